@@ -113,6 +113,12 @@ class Collective:
         stop = {"inclusive": rank + 1, "exclusive": rank, None: size}[self.prefix]
         return range(stop), block
 
+    def needs(self, rank: int, size: int, root: int) -> set[int]:
+        """The ranks without which this rank's part of a call cannot end: those that contribute to its result, and all
+        where there are no arrays."""
+        blocks = self.wants(rank, size, root, size if self.by_rank else 1)
+        return {r for b in blocks for r in self.source(rank, size, root, b)[0]} if self.moves else {*range(size)}
+
     def outcome(self, inputs: Sequence[Vector[Block]], root: int, reduce: Reduce[Block]) -> list[list[Block] | None]:
         """Each rank's result, None where a rank gets none."""
         size = len(inputs)

@@ -12,6 +12,7 @@ from mpicoll.arrays.buffers import Buffer, as_buffer, memory_overlaps
 from mpicoll.arrays.dtypes import Reduction, reduction
 from mpicoll.calls.arguments import checked_counts, checked_rank
 from mpicoll.errors import ArgumentError, DeviceError, DtypeError
+from mpicoll.supervise.record import Record
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,3 +216,40 @@ def _is_own_block(part: Buffer, whole: Buffer, rank: int, size: int, counts: Seq
 
 def _size(b: Buffer) -> str:
     return f"{b.count} (shape {b.shape})"
+
+
+def record_of(call: Call, algorithm: str | None, size: int, operation: str | None = None) -> Record:
+    """The record of a call among ``size`` ranks. The ``operation`` is the call's own if none is given."""
+    memory = call.send or call.recv
+    elements = call.extent(size) if memory is not None and call.extent_is_common else 0
+    dtype = "" if memory is None else str(memory.dtype)
+    root = call.root if call.collective.rooted else None
+    details = details_of(call, algorithm, size)
+    return Record(operation or call.operation, details, call.nbytes(size), elements, dtype, root)
+
+
+def details_of(call: Call, algorithm: str | None, size: int) -> str:
+    """Reduction, elements, dtype, root, algorithm and counts of a call among ``size`` ranks."""
+    parts = []
+    if call.reduction is not None:
+        parts.append(call.reduction.op.name)
+    memory = call.send or call.recv
+    if memory is not None:
+        elements = f"{_given_elements(call, call.extent(size), size)} " if call.extent_is_common else ""
+        parts.append(f"of {elements}{memory.dtype}")
+        if memory.device != "cpu":  # a call on a device's memory is cut in other pieces
+            parts.append(f"on {memory.device.partition(':')[0]}")
+    if call.uneven and call.extent_is_common:
+        parts.append(f"counts {list(call.sendcounts or call.recvcounts or ())}")
+    if call.collective.rooted:
+        parts.append(f"root {call.root}")
+    if algorithm is not None:
+        parts.append(f"algorithm {algorithm}")
+    return " ".join(parts)
+
+
+def _given_elements(call: Call, elements: int, size: int) -> int:
+    """The elements that a rank gives, as its program says them. In a scatter, those that it gets."""
+    table = call.collective
+    own_block = table.gathers or (table.rooted and table.scatters)
+    return elements // size if own_block and not call.uneven else elements

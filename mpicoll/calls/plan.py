@@ -14,9 +14,9 @@ from typing import Any, TypeVar
 import numpy as np
 
 from mpicoll.arrays.buffers import loaded_torch
-from mpicoll.calls.record import Record
 from mpicoll.machine import blocks
 from mpicoll.node.loaded import kernel
+from mpicoll.supervise.record import Record
 
 Plan = Callable[[], object]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from math import inf
 
 from mpicoll.errors import ArgumentError
 
@@ -77,6 +78,14 @@ def timeout() -> float:
         return checked_timeout(float(given), "mpicoll", "MPICOLL_TIMEOUT")
     except ValueError:  # no number, or not a right one; the error shows the text
         raise ArgumentError("mpicoll", "MPICOLL_TIMEOUT", _SECONDS, repr(given)) from None
+
+
+def limit() -> float:
+    """Seconds in which ranks must come to where they make a communicator of the world, as this process has it."""
+    try:
+        return inf if check() == "off" else timeout()
+    except ArgumentError:  # rank 0's environment counts, and there it is refused
+        return inf
 
 
 def shares_buckets() -> bool:

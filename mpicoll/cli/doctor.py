@@ -43,7 +43,7 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
 
 def _handle(args: argparse.Namespace) -> int:
     from mpicoll.doctor.examination import examine
-    from mpicoll.guard.files.demand import ask_for_dump, ask_slurm_job
+    from mpicoll.supervise.demand import ask_for_dump, ask_slurm_job
 
     if isinstance(args.dump, int):
         print(ask_for_dump(args.dump))

@@ -14,8 +14,8 @@ from numpy.typing import DTypeLike, NDArray
 
 from mpicoll.communicator.face import Face
 from mpicoll.errors import ArgumentError, DtypeError, StateError
-from mpicoll.guard import sites
 from mpicoll.machine.blocks import LEAST, allocate, refusal
+from mpicoll.supervise import sites
 
 
 class Memory(Face):

@@ -10,10 +10,10 @@ from mpicoll.arrays.buffers import Buffer, as_buffer, exported, memory_overlaps
 from mpicoll.arrays.protocols import ArrayLike
 from mpicoll.calls import results
 from mpicoll.calls.plan import NOT_FOUND, Bound, sequence
-from mpicoll.calls.record import Record
 from mpicoll.communicator.engine.packing import keeps_no_array
 from mpicoll.communicator.face import Face
 from mpicoll.errors import ArgumentError, DtypeError, StateError
+from mpicoll.supervise.record import Record
 
 
 class Neighbours(Face):

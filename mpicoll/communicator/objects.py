@@ -12,7 +12,6 @@ from typing import Any, NamedTuple, TypeVar, overload
 
 from mpicoll.calls.arguments import checked_rank
 from mpicoll.calls.plan import Plans
-from mpicoll.calls.record import Pending, Record
 from mpicoll.communicator.engine import kinds
 from mpicoll.communicator.engine.beside import MAIN, patience
 from mpicoll.communicator.engine.engine import Engine
@@ -20,6 +19,7 @@ from mpicoll.communicator.engine.message_calls import EXACT, no_object
 from mpicoll.communicator.face import Face
 from mpicoll.communicator.repeated import repeated
 from mpicoll.errors import ArgumentError, TimeoutError
+from mpicoll.supervise.record import Pending, Record
 
 T = TypeVar("T")
 

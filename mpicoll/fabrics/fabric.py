@@ -18,12 +18,12 @@ from mpicoll.arrays.buffers import Buffer
 from mpicoll.calls.call import Call
 from mpicoll.calls.choice import Choice
 from mpicoll.calls.plan import Plan, Workspace
-from mpicoll.calls.record import Record
 from mpicoll.calls.rules import Rules
 from mpicoll.devices.device import Device
 from mpicoll.errors import StateError
 from mpicoll.fabrics.routes.devices.scratch import Scratch
 from mpicoll.machine.patience import Patience
+from mpicoll.supervise.record import Record
 
 
 class Transfer(ABC):

@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 from mpi4py import MPI
 
 from mpicoll.errors import StateError
-from mpicoll.fabrics.thread_job import Onlooker
 from mpicoll.launch.failure import end_job, is_first
+from mpicoll.supervise.sites import DaemonThread
 
 Made = TypeVar("Made", bound=MPI.Comm)
 
@@ -65,7 +65,7 @@ def together(comm: MPI.Intracomm, ranks: Sequence[int]) -> Iterator[None]:
         yield  # only one thread may call MPI, and that one waits
         return
     over = threading.Event()
-    looks = Onlooker(target=_end_if_stuck, args=[comm, over], name="mpicoll making", daemon=True)
+    looks = DaemonThread(_end_if_stuck, "mpicoll making", [comm, over])
     looks.start()
     try:
         yield

@@ -14,7 +14,6 @@ from mpicoll.arrays.buffers import Buffer
 from mpicoll.calls.call import Call
 from mpicoll.calls.choice import EXCHANGE, NATIVE, Choice, Wide, algorithm_of
 from mpicoll.calls.plan import Plan, Workspace, sequence
-from mpicoll.calls.record import Record
 from mpicoll.calls.rules import Rules
 from mpicoll.devices.device import Device
 from mpicoll.errors import ArgumentError, DeviceError, RankLost
@@ -32,6 +31,7 @@ from mpicoll.launch.alone import is_elastic
 from mpicoll.launch.cores import oversubscribed
 from mpicoll.machine.gpu import may_take_device_memory
 from mpicoll.machine.shared_memory import Block, share
+from mpicoll.supervise.record import Record
 
 
 class MPIFabric(ElasticFabric):

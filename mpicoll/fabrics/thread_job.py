@@ -15,6 +15,7 @@ from typing import Any
 from mpicoll.calls.rules import Rules
 from mpicoll.errors import StateError
 from mpicoll.fabrics.mailboxes import Group
+from mpicoll.supervise.sites import DaemonThread
 
 
 class Here(threading.local):
@@ -30,19 +31,12 @@ here = Here()
 """The current thread."""
 
 
-class Onlooker(threading.Thread):
-    """A thread of mpicoll's that carries out nothing for a rank."""
-
-
-class Helper(threading.Thread):
+class Helper(DaemonThread):
     """A thread of mpicoll's that carries out calls for the rank whose thread makes it."""
 
     def __init__(self, serve: Callable[[Helper], None]) -> None:
-        # A daemon: otherwise the interpreter would wait at its end for a call whose other ranks never come.
-        super().__init__(target=serve, args=[self], name="mpicoll", daemon=True)
+        super().__init__(serve, "mpicoll", [self])
         self._seat = here.seat
-        self.tasks = 0
-        """How many calls were handed in and are not complete. While there are none, it makes no call."""
         self._counting = threading.Lock()
 
     def run(self) -> None:
@@ -164,7 +158,7 @@ class Job:
 
     def _others(self) -> bool:
         """Whether there are threads that may work for a rank."""
-        return any(each not in self._known and not isinstance(each, Onlooker) for each in threading.enumerate())
+        return any(each not in self._known and not isinstance(each, DaemonThread) for each in threading.enumerate())
 
 
 class Seat:

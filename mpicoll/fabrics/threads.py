@@ -15,7 +15,6 @@ from mpicoll.arrays.buffers import Buffer
 from mpicoll.calls.call import Call
 from mpicoll.calls.choice import Choice
 from mpicoll.calls.plan import Plan, Workspace
-from mpicoll.calls.record import Record
 from mpicoll.devices.device import Device
 from mpicoll.errors import DeviceError, MessageError, StateError
 from mpicoll.fabrics.fabric import Data, Envelope, Fabric, NeverRaised, Parcels, Transfer
@@ -25,6 +24,7 @@ from mpicoll.fabrics.routes.devices.scratch import Scratch
 from mpicoll.fabrics.thread_job import Job, Seat
 from mpicoll.fabrics.transports.threads import Posted
 from mpicoll.machine.patience import Patience
+from mpicoll.supervise.record import Record
 
 
 class ThreadFabric(Fabric):

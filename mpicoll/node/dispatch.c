@@ -1,4 +1,4 @@
-/* A repeated call, from a program's arguments to its plan, and the note of it that the guard reads.
+/* A repeated call, from a program's arguments to its plan, and the note of it that the watcher reads.
  *
  * A Method is what a program calls: `comm.allreduce(x, out=y)`. If the Calls of its communicator know a plan for these
  * arguments, on the memory that the arrays have now, the Ring notes the call, and the plan runs. For all else it calls

@@ -4,7 +4,7 @@ INTERFACE: int
 AHEAD: int
 
 class Ring:
-    """The last calls: see ``_PlainRing`` in ``mpicoll.guard.recorder``, which has the same interface."""
+    """The last calls: see ``_PlainRing`` in ``mpicoll.supervise.record``, which has the same interface."""
 
     under_way: bool
     messages: Sequence[tuple[object, float]]

@@ -15,7 +15,7 @@ import pytest
 
 from mpicoll.cli import main
 from mpicoll.errors import ArgumentError
-from mpicoll.guard.files.demand import ask_for_dump, ask_slurm_job
+from mpicoll.supervise.demand import ask_for_dump, ask_slurm_job
 from tests.jobs.jobs import python, run, script, started, until
 
 BEGIN = """

@@ -322,16 +322,17 @@ def test_no_file_is_left_for_the_connections_of_the_ranks(tmp_path: Path) -> Non
         import os
         import resource
         import mpicoll
-        from mpicoll.guard.watch import watcher
+        from mpicoll.supervise import wire
 
-        make_room, taken = watcher.make_room, []
+        listen, taken = wire.listen, []
 
-        def made_and_taken(*given):
-            make_room(*given)
+        def listen_and_take(*given):
+            made = listen(*given)
             resource.setrlimit(resource.RLIMIT_NOFILE, (200, 200))
-            taken.extend(os.open(os.devnull, 0) for _ in range(200 - 9 - len(os.listdir("/proc/self/fd"))))
+            taken.extend(os.open(os.devnull, 0) for _ in range(200 - 8 - len(os.listdir("/proc/self/fd"))))
+            return made
 
-        watcher.make_room = made_and_taken
+        wire.listen = listen_and_take
         mpicoll.Communicator().barrier()
     """
     result = run(3, script(tmp_path, program))

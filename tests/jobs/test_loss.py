@@ -12,13 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from mpicoll.guard.files import places
-from mpicoll.guard.files.dump import Dump
-from mpicoll.guard.watch import ending, report
 from mpicoll.launch import failure, last_calls
 from mpicoll.launch.gone import Gone
+from mpicoll.supervise import dump, ending, report
+from mpicoll.supervise.dump import DumpWriter
 from tests.jobs.jobs import run, script, until
-from tests.pure.guard import invented
+from tests.pure.supervise import invented
 
 PROGRAM = """
     import os, signal, time
@@ -323,15 +322,17 @@ def test_old_folders_go(tmp_path: Path) -> None:
         (tmp_path / f"mpicoll-calls-{number:08x}" / "rank0.json").touch()
         os.utime(tmp_path / f"mpicoll-calls-{number:08x}", (number, number))
     (tmp_path / "mpicoll-calls-of-mine").mkdir()
-    places.remove_old(tmp_path / f"mpicoll-calls-{29:08x}")
+    dump.remove_old(tmp_path / f"mpicoll-calls-{29:08x}")
     left = {folder.name for folder in tmp_path.iterdir()}
     assert left == {f"mpicoll-calls-{number:08x}" for number in range(10, 30)} | {"mpicoll-calls-of-mine"}
     os.utime(tmp_path / f"mpicoll-calls-{10:08x}")
     (tmp_path / f"mpicoll-calls-{30:08x}").mkdir()  # 21 now, and two of them are new
-    places.remove_old(tmp_path / f"mpicoll-calls-{30:08x}")
+    dump.remove_old(tmp_path / f"mpicoll-calls-{30:08x}")
     assert not (tmp_path / f"mpicoll-calls-{11:08x}").exists()
     assert (tmp_path / f"mpicoll-calls-{10:08x}").exists()
     before = {*tmp_path.iterdir()}
     (tmp_path / f"mpicoll-calls-{31:08x}").mkdir()
-    Dump(0, str(tmp_path / "named"), "00000000", list).write("", {})  # beside a folder that the user names, all stay
+    DumpWriter(0, str(tmp_path / "named"), "00000000", list).write(
+        "", {}
+    )  # beside a folder that the user names, all stay
     assert {*tmp_path.iterdir()} > before

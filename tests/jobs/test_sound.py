@@ -29,17 +29,19 @@ def test_no_false_alarm(name: str) -> None:
 
 
 BREAKS = {
-    "the judge": "from mpicoll.guard.watch.judge import Judge\nJudge._judge = None",
-    "a member": "from mpicoll.guard.watch.member import Member\nif launched_rank() == 1: Member._check_judge = None",
+    "the judge": "from mpicoll.supervise.coordinator import Judge\nJudge._judge = None",
+    "a member": "from mpicoll.supervise.agent import Member\nif launched_rank() == 1: Member._check_judge = None",
     "the network": """
 from dataclasses import replace
-from mpicoll.guard.watch import meeting, watcher
+from mpicoll.supervise import wire
+
+listen = wire.listen
 
 def nowhere(*given):
-    sock, place = meeting.listen(*given)
+    sock, place = listen(*given)
     return sock, replace(place, port=1)
 
-watcher.listen = nowhere
+wire.listen = nowhere
 """,
 }
 USES = """

@@ -204,6 +204,12 @@ def test_what_runs_without_mpi_and_torch() -> None:
     assert_none([i for i in IMPORTS if under(i.module, *pure) and under(i.target, "mpi4py", "torch")])
 
 
+def test_supervision_knows_neither_mpi_nor_arrays() -> None:
+    """It can watch over any program that says how its ranks meet."""
+    unknown = ("mpi4py", "numpy", "torch", "arrays", "calls", "communicator", "devices", "fabrics")
+    assert_none([i for i in IMPORTS if under(i.module, "supervise") and under(i.target, *unknown)])
+
+
 def test_arithmetic_is_in_kernels_alone() -> None:
     """No other module that moves data calls a function of NumPy's that computes."""
     computes = re.compile(r"\bnp\.(add|subtract|multiply|divide|minimum|maximum|sum|prod|logical_\w+|bitwise_\w+)\(")

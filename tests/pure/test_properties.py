@@ -21,8 +21,8 @@ from mpicoll.arrays.buffers import as_buffer, memory_overlaps
 from mpicoll.arrays.dtypes import OPS
 from mpicoll.calls import select
 from mpicoll.errors import ArgumentError
-from mpicoll.guard.watch.codec import message_in, read
-from mpicoll.guard.watch.protocol import MESSAGES, Account
+from mpicoll.supervise.messages import MESSAGES, Account
+from mpicoll.supervise.wire import message_in, read
 from mpicoll.units import nbytes, ranges, rough, size_text
 from tests import oracle
 

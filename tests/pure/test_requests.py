@@ -8,11 +8,11 @@ import threading
 import numpy as np
 import pytest
 
-from mpicoll.calls.record import Ends, Pending
 from mpicoll.communicator.engine import requests
 from mpicoll.communicator.engine.message import Message
 from mpicoll.errors import MessageError, TimeoutError
 from mpicoll.fabrics.fabric import NeverRaised, Transfer
+from mpicoll.supervise.record import Ends, Pending
 
 
 class Invented(Transfer):

@@ -19,14 +19,13 @@ from mpi4py import MPI
 import mpicoll
 from mpicoll.arrays.buffers import Buffer
 from mpicoll.calls.plan import Bound
-from mpicoll.calls.record import Record
 from mpicoll.communicator.engine import base
 from mpicoll.errors import ArgumentError, MessageError, StateError
 from mpicoll.fabrics.mpi import MPIFabric
-from mpicoll.guard.recorder import LENGTH, Recorder
-from mpicoll.guard.watch import watcher
 from mpicoll.launch import lifetime
 from mpicoll.node import loaded
+from mpicoll.supervise import watch
+from mpicoll.supervise.record import LENGTH, Record, Recorder
 from tests.ranks.children import in_child
 
 Use = Callable[[mpicoll.Communicator, Any], object]
@@ -140,7 +139,7 @@ def test_a_second_exception_while_the_first_is_dealt_with(monkeypatch: pytest.Mo
     def compare(_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(watcher, "compare", compare)
+    monkeypatch.setattr(watch, "compare", compare)
     monkeypatch.setattr(comm._engine, "watched", object())
     kept = len(base.cut_short)
     with pytest.raises(KeyboardInterrupt):

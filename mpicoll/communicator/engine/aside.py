@@ -19,8 +19,7 @@ from mpicoll.communicator.engine.base import Base
 from mpicoll.fabrics.fabric import Transfer
 from mpicoll.fabrics.thread_job import Helper
 from mpicoll.fabrics.thread_job import here as here_in_job
-from mpicoll.guard import sites
-from mpicoll.guard.watch import watcher
+from mpicoll.supervise import sites, watch
 
 Engine = TypeVar("Engine", bound=Base)
 
@@ -113,5 +112,5 @@ def _complete_all() -> None:
         aside.complete()
 
 
-watcher.before_leaving.append(_complete_all)
+watch.before_leaving.append(_complete_all)
 os.register_at_fork(after_in_child=_all.clear)  # the threads are the parent's alone

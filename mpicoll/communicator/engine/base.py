@@ -14,25 +14,24 @@ from typing import TYPE_CHECKING, Any
 
 from mpicoll.calls.call import Call
 from mpicoll.calls.plan import Bound, Plan, Plans, key_by
-from mpicoll.calls.record import Record
-from mpicoll.calls.rules import checked_check, checked_timeout
-from mpicoll.communicator.engine import kinds
+from mpicoll.calls.rules import Rules, checked_check, checked_timeout
+from mpicoll.communicator.engine import kinds, nans
+from mpicoll.communicator.engine.agreement import Agreement, same_settings
 from mpicoll.communicator.engine.binding import Binding
 from mpicoll.communicator.engine.copies import copied_to_host
+from mpicoll.communicator.engine.cut import Cut
 from mpicoll.communicator.engine.message import Message, Startable
 from mpicoll.communicator.engine.requests import UnderWay
 from mpicoll.errors import ArgumentError, MessageError, MismatchError, MpicollError, RankLost, StateError
 from mpicoll.fabrics.fabric import Fabric
 from mpicoll.fabrics.lookup import fabric_of
-from mpicoll.guard import nans
-from mpicoll.guard.agreement import Agreement, same_settings
-from mpicoll.guard.elastic import Cut
-from mpicoll.guard.files.traced import TracedRecorder
-from mpicoll.guard.recorder import FREED, Recorder
-from mpicoll.guard.sites import is_program
-from mpicoll.guard.watch import watcher
 from mpicoll.launch import lifetime
 from mpicoll.node.loaded import kernel
+from mpicoll.supervise import watch
+from mpicoll.supervise.record import FREED, Record, Recorder
+from mpicoll.supervise.sites import is_program
+from mpicoll.supervise.trace import TracedRecorder
+from mpicoll.supervise.watched import Watched
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -101,12 +100,21 @@ class Base:
             if rules.check_nan if check_nan is None else check_nan:
                 self.hooks.append(partial(nans.before, self.rank, self.size, copied_to_host))
             if check != "off" and self.size > 1:
-                waits, agrees = self.under_way.waits, self.agreement is not None
-                self.watched = watcher.watch(fabric, self.recorder, waits, self._timeout, agrees, self.cut)
+                self.watched = self._watched(rules)
             if self.watched is not None:
-                self.under_way.compare = partial(watcher.compare, self.watched)
+                self.under_way.compare = partial(watch.compare, self.watched)
         except self.failure as e:
             raise self.error("Communicator", e) from e
+
+    def _watched(self, rules: Rules) -> Watched | None:
+        """What is watched over; None where the ranks have no common world. Collective."""
+        fabric, waits, agrees = self.fabric, self.under_way.waits, self.agreement is not None
+        ranks = fabric.in_world()
+        if not ranks:
+            return None
+        group = watch.Group(ranks, fabric.rank, fabric.one_node, lambda said: fabric.bcast(said, 0), fabric.allgather)
+        timeout = self._timeout
+        return watch.watch(group, self.recorder, waits, timeout, agrees, self.cut, rules.dump, rules.trace)
 
     def _agreement_of(self, check: str) -> Agreement | None:
         """How ranks agree on calls; None where they do not."""
@@ -183,7 +191,7 @@ class Base:
             if self.watched is not None and (unexpected or isinstance(error or e, MessageError)):
                 # Different calls are the likely reason. They may have taken each other's messages, which raises
                 # anything. If so, the job ends with a table.
-                watcher.compare(self.watched)
+                watch.compare(self.watched)
         finally:  # a signal's handler may raise once more
             self.end_midway(operation, e)
         if error is not None:
@@ -215,7 +223,7 @@ class Base:
 
     def close(self, why: str, goes_on: bool = False) -> None:
         """Let every later use raise a StateError that says ``why``. Not collective: what MPI holds is not freed. The
-        guard still looks after a call with which another thread ``goes_on``."""
+        watcher still looks after a call with which another thread ``goes_on``."""
         self.closed = why
         self.recorder.close(goes_on)
         for plans in (self.plans, self.bound_messages, self.startable):

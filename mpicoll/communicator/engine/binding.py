@@ -13,13 +13,13 @@ from mpicoll.arrays.buffers import Buffer
 from mpicoll.calls.call import Call
 from mpicoll.calls.choice import NODE, Choice
 from mpicoll.calls.plan import Plan, Workspace
-from mpicoll.calls.record import Record
 from mpicoll.calls.rules import Rules
 from mpicoll.calls.select import Traits, choice_of, preferred, select
 from mpicoll.communicator.engine.device_calls import DeviceCalls
 from mpicoll.communicator.engine.packing import Around, around, reads_output
 from mpicoll.fabrics.fabric import Fabric
 from mpicoll.machine import blocks
+from mpicoll.supervise.record import Record
 
 
 class Binding:

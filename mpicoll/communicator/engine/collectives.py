@@ -12,12 +12,12 @@ from mpicoll.arrays.buffers import exported
 from mpicoll.arrays.dtypes import Op, name_of
 from mpicoll.arrays.protocols import ArrayLike
 from mpicoll.calls.arguments import checked_rank
-from mpicoll.calls.call import checked
+from mpicoll.calls.call import checked, record_of
 from mpicoll.calls.plan import NOT_FOUND, Bound, sequence
-from mpicoll.calls.record import Record, record_of
 from mpicoll.communicator.engine.base import Base
 from mpicoll.errors import StateError
-from mpicoll.guard import sites
+from mpicoll.supervise import sites
+from mpicoll.supervise.record import Record
 
 if TYPE_CHECKING:
     from mpicoll.communicator.engine.names import OpLike

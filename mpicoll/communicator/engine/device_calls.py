@@ -12,7 +12,6 @@ from mpicoll.arrays.buffers import Buffer
 from mpicoll.calls.call import Call
 from mpicoll.calls.choice import DEVICE, IPC, NATIVE, NODE, PATHS, STAGED, Choice, algorithm_of
 from mpicoll.calls.plan import Plan, Workspace, sequence
-from mpicoll.calls.record import Record
 from mpicoll.calls.select import between_memories, device_route, preferred, taken_route
 from mpicoll.communicator.engine.copies import settled
 from mpicoll.devices.device import Device
@@ -23,7 +22,8 @@ from mpicoll.fabrics.routes.devices import ipc, packing, staged
 from mpicoll.fabrics.routes.devices.peers import Peers
 from mpicoll.fabrics.routes.devices.ring import Ring
 from mpicoll.fabrics.routes.devices.scratch import Scratch
-from mpicoll.guard import sites
+from mpicoll.supervise import sites
+from mpicoll.supervise.record import Record
 
 IPC_FROM = 5 << 20
 """Bytes of a vector from which ``ipc`` is chosen where all ranks share one device. Two ranks on an H200 took 1.3 times

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any
 from mpicoll.arrays.buffers import Buffer, exported, library_of
 from mpicoll.arrays.dtypes import Op, name_of
 from mpicoll.calls import results
-from mpicoll.calls.call import Call, checked
+from mpicoll.calls.call import Call, checked, record_of
 from mpicoll.calls.choice import NATIVE
 from mpicoll.calls.plan import NOT_FOUND
-from mpicoll.calls.record import Pending, Record, record_of
 from mpicoll.calls.select import select
 from mpicoll.communicator.engine.aside import Aside, Handed
 from mpicoll.communicator.engine.collectives import Collectives
@@ -23,7 +22,8 @@ from mpicoll.communicator.engine.packing import End, Packed, reads_output
 from mpicoll.communicator.engine.requests import Finish, Request
 from mpicoll.errors import ArgumentError
 from mpicoll.fabrics.fabric import Nobody, Transfer
-from mpicoll.guard.limit import limited
+from mpicoll.supervise.limit import limited
+from mpicoll.supervise.record import Pending, Record
 
 if TYPE_CHECKING:
     from mpicoll.communicator.engine.names import AlgorithmLike, OpLike

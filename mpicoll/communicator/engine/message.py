@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from mpicoll.arrays.buffers import Buffer
-from mpicoll.calls.record import Pending, Record
 from mpicoll.communicator.engine import kinds
 from mpicoll.errors import MessageError
 from mpicoll.fabrics.fabric import Transfer
+from mpicoll.supervise.record import Pending, Record
 
 OVERHEAD = 4 << 10
 """Bytes that a message counts for besides its own: so many short ones are a long one."""

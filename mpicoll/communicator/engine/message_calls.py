@@ -13,7 +13,6 @@ from typing import Any
 from mpicoll.arrays.buffers import Buffer, as_buffer, exported, memory_overlaps
 from mpicoll.arrays.protocols import ArrayLike
 from mpicoll.calls.arguments import checked_int, checked_rank
-from mpicoll.calls.record import Ends, Pending
 from mpicoll.communicator.engine import kinds
 from mpicoll.communicator.engine.base import Base
 from mpicoll.communicator.engine.beside import MAIN, patience
@@ -23,6 +22,7 @@ from mpicoll.communicator.engine.packing import End, Packed, keeps_no_array
 from mpicoll.communicator.engine.requests import Finish, Request, hold_back
 from mpicoll.errors import ArgumentError, MessageError, TimeoutError
 from mpicoll.fabrics.fabric import Envelope, Nobody, Transfer
+from mpicoll.supervise.record import Ends, Pending
 
 BoundMessage = Message | Callable[[], Request]
 """A message whose arguments are right: bound to its memory, or a function that copies the memory and starts it."""

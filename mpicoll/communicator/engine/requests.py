@@ -13,17 +13,17 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, NoReturn
 from weakref import WeakValueDictionary
 
-from mpicoll.calls.record import Begun, Pending
 from mpicoll.communicator.engine import kinds
 from mpicoll.communicator.engine.beside import MAIN, hold, patience
 from mpicoll.communicator.engine.message import Message
 from mpicoll.errors import MessageError, MpicollError, StateError, TimeoutError
 from mpicoll.fabrics.fabric import Envelope, NeverRaised
-from mpicoll.guard.watch import watched, watcher
-from mpicoll.guard.watch.report import show
 from mpicoll.launch import lifetime
 from mpicoll.machine.patience import Patience
 from mpicoll.node.loaded import kernel
+from mpicoll.supervise import watch, watched
+from mpicoll.supervise.record import Begun, Pending
+from mpicoll.supervise.report import show
 
 LEAST = 16 << 20
 """Bytes that are begun before the program looks whether what it has dropped is complete."""
@@ -433,4 +433,4 @@ def _first_of(named: list[str]) -> str:
 if kernel is not None:
     kernel.prepare_requests(Request, _open)
 watched.under_way.append(_has_messages)
-watcher.after_leaving.append(_tell_unfinished)
+watch.after_leaving.append(_tell_unfinished)

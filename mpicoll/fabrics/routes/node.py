@@ -21,12 +21,12 @@ from mpicoll.arrays.kernels import numbers
 from mpicoll.calls.call import Call
 from mpicoll.calls.choice import NODE, SHARED
 from mpicoll.calls.plan import Plan
-from mpicoll.calls.record import Record
 from mpicoll.errors import MessageError, StateError
 from mpicoll.machine import blocks
 from mpicoll.machine.blocks import LEAST, Adopted, Own, Place, opened, own_at
 from mpicoll.machine.shared_memory import share
 from mpicoll.node.loaded import kernel
+from mpicoll.supervise.record import Record
 
 if TYPE_CHECKING:
     from mpi4py import MPI

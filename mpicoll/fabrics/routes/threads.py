@@ -10,9 +10,8 @@ import numpy as np
 from mpicoll.algorithms.steps import Schedule
 from mpicoll.arrays import kernels
 from mpicoll.arrays.dtypes import Reduction
-from mpicoll.calls.call import Call
+from mpicoll.calls.call import Call, details_of
 from mpicoll.calls.plan import Plan
-from mpicoll.calls.record import details_of
 from mpicoll.fabrics.routes.interpreter import carry_out
 from mpicoll.fabrics.routes.spaces import Spaces
 from mpicoll.fabrics.transports.threads import Board, Threads

@@ -7,10 +7,11 @@ from typing import Any
 
 import torch
 
+from mpicoll.calls import rules
 from mpicoll.communicator.communicator import Communicator
 from mpicoll.errors import ArgumentError, LaunchError, RankLost
-from mpicoll.guard.limit import limited
 from mpicoll.launch import elastic, lifetime
+from mpicoll.supervise.limit import limited
 from mpicoll.torch.backend.device_backend import DeviceBackend
 from mpicoll.torch.backend.registered_group import RegisteredGroup
 from mpicoll.torch.private import BACKENDS_IN_PYTHON, RECORDS_BACKENDS_IN_PYTHON, in_the_making
@@ -37,7 +38,7 @@ def make(options: Any) -> RegisteredGroup | DeviceBackend:
             )
     from mpicoll.fabrics.mpi import MPIFabric
 
-    with limited("new_group" if members else "init_process_group"):
+    with limited("new_group" if members else "init_process_group", rules.limit()):
         comm = Communicator(MPIFabric.of_world(members) if members else None)
     if comm.size != (len(members) or size):
         raise RankLost("init_process_group", [])  # one more, since torch has asked who is there

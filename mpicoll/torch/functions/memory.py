@@ -15,8 +15,8 @@ import torch
 from torch.nn.parameter import is_lazy
 
 from mpicoll.errors import ArgumentError
-from mpicoll.guard import sites
 from mpicoll.machine import blocks
+from mpicoll.supervise import sites
 from mpicoll.torch.groups.group import ProcessGroup
 from mpicoll.torch.groups.world import GivenGroup, member
 from mpicoll.torch.private import in_shared_file

@@ -15,7 +15,7 @@ from mpicoll.calls.rules import DEFAULT_TIMEOUT
 from mpicoll.communicator.communicator import Communicator
 from mpicoll.communicator.face import engine_of
 from mpicoll.errors import StateError
-from mpicoll.guard import sites
+from mpicoll.supervise import sites
 from mpicoll.torch.groups.turns import Queues
 from mpicoll.torch.groups.work import CollectiveWork, Work
 from mpicoll.torch.groups.worker import Worker

@@ -14,8 +14,8 @@ import torch
 
 from mpicoll.communicator.engine.requests import Request
 from mpicoll.errors import ArgumentError, DeviceFailure, StateError, TimeoutError
-from mpicoll.guard.sites import Site
 from mpicoll.launch.lifetime import FORKED, is_forked
+from mpicoll.supervise.sites import Site
 from mpicoll.torch.groups.turns import Turn
 from mpicoll.torch.private import profiler
 from mpicoll.torch.uncompiled import uncompiled

@@ -19,8 +19,8 @@ import torch
 
 from mpicoll.errors import RankLost
 from mpicoll.fabrics.thread_job import Helper, here
-from mpicoll.guard import sites
-from mpicoll.guard.recorder import Queued
+from mpicoll.supervise import sites
+from mpicoll.supervise.record import Queued
 from mpicoll.torch.groups.turns import Turn
 from mpicoll.torch.groups.work import CollectiveWork
 

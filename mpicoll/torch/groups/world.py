@@ -12,9 +12,9 @@ import torch.distributed
 
 from mpicoll.errors import ArgumentError, StateError
 from mpicoll.fabrics.thread_job import here
-from mpicoll.guard import sites
 from mpicoll.launch import elastic
 from mpicoll.launch.lifetime import is_forked
+from mpicoll.supervise import sites
 from mpicoll.torch.groups.group import ProcessGroup
 from mpicoll.torch.private import torchs_world
 

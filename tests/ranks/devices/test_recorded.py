@@ -10,9 +10,9 @@ from mpicoll import algorithms
 from mpicoll.calls.choice import PATHS
 from mpicoll.communicator.engine import device_calls
 from mpicoll.fabrics.routes.devices import staged
-from mpicoll.guard.files.snapshot import snapshot
-from mpicoll.guard.watch.watched import Watched
 from mpicoll.probe import seen
+from mpicoll.supervise.dump import snapshot
+from mpicoll.supervise.watched import Watched
 from tests.devices.on import OnSimulated
 from tests.devices.simulated import Simulated
 

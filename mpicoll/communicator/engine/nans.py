@@ -1,0 +1,49 @@
+"""Looks for NaNs in what a rank gives to a collective, before data moves: ``check_nan``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from mpicoll.arrays import kernels
+from mpicoll.arrays.buffers import Buffer
+from mpicoll.calls.call import Call
+from mpicoll.calls.plan import Plan, sequence
+from mpicoll.errors import ArgumentError
+from mpicoll.supervise.record import Record
+
+
+class NanError(ArgumentError):
+    """A NaN was given. This rank has sent nothing, and others may have made the call."""
+
+
+def before(
+    rank: int, size: int, copied_to_host: Callable[[Buffer], Buffer], call: Call, record: Record, plan: Plan
+) -> Plan:
+    """The plan, with a look at this rank's input before it. The look raises ArgumentError for the first NaN."""
+    given = _given(call, rank, size)
+    if given is None or not kernels.has_nans(given.dtype):
+        return plan
+    if given.plain and given.device == "cpu":
+        look: Callable[[], Buffer] = partial(given.part, 0, given.count)  # a plan keeps no arrays
+    else:
+        look = partial(copied_to_host, given)
+    return sequence(partial(_check, call.operation, call.input, rank, look), plan)
+
+
+def _given(call: Call, rank: int, size: int) -> Buffer | None:
+    """What this rank gives: where a call is in place, the input is in the output."""
+    table = call.collective
+    if call.send is not None or not call.in_place or call.recv is None:
+        return call.send
+    if table.elementwise:
+        return call.recv if table.gives_at(rank, call.root) else None
+    counts = call.recvcounts or (call.recv.count // size,) * size
+    start = sum(counts[:rank])
+    return call.recv.part(start, start + counts[rank])
+
+
+def _check(operation: str, argument: str, rank: int, look: Callable[[], Buffer]) -> None:
+    at = kernels.first_nan(look())
+    if at is not None:
+        raise NanError(operation, argument, "no NaN, as the check demands", f"NaN at index {at} on rank {rank}")

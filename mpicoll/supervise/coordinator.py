@@ -1,0 +1,422 @@
+"""The judge of a job, in the process of its first rank: it knows what all ranks have told, and ends the job if they
+cannot go on together."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from mpicoll.launch import last_calls
+from mpicoll.launch.alone import is_elastic
+from mpicoll.supervise import ending, report
+from mpicoll.supervise.deadlock import Deadlocks
+from mpicoll.supervise.dump import kept_by_all
+from mpicoll.supervise.messages import (
+    Account,
+    AccountOf,
+    Answer,
+    Beat,
+    CallsOf,
+    Compare,
+    Dump,
+    End,
+    Fail,
+    Failed,
+    Forget,
+    HashOf,
+    Hello,
+    Leave,
+    Lost,
+    Question,
+    Told,
+    WriteFiles,
+)
+from mpicoll.supervise.ranks import SECONDS_TO_ANSWER, Calls, Connected, Processes
+from mpicoll.supervise.record import BROKEN, CLOSED, FREED, OPEN
+from mpicoll.supervise.report import Missing, Silence, Why
+from mpicoll.supervise.trace import Trace
+from mpicoll.supervise.watched import LONG, LOOK, SHORT, TIME_IS_UP, WARN, patience_at_end
+from mpicoll.supervise.wire import greeted, happens, heard
+
+_SECONDS_FOR_OTHERS, _LOOKS_FOR_OTHERS = 1.0, 10
+"""How long a rank whose call has failed waits for others to come to that call, and how often the judge looks."""
+_SECONDS_OF_A_FAILURE = 5.0
+"""How long others wait in a call that has ended midway on a rank, until nobody expects them to come out of it."""
+_SECONDS_OF_A_LOSS = 0.1
+"""What ranks have to say what they do, when the launcher may end them at any time."""
+_SECONDS_OF_THE_LAUNCHER = 5.0
+"""How long a launcher may take to end a job of which a process has ended."""
+
+A = TypeVar("A")
+
+
+class Judge:
+    """Knows all processes of the job by their ranks in its world. A process must answer within ``timeout()`` seconds
+    while others wait for its end. What takes long is done in ``tasks``. ``trace`` is a file, written at
+    the end of the job, if there is one."""
+
+    def __init__(
+        self, token: str, timeout: Callable[[], float], tasks: asyncio.TaskGroup, trace: Path | None = None
+    ) -> None:
+        self._token, self._timeout, self._tasks = token, timeout, tasks
+        self.writers: set[asyncio.StreamWriter] = set()
+        self._processes = Processes()
+        self._trace = Trace(trace, self._processes.ask) if trace is not None else None
+        self._communicators: dict[str, Calls] = {}
+        self._deadlocks = Deadlocks(self._processes, self._communicators)
+        self._ending = self._dismissed = False
+        self._dumping = asyncio.Lock()
+        self._dumps = 0
+        """How often all processes have begun to write their files."""
+        self._said: set[str | Why] = set()
+        self._lost: set[int] = set()
+        """Ranks that are lost, in a job that goes on without them."""
+        self._leaving = asyncio.Event()
+        """Set when a process tells that it leaves, so that it need not wait for the next look."""
+
+    # -- what comes from the processes --------------------------------------------------------------------------------
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Serve one connection until it ends."""
+        self.writers.add(writer)
+        hello = None if self._dismissed else await greeted(reader, writer, self._token)
+        if hello is not None:
+            await self._serve_process(hello, reader, writer)
+        self.writers.discard(writer)
+        writer.close()
+
+    async def _serve_process(self, hello: Hello, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        rank = hello.rank
+        here = self._processes[rank] = Connected(writer, hello.process)
+        if self._trace is not None:
+            self._tasks.create_task(self._trace.read_clock(rank))
+        while (message := await heard(reader)) is not None:
+            here.silent = 0.0
+            match message:
+                case Answer():
+                    self._processes.take(message)
+                case Told():
+                    self._told(rank, message)
+                case Compare():
+                    self._tasks.create_task(self._compare_for(rank, message))
+                case Dump():
+                    self._tasks.create_task(self._dump_for(rank, message))
+                case Lost(ranks):
+                    self._lose({*ranks})
+                case Failed():
+                    self.dismiss()
+                case Beat():
+                    self._processes.tell(rank, Beat())
+        here.gone = 0.0
+        if not (self._ending or self._dismissed or self._dumps or here.left is not None or is_elastic()):
+            await self._say_loss(rank, ending.fate(hello.process))
+
+    async def _say_loss(self, rank: int, fate: str) -> None:
+        """Say what all ranks do when a process has ended too early. The launcher is about to end the others, too. If
+        these have made different calls, the process may have crashed of that: MPI writes beyond its memory then."""
+        if not fate or Why.IS_LOST in self._said:
+            return
+        self._said.add(Why.IS_LOST)
+        each = await self._without(rank, _SECONDS_OF_A_LOSS)
+        if each is not None:
+            others = [other for other in each.ranks if other != rank]
+            calls, hashes = await self._hashes_now(each, others, _SECONDS_OF_A_LOSS)
+            number = await self._first_difference(each, calls, others) if len(hashes) > 1 else None
+            why = Why.IS_LOST if number is None else Why.DIFFERENT
+            accounts, missing = await self._accounts(each, number, _SECONDS_OF_A_LOSS)
+            missing[rank] = report.with_last_call(fate, rank)
+            words = report.text(why, each.ranks, accounts, missing)
+            if not last_calls.left(words):
+                report.show(words)
+
+    async def _without(self, rank: int, seconds: float = SECONDS_TO_ANSWER) -> Calls | None:
+        """The communicator of this rank in which others wait, or in which they were last."""
+        known = [each for each in self._communicators.values() if rank in each.ranks]
+        if len(known) < 2:
+            return known[0] if known else None
+        others = [(each, [other for other in each.ranks if other != rank]) for each in known]
+        asked = [self._processes.ask(ranks, AccountOf(each.name, None), seconds) for each, ranks in others]
+        answers = await asyncio.gather(*asked)
+        tells = [max([a.tells for a in each.values() if a], default=()) for each in answers]
+        return known[tells.index(max(tells))]
+
+    def _told(self, rank: int, told: Told) -> None:
+        if told.leaving and self._processes[rank].left is None:
+            self._processes[rank].left, self._processes[rank].serves = 0.0, told.serves
+            self._leaving.set()
+        for state in told.states:
+            each = self._communicators.setdefault(state.name, Calls(state.name))
+            each.calls[rank], each.states[rank], each.waits[rank] = state.calls, state.state, state.wait
+            if state.ranks and self._lost.isdisjoint(state.ranks):
+                each.ranks = state.ranks
+
+    def _lose(self, ranks: set[int]) -> None:
+        """Forget the communicators of ranks that are lost: the others have cut them."""
+        self._lost |= ranks
+        for name, each in [*self._communicators.items()]:
+            if not ranks.isdisjoint(each.ranks):
+                del self._communicators[name]
+        self._leaving.set()
+
+    # -- what it does -------------------------------------------------------------------------------------------------
+
+    async def look_on(self) -> None:
+        """Judge again and again what is known. Returns when all processes have left."""
+        while self._ending or not (self._dismissed or self._all_have_left()):
+            if not await happens(self._leaving, LOOK):
+                self._processes.time_passes(LOOK)
+                for each in self._communicators.values():
+                    each.time_passes(LOOK)
+            self._leaving.clear()
+            await asyncio.gather(*(self._judge(each) for each in [*self._communicators.values()] if each.ranks))
+            await self._judge_waits()
+            await self._judge_silence()
+        if self._trace is not None and not self._dismissed:
+            self._say_once(await self._trace.write(self._processes))
+        self.dismiss()
+
+    def dismiss(self) -> None:
+        """Let all processes go. Nobody watches over them any more."""
+        self._dismissed = True
+        self._processes.tell_all(Leave())
+        for writer in self.writers:
+            writer.close()
+
+    def _all_have_left(self) -> bool:
+        expected = {rank for each in self._communicators.values() for rank in each.ranks}
+        return (
+            bool(self._processes)
+            and expected <= self._processes.keys()
+            and all(
+                p.left is not None or p.gone is not None or rank in self._lost for rank, p in self._processes.items()
+            )
+            and not any(self._is_to_be_judged(each) for each in self._communicators.values())
+        )
+
+    def _is_to_be_judged(self, each: Calls) -> bool:
+        """Whether some calls are not known to be the same, though all ranks have told of them."""
+        if not each.ranks or each.are(BROKEN):
+            return False
+        gone = [process.gone for rank in each.ranks if (process := self._processes[rank]).gone is not None]
+        if gone:
+            return max(gone) <= _SECONDS_OF_THE_LAUNCHER
+        return each.least() > each.compared or (each.most() > each.least() and not each.are(CLOSED))
+
+    async def _judge(self, each: Calls) -> None:
+        longest = each.longest()
+        if longest == TIME_IS_UP:
+            await self._end(each, None, Why.TIME_IS_UP)
+        elif longest >= WARN and not each.warned:
+            each.warned = True
+            await self._warn(Why.SLOW, each)
+        elif longest == SHORT:
+            each.warned, each.waited, each.next_look = False, 0.0, 0.0
+        if each.least() > each.compared and not each.are(BROKEN):
+            await self._compare(each)
+        no_more = {rank: why for rank in each.ranks if (why := self._makes_no_more(each, rank))}
+        for rank, why in no_more.items():
+            if await self._is_missed(each, rank, why):
+                midway = each.are(BROKEN, CLOSED)  # then the numbers of calls differ, and say nothing
+                await self._end(each, None if midway else each.calls.get(rank, 0), why)
+        left = [why for why in no_more.values() if why in (Why.HAS_LEFT, Why.HAS_FREED)]
+        if left and await self._wait_to_agree(each):
+            await self._end(each, each.most(), left[0])
+        if each.name not in self._communicators:
+            return  # its ranks were lost meanwhile, or it has failed
+        over = all(each.states.get(rank, OPEN) != OPEN for rank in each.ranks)
+        if over and not self._ending and (each.are(BROKEN) or each.compared == each.most()):
+            del self._communicators[each.name]
+            for rank in each.ranks:
+                self._processes.tell(rank, Forget(each.name))
+
+    def _makes_no_more(self, each: Calls, rank: int) -> Why | None:
+        """Why the rank makes no more calls of this communicator, None if it may."""
+        process = self._processes.get(rank)
+        if process is None:
+            return None
+        if process.left is not None:
+            return Why.HAS_LEFT
+        if process.gone is not None:
+            ends = not is_elastic() and process.gone > _SECONDS_OF_THE_LAUNCHER
+            return Why.IS_GONE if ends else None
+        if each.states.get(rank) == BROKEN and not is_elastic():
+            return Why.HAS_FAILED
+        return Why.HAS_FREED if each.states.get(rank) == FREED else None
+
+    async def _is_missed(self, each: Calls, rank: int, why: Why) -> bool:
+        """Whether others make calls without this rank, which makes no more. Where a call has ended midway, or the rank
+        has not told its last ones, numbers say nothing: there, whether they wait in a call."""
+        numbers = self._processes[rank].gone is None and not each.are(BROKEN, CLOSED)
+        made = each.calls.get(rank, 0)
+        if made == each.most() if numbers else each.longest() == SHORT:
+            return False
+        others = [other for other in each.ranks if other != rank]
+        accounts = await self._processes.ask(others, AccountOf(each.name, None))
+        if why == Why.HAS_FAILED:  # while one of them has not come, the others may wait for that one
+            there = [a for other, a in accounts.items() if a and each.states.get(other) == OPEN]
+            return bool(there) and all(a.waits and a.stuck > _SECONDS_OF_A_FAILURE for a in there)
+        return any(account.begun > made if numbers else account.waits for account in accounts.values() if account)
+
+    async def _wait_to_agree(self, each: Calls) -> bool:
+        """Whether ranks wait to agree on a call that those do not make which make no more. They count it only when they
+        have agreed on it."""
+        waiting = [rank for rank, wait in each.waits.items() if wait != SHORT]
+        if not waiting or each.are(BROKEN, CLOSED):
+            return False
+        accounts = await self._processes.ask(waiting, AccountOf(each.name, None))
+        return any(a.begun > each.most() and a.waits and a.seconds > 0 for a in accounts.values() if a)
+
+    async def _judge_waits(self) -> None:
+        """End the job if ranks wait for each other, or for one that does nothing more."""
+        if self._dismissed or is_elastic() or not self._deadlocks.are_due():
+            return
+        found = await self._deadlocks.found()
+        if found is not None and found[0].name in self._communicators:
+            each, why, ranks = found
+            await self._end(each, None, why, ranks)
+
+    async def _judge_silence(self) -> None:
+        """End the job if processes wait at their end for one that does not answer any more."""
+        left = [rank for rank, process in self._processes.items() if process.left is not None]
+        for rank, process in self._processes.items():
+            silent = process.gone is None and process.silent > patience_at_end(self._timeout())
+            each = await self._without(rank) if left and silent else None
+            if each is not None:
+                await self._end(each, None, Why.IS_SILENT)
+
+    async def _compare_for(self, asking: int, wish: Compare) -> None:
+        """Compare all calls of the rank that asks, for which others may have to come first."""
+        for _ in range(_LOOKS_FOR_OTHERS):
+            each = self._communicators.get(wish.name)
+            if each is None:  # its ranks were lost
+                break
+            if each.ranks:  # the first of them may not have told yet which they are
+                await self._compare(each)
+            if self._ending or each.compared >= each.calls.get(asking, 0):
+                break
+            await asyncio.sleep(_SECONDS_FOR_OTHERS / _LOOKS_FOR_OTHERS)
+        self._processes.tell(asking, wish)
+
+    async def _compare(self, each: Calls) -> None:
+        """Compare the calls that all ranks have begun. If they differ, this ends the job."""
+        async with each.comparing:
+            calls, hashes = await self._hashes_now(each, each.ranks, SECONDS_TO_ANSWER)
+            if len(hashes) == 1:
+                each.compared = max(each.compared, calls)
+            elif hashes:
+                number = await self._first_difference(each, calls, each.ranks)
+                await self._end(each, number, Why.FORGOTTEN if number is None else Why.DIFFERENT)
+
+    async def _hashes_now(self, each: Calls, ranks: Sequence[int], seconds: float) -> tuple[int, set[str]]:
+        """How many calls all of these ranks have begun, and their different hashes of these calls. Empty if there are
+        none, or if a rank does not know its own."""
+        calls = min(await self._from_all(ranks, CallsOf(each.name), seconds), default=0)
+        return calls, await self._hashes(each, calls, ranks) if calls else set()
+
+    async def _hashes(self, each: Calls, calls: int, ranks: Sequence[int]) -> set[str]:
+        """The different hashes that these ranks have of so many first calls. Empty if one does not know its own."""
+        return {*await self._from_all(ranks, HashOf(each.name, calls), SECONDS_TO_ANSWER)}
+
+    async def _from_all(self, ranks: Sequence[int], question: Question[A | None], seconds: float) -> list[A]:
+        """The answers of all of these ranks. Empty if one does not know its own."""
+        answers = await self._processes.ask(ranks, question, seconds)
+        known = [answer for answer in answers.values() if answer is not None]
+        return known if len(known) == len(ranks) else []
+
+    async def _first_difference(self, each: Calls, calls: int, ranks: Sequence[int]) -> int | None:
+        """The number of the first call that is not the same on all of these ranks, where so many first calls are not
+        the same. None if it was so long ago that ranks have forgotten it."""
+        equal, different, known = each.compared, calls, True
+        while different - equal > 1:
+            middle = (equal + different) // 2
+            hashes = await self._hashes(each, middle, ranks)
+            if len(hashes) > 1:
+                different = middle
+            else:
+                equal, known = middle, bool(hashes)
+        return different - 1 if known else None
+
+    async def _accounts(
+        self, each: Calls, number: int | None, seconds: float = SECONDS_TO_ANSWER
+    ) -> tuple[dict[int, Account], dict[int, Missing]]:
+        """What the ranks say of a call, and why some say nothing of it."""
+        answers = await self._processes.ask(each.ranks, AccountOf(each.name, number), seconds)
+        accounts = {rank: answer for rank, answer in answers.items() if answer is not None}
+        missing: dict[int, Missing] = {rank: Silence.DOES_NOT_KNOW for rank in answers if rank not in accounts}
+        for rank in each.ranks:
+            if rank not in answers:
+                process = self._processes.get(rank)
+                gone = process is not None and process.gone is not None
+                hurried = seconds < SECONDS_TO_ANSWER
+                why = Silence.HAD_NO_TIME if hurried else Silence.DOES_NOT_ANSWER
+                why = Silence.NEVER_REACHED if process is None else Silence.HAS_ENDED if gone else why
+                missing[rank] = report.with_last_call(why, rank) if gone or hurried else why
+        return accounts, missing
+
+    async def _warn(self, why: Why, each: Calls) -> None:
+        """Show the table if a rank waits."""
+        accounts, missing = await self._accounts(each, None)
+        if any(account.seconds > 0 for account in accounts.values()):
+            ended = why == Why.SLOW and any(account.leaving for account in accounts.values())
+            report.show(report.text(Why.SLOW_AND_ENDED if ended else why, each.ranks, accounts, missing))
+
+    async def _dump(self, why: str) -> None:
+        """Let all processes write their files."""
+        since = {each.name: kept_by_all(each.most()) for each in self._communicators.values()}
+        self._say_once(report.files(await self._processes.ask(self._processes, WriteFiles(why, since))))
+        if self._trace is not None:
+            self._say_once(await self._trace.write(self._processes, SECONDS_TO_ANSWER))
+
+    async def _dump_for(self, asking: int, wish: Dump) -> None:
+        """All ranks may ask at once. Files serve everybody who has asked before they were begun.
+
+        A rank that fails asks for them. It may fail because others made another call, and it got what these sent."""
+        before = self._dumps
+        compared = [self._tasks.create_task(self._compare(each)) for each in self._communicators.values() if each.ranks]
+        if compared:  # where a rank is stopped, this takes longer than the files may wait
+            await asyncio.wait(compared, timeout=_SECONDS_FOR_OTHERS)
+        async with self._dumping:
+            if self._dumps == before:
+                self._dumps += 1
+                await self._dump(wish.why)
+        self._processes.tell(asking, wish)
+
+    def _say_once(self, text: str) -> None:
+        if text not in self._said:
+            self._said.add(text)
+            report.show(text)
+
+    async def _end(self, each: Calls, number: int | None, why: Why, waiting: Iterable[int] = ()) -> None:
+        """Say why, let all processes write their files, and end the job, unless one of those that are ``waiting`` no
+        longer waits, or does not say so. Where ranks can be lost, a call may fail instead, on all ranks."""
+        if self._ending or self._dismissed:
+            return
+        self._ending = True
+        accounts, missing = await self._accounts(each, number)
+        if not all(rank in accounts and accounts[rank].seconds > 0 for rank in waiting):
+            self._ending = False
+            return
+        job_ends = not (is_elastic() and why in (Why.TIME_IS_UP, Why.DIFFERENT))
+        text = report.text(why, each.ranks, accounts, missing, number is None, job_ends)
+        report.show(text)
+        for other in [*self._communicators.values()]:  # ranks may wait for each other in two communicators
+            if other is not each and other.ranks and other.longest() >= LONG:
+                await self._warn(Why.MEANWHILE, other)
+        await self._dump(why.said(job_ends))
+        # A process that has ended is not among them: another program's may have its number by now.
+        does_not_answer = [rank for rank in missing if missing[rank] is not Silence.DOES_NOT_KNOW]
+        there = [self._processes[rank] for rank in does_not_answer if rank in self._processes]
+        silent = [process.process for process in there if process.gone is None]
+        if job_ends:
+            self._processes.tell_all(End(silent))
+            await asyncio.sleep(0.1)  # until it is on its way
+            self._ending, self._dismissed = False, True
+            ending.end(silent)
+        else:
+            calls = [(each.ranks.index(rank), account.description or "no call") for rank, account in accounts.items()]
+            operation = next((account.operation for _, account in sorted(accounts.items()) if account.operation), "")
+            del self._communicators[each.name]
+            self._processes.tell_all(Fail(each.name, why == Why.DIFFERENT, operation, calls, text, silent))
+            self._ending = False

@@ -1,0 +1,162 @@
+"""Which ranks wait for each other, so that none of their waits can end.
+
+A rank that waits for a message waits for the ranks at its other end, and a rank in a collective for those that have not
+come to it. Such waits are a graph (Hilbrich, de Supinski, Schulz and Müller, A graph based approach for MPI deadlock
+detection, ICS 2009). What is not certain counts as a wait that may end. The judge asks ranks that have waited for long,
+twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence, Set
+from typing import NamedTuple
+
+from mpicoll.algorithms.collectives import COLLECTIVES
+from mpicoll.supervise.messages import Account, AccountOf
+from mpicoll.supervise.ranks import Calls, Processes
+from mpicoll.supervise.record import BROKEN, CLOSED
+from mpicoll.supervise.report import Why
+from mpicoll.supervise.watched import LATE, SHORT
+
+_SECONDS_TO_SEE = 2.0
+"""How long a rank that runs may take to see what has come for it."""
+_SECONDS_ON_A_NETWORK = 180.0
+"""How long a message may be on its way between nodes. After an outage, TCP may wait as long again before it sends."""
+
+Begun = Mapping[str, Mapping[int, int]]
+"""How many calls of a communicator each of its ranks has begun, as far as that is known."""
+
+
+class Wait(NamedTuple):
+    """The one thing that a rank waits for."""
+
+    communicator: str
+    ranks: Sequence[int]
+    """Those of the communicator, in order."""
+    account: Account
+
+    @property
+    def others(self) -> set[int]:
+        """The ranks that may be at the other end of the message for which it waits."""
+        return {*self.account.sources, *self.account.targets}
+
+    def goes_on(self, before: Wait, seconds: float) -> bool:
+        """Whether it is the same wait as about so many seconds before."""
+        longer = self.account.stuck - before.account.stuck
+        return self.communicator == before.communicator and longer >= seconds / 2
+
+
+def stuck(waits: Mapping[int, Wait], begun: Begun, left: Set[int]) -> set[int]:
+    """The ranks that wait for ever. ``left`` are ranks that do nothing more."""
+    found = {rank: wait for rank, wait in waits.items() if wait.account.alone and (wait.account.waits or wait.others)}
+    while free := {rank for rank in found if _may_go_on(rank, found, begun, left)}:
+        found = {rank: wait for rank, wait in found.items() if rank not in free}
+    return {*found}
+
+
+def _may_go_on(rank: int, waiting: Mapping[int, Wait], begun: Begun, left: Set[int]) -> bool:
+    """Whether the rank's wait may end, if those that are ``waiting`` go on waiting."""
+    mine = waiting[rank]
+    if mine.account.waits:
+        calls = begun[mine.communicator]
+        members = waiting.keys() & calls.keys()
+        needed = _needed(rank, mine, members)
+        if mine.account.ahead:  # it waits in memory of the kernel, which is used again after so many calls
+            last = mine.account.number + 1 - mine.account.ahead
+            needed = needed | {other for other in members if calls[other] <= last}
+        return all(calls[other] > mine.account.number for other in needed)
+    if not mine.others <= waiting.keys() | left:
+        return True
+    return any(_may_serve(waiting[other], mine, other, rank) for other in mine.others - left)
+
+
+def _needed(rank: int, wait: Wait, waiting: Set[int]) -> Set[int]:
+    """Those of the ranks that are ``waiting`` without which the rank's collective cannot end for it."""
+    table = COLLECTIVES.get(wait.account.operation.removesuffix("_object"))
+    if table is None:  # as of an allgatherv: not all ranks need give something
+        return set()
+    root = wait.account.root
+    if root is None and table.rooted:  # the kernel carries it out in a way in which all ranks wait for all
+        return waiting
+    needs = table.needs(wait.ranks.index(rank), len(wait.ranks), 0 if root is None else wait.ranks.index(root))
+    return waiting & {wait.ranks[other] for other in needs}
+
+
+def _may_serve(its: Wait, mine: Wait, other: int, rank: int) -> bool:
+    """Whether the other rank, which waits, may send or take this rank's message meanwhile."""
+    if its.account.under_way:
+        return True
+    if its.communicator != mine.communicator or other == rank:
+        return False
+    one, own = its.account, mine.account
+    sends = rank in one.targets and other in own.sources and own.source_tag in (None, one.target_tag)
+    takes = rank in one.sources and other in own.targets and one.source_tag in (None, own.target_tag)
+    return sends or takes
+
+
+class Deadlocks:
+    """Among the processes and the communicators of a job, as the judge knows them."""
+
+    def __init__(self, processes: Processes, communicators: Mapping[str, Calls]) -> None:
+        self._processes, self._communicators = processes, communicators
+
+    def are_due(self) -> bool:
+        """Whether some rank has waited for so long that those that wait should be asked."""
+        known = self._known()
+        patience = self._patience() if known else 0.0  # this looks at all processes, and mostly nobody waits
+        late = [each for each in known if each.is_late(patience)]  # each of them notes that it was asked
+        return bool(late)
+
+    async def found(self) -> tuple[Calls, Why, set[int]] | None:
+        """A communicator in which ranks wait for ever, why, and which ranks. None if nobody does as far as is known."""
+        before, begun = await self._late()
+        if not stuck(before, begun, self._left()):
+            return None
+        # A rank that was stopped may have got what it waits for meanwhile, and not have seen it yet.
+        await asyncio.sleep(_SECONDS_TO_SEE)
+        (now, begun), left = await self._late(), self._left()
+        same = {r: wait for r, wait in now.items() if r in before and wait.goes_on(before[r], _SECONDS_TO_SEE)}
+        ranks = stuck(same, begun, left)
+        waits = [same[rank] for rank in sorted(ranks)]
+        where = self._communicators.get(waits[0].communicator) if waits else None
+        if where is None:  # or it has ended meanwhile
+            return None
+        why = Why.HAS_LEFT if any(left & wait.others for wait in waits) else Why.STUCK
+        return where, why, {rank for rank in ranks if same[rank].communicator == where.name}
+
+    def _known(self) -> list[Calls]:
+        """The communicators in which some rank waits. Where a call has ended midway, nobody knows what others wait
+        for."""
+        waits = [each for each in self._communicators.values() if each.ranks and each.longest() != SHORT]
+        return [each for each in waits if not each.are(BROKEN, CLOSED)]
+
+    def _patience(self) -> float:
+        """How long a wait lasts until nobody expects anything to come that was sent before. On a slow network, messages
+        may be on their way for long."""
+        hosts = {process.process.host for process in self._processes.values()}
+        return LATE if len(hosts) == 1 else _SECONDS_ON_A_NETWORK
+
+    async def _late(self) -> tuple[dict[int, Wait], Begun]:
+        """What those ranks wait for that have waited for long, and how many calls they have begun."""
+        known, patience = self._known(), self._patience()
+        waiting = {rank for each in known for rank, wait in each.waits.items() if wait != SHORT}
+        asked = [self._processes.ask(waiting & {*each.ranks}, AccountOf(each.name, None)) for each in known]
+        waits: dict[int, list[Wait]] = {}
+        begun: dict[str, dict[int, int]] = {}
+        for each, answers in zip(known, await asyncio.gather(*asked), strict=True):
+            begun[each.name] = {}
+            for rank, account in answers.items():
+                if account is not None:
+                    begun[each.name][rank] = account.begun
+                    waits.setdefault(rank, []).extend(
+                        [Wait(each.name, each.ranks, account)] if account.seconds > 0 else []
+                    )
+        # Of two waits, one within the other, nobody knows which one keeps the rank.
+        alone = {rank: found[0] for rank, found in waits.items() if len(found) == 1}
+        return {rank: wait for rank, wait in alone.items() if wait.account.stuck >= patience}, begun
+
+    def _left(self) -> set[int]:
+        """The ranks that do nothing more, and whose last messages have arrived."""
+        patience, those = self._patience(), self._processes.items()
+        return {rank for rank, each in those if each.left is not None and each.left >= patience and not each.serves}

@@ -1,0 +1,319 @@
+"""The files of a process's last calls: JSON for people, and a pickle for ``torchfrtrace``, torch's tool (see
+torch/distributed/flight_recorder in torch's wheel)."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import re
+import shutil
+import socket
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from mpicoll.errors import ArgumentError
+from mpicoll.machine.system import write_whole
+from mpicoll.supervise.demand import Answer
+from mpicoll.supervise.messages import Files
+from mpicoll.supervise.record import BROKEN, DONE, ENDED_MIDWAY, LENGTH, UNDER_WAY, Begun, Made, Queued
+from mpicoll.supervise.sites import Site, frames_now, line_of
+from mpicoll.supervise.watched import Watched
+
+
+class DumpWriter:
+    """Writes the files of this process, which is ``rank`` of the job's world. ``given`` is the folder, or empty."""
+
+    def __init__(self, rank: int, given: str, job: str, communicators: Callable[[], Iterable[Watched]]) -> None:
+        self._rank, self._communicators, self._given = rank, communicators, given
+        self._folder = checked_folder(given) if given else default_folder(job)
+        self._answer = Answer()
+
+    def write(self, why: str, since: dict[str, int]) -> Files:
+        """Write the files, and say in which folder they are, or why they could not be written. ``since`` is the first
+        call of each communicator that counts for torchfrtrace."""
+        files = Files(str(self._folder), "")
+        try:
+            known = snapshot(self._rank, why, self._communicators())
+            self._folder.mkdir(mode=0o700, exist_ok=True)
+            write_whole(self._folder / f"torch_rank_{self._rank}", pickle.dumps(recording(known, since)))
+            write_whole(self._folder / f"rank{self._rank}.json", json.dumps(known, indent=1))
+        except Exception as e:  # whatever it is, it must not hide what the files are for
+            files = Files("", f"{self._folder}: {type(e).__name__}: {e}")
+        if not self._given:
+            remove_old(self._folder)
+        self._answer.say(files)
+        return files
+
+
+# -- where files go. What cannot be written is refused before a job has begun -----------------------------------------
+
+
+_DEFAULT = "mpicoll-calls-"
+"""How the names of folders begin that nobody has named."""
+
+_KEPT = 20
+_SECONDS_TO_KEEP = 3600.0
+"""Folders of jobs that nobody has named: so many are kept, and all that are not so old."""
+
+
+def default_folder(job: str) -> Path:
+    """The same for all processes of the job on one node."""
+    return Path(tempfile.gettempdir(), _DEFAULT + job)
+
+
+def remove_old(folder: Path) -> None:
+    """Remove the oldest of this user's folders that lie beside this one, which nobody has named. Others do it, too."""
+    found = []
+    with suppress(OSError), os.scandir(folder.parent) as entries:
+        for entry in entries:
+            with suppress(OSError):
+                stat = entry.stat(follow_symlinks=False)
+                named = re.fullmatch(_DEFAULT + "[0-9a-f]{8}", entry.name)
+                if named and entry.is_dir(follow_symlinks=False) and stat.st_uid == os.getuid():
+                    found.append((stat.st_mtime, entry.path))
+    for written, path in sorted(found, reverse=True)[_KEPT:]:
+        if time.time() - written > _SECONDS_TO_KEEP:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def checked_folder(given: str) -> Path:
+    """The folder, made if it is not there. Raises ArgumentError unless files can be written to it."""
+    folder = Path(given).absolute()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as e:
+        raise ArgumentError("mpicoll", "MPICOLL_DUMP", "a folder that can be written", f"{given!r} ({e})") from None
+    return folder
+
+
+def checked_trace(given: str, first: int) -> Path:
+    """The file, which is not made yet. Raises ArgumentError unless it can be written.
+
+    ``first`` is the first of the ranks that it is about. Ranks that share no communicator with rank 0 have a file of
+    their own."""
+    file = Path(given).absolute()
+    if first:
+        file = file.with_stem(f"{file.stem}-from-rank-{first}")
+    existed = file.exists()
+    try:
+        file.open("ab").close()
+    except OSError as e:
+        raise ArgumentError("mpicoll", "MPICOLL_TRACE", "a file that can be written", f"{given!r} ({e})") from None
+    if not existed:
+        file.unlink(missing_ok=True)
+    return file
+
+
+# -- what a process has done last, and what its threads do now, as plain values ---------------------------------------
+
+
+def snapshot(rank: int, why: str, communicators: Iterable[Watched]) -> dict[str, Any]:
+    """What this process has done, which is ``rank`` of the job's world. ``why`` says what the snapshot is for."""
+    return {
+        "why": why,
+        "rank": rank,
+        "host": socket.gethostname(),
+        "pid": os.getpid(),
+        "written": time.time(),
+        "versions": _versions(),
+        "communicators": [_communicator(each) for each in communicators],
+        "threads": _threads(),
+    }
+
+
+def _versions() -> dict[str, str]:
+    found = {"python": ".".join(map(str, sys.version_info[:3]))}
+    loaded = {name: sys.modules.get(name) for name in ("mpicoll", "mpi4py", "numpy", "torch")}
+    found |= {name: str(module.__version__) for name, module in loaded.items() if module is not None}
+    mpi = sys.modules.get("mpi4py.MPI")
+    if mpi is not None:
+        name, version = mpi.get_vendor()
+        found["MPI"] = f"{name} {'.'.join(map(str, version))}"
+    return found
+
+
+def _communicator(each: Watched) -> dict[str, Any]:
+    recorder = each.recorder
+    under_way, made, state = recorder.under_way, recorder.calls(), recorder.state
+    calls = [_call(call) for call in made]
+    if calls and (under_way or state == BROKEN):
+        calls[-1]["state"] = UNDER_WAY if under_way else ENDED_MIDWAY
+    waits = [f"{pending.operation}: {pending.missing}" for pending, _ in [*each.waits]]
+    messages = [_message(begun) for begun in [*recorder.messages]]
+    return {
+        "name": each.name,
+        "ranks": each.ranks,
+        "state": state,
+        "waits for": waits,
+        "calls": calls,
+        "messages": messages,
+        "queued": [_queued(each) for each in [*recorder.queued]],
+    }
+
+
+def _call(made: Made) -> dict[str, Any]:
+    record = made.record
+    return {
+        "number": made.number,
+        "operation": record.operation,
+        "description": record.description,
+        "elements": record.elements,
+        "dtype": record.dtype,
+        "bytes": record.nbytes,
+        "route": record.route,
+        **_place(made.site),
+        "handed in": made.handed_in and _of_clock(made.handed_in),
+        "seen": _of_clock(made.begun),
+        "state": DONE,
+    }
+
+
+def _message(begun: Begun) -> dict[str, Any]:
+    pending, when = begun
+    return {
+        "operation": pending.operation,
+        "what": pending.what,
+        "elements": pending.elements,
+        "dtype": pending.dtype,
+        "begun": _of_clock(when),
+    }
+
+
+def _queued(call: Queued) -> dict[str, Any]:
+    operation, site, when = call
+    return {"operation": operation, **_place(site), "handed in": _of_clock(when)}
+
+
+def _place(site: Site) -> dict[str, Any]:
+    code, _ = site
+    return {"file": code.co_filename, "line": line_of(site), "function": code.co_name}
+
+
+def _of_clock(when: float) -> float:
+    """A time of ``time.monotonic`` in seconds since 1970."""
+    return time.time() - (time.monotonic() - when)
+
+
+def _threads() -> list[dict[str, Any]]:
+    """What each other thread of Python's does now, the innermost frame first."""
+    frames = frames_now()
+    found = []
+    for thread in threading.enumerate():
+        if thread.ident in frames and thread is not threading.current_thread():
+            stack = [
+                f"{frame.filename}:{frame.lineno} in {frame.name}"
+                for frame in reversed(traceback.extract_stack(frames[thread.ident]))
+            ]
+            found.append({"name": thread.name, "stack": stack})
+    return found
+
+
+# -- the same in the form that torchfrtrace reads ---------------------------------------------------------------------
+
+_VERSION = "2.10"
+"""The version of the format that torch 2.13 writes."""
+_DESCRIPTION = "mpicoll"
+"""What is said of each group."""
+_BACKEND = "gloo"
+"""torchfrtrace refuses names of backends that it does not know."""
+
+# It also knows a list of collectives only. An operation that is not among them takes the name of a similar one, which
+# no other operation of the same shape has. mpicoll's own description follows the name.
+_NAMES = {
+    "bcast": "broadcast",
+    "reduce": "reduce",
+    "allreduce": "all_reduce",
+    "gather": "gather",
+    "gatherv": "gather",
+    "allgather": "all_gather",
+    "allgatherv": "all_gather_v",
+    "scatter": "scatter",
+    "scatterv": "scatter",
+    "reduce_scatter": "reduce_scatter",
+    "reduce_scatterv": "reduce_scatter_v",
+    "alltoall": "all_to_all_single",
+    "alltoallv": "all_to_all_v_single",
+    "scan": "_reduce_oop",
+    "exscan": "_reduce_oop",
+    "barrier": "barrier",
+    "bcast_object": "_broadcast_oop",
+    "gather_object": "gather",
+    "allgather_object": "all_gather_v",
+    "scatter_object": "scatter",
+    "alltoall_object": "all_to_all_v_single",
+}
+_OTHER = "split"
+
+
+def kept_by_all(calls: int) -> int:
+    """The first call that all ranks of a communicator still have, if one rank has made so many ``calls``."""
+    return max((calls - 1) // LENGTH * LENGTH - LENGTH, 0)
+
+
+def recording(snapshot: dict[str, Any], since: dict[str, int]) -> dict[str, Any]:
+    """What torchfrtrace reads of one rank. ``since`` has the first call of each communicator that is of interest.
+
+    torchfrtrace takes a call for missing that one rank has forgotten and another has not."""
+    entries = [
+        _entry(communicator, call)
+        for communicator in snapshot["communicators"]
+        for call in communicator["calls"]
+        if call["number"] >= since.get(communicator["name"], 0)
+    ]
+    groups = {each["name"]: each["ranks"] for each in snapshot["communicators"]}
+    return {
+        "version": _VERSION,
+        "pg_config": {name: {"name": name, "desc": _DESCRIPTION, "ranks": str(r)} for name, r in groups.items()},
+        "entries": sorted(entries, key=lambda entry: entry["time_created_ns"]),
+    }
+
+
+def _entry(communicator: dict[str, Any], call: dict[str, Any]) -> dict[str, Any]:
+    operation = call["operation"]
+    given, gotten = _sizes(operation, call["elements"], len(communicator["ranks"]))
+    seen = int(call["seen"] * 1e9)
+    return {
+        "record_id": 0,  # where first records differ among ranks, torchfrtrace drops all that are older, of any group
+        "pg_id": 0,
+        "process_group": (communicator["name"], _DESCRIPTION),
+        "collective_seq_id": call["number"],
+        "p2p_seq_id": 0,
+        "op_id": call["number"],
+        "profiling_name": f"{_BACKEND}:{_NAMES.get(operation, _OTHER)} {call['description'].replace(':', '=')}",
+        "time_created_ns": seen,
+        "time_discovered_started_ns": seen,
+        "time_discovered_completed_ns": None,
+        "duration_ms": None,
+        "input_sizes": given,
+        "input_dtypes": [call["dtype"]],
+        "output_sizes": gotten,
+        "output_dtypes": [call["dtype"]],
+        "state": "completed" if call["state"] == DONE else "started",
+        "retired": call["state"] == DONE,
+        "timeout_ms": 0,
+        "is_p2p": False,
+        "frames": [{"name": call["function"], "filename": call["file"], "line": call["line"]}],
+    }
+
+
+def _sizes(operation: str, elements: int, ranks: int) -> tuple[list[list[int]], list[list[int]]]:
+    """The sizes of a rank's input and output, if its longest array has so many elements."""
+    if not elements:
+        return [[]], [[]]
+    part = elements // ranks
+    match operation:
+        case "allgather" | "gather":
+            return [[part]], [[elements]]
+        case "reduce_scatter" | "scatter":
+            return [[elements]], [[part]]
+        case _:
+            return [[elements]], [[elements]]

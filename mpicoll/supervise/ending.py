@@ -1,0 +1,92 @@
+"""The end of a job in which a rank cannot go on: every process ends within seconds, wherever its threads are."""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import signal
+import socket
+from contextlib import suppress
+from pathlib import Path
+
+from mpicoll.launch import last_calls
+from mpicoll.launch.failure import end_job
+from mpicoll.supervise.messages import Process
+
+_ON_DEMAND = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)
+"""Signals by which people and launchers end processes: whoever sends them knows."""
+_EXITING = 4
+"""The kernel's flag of a process that is about to end."""
+_MEMORY = "often the system was out of memory, see dmesg"
+_SECONDS = 5
+"""What a launcher has for ending the processes itself."""
+
+
+def this_process() -> Process:
+    """How others find this one."""
+    return Process(os.getpid(), socket.gethostname(), os.stat("/proc/self/ns/pid").st_ino)
+
+
+def _is_near(process: Process) -> bool:
+    """Whether this process knows the other one by the same number."""
+    here = this_process()
+    return (process.host, process.space) == (here.host, here.space)
+
+
+def fate(process: Process) -> str:
+    """How this process has ended, as far as it can be known. Empty if it goes on, if it has ended in order, or if
+    somebody wanted it to end."""
+    if not _is_near(process):
+        return ""  # the network may have lost the connection
+    try:
+        # After the name, which may hold anything: the state, the flags, and last how it ended, as waitpid says it.
+        state = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:  # its launcher knows already that it has ended
+        return f"its process has ended (if it was killed: {_MEMORY})"
+    if not int(state[6]) & _EXITING:
+        return ""
+    code = os.waitstatus_to_exitcode(int(state[-1]))
+    if code == -signal.SIGKILL:
+        return f"its process was killed (SIGKILL): {_MEMORY}"
+    if code < 0:
+        return "" if -code in _ON_DEMAND else f"its process was ended by {_signal(-code)}"
+    return f"its process has ended with exit code {code}" if code else ""
+
+
+def _signal(number: int) -> str:
+    try:
+        return f"{signal.Signals(number).name} ({signal.strsignal(number)})"
+    except ValueError:
+        return f"signal {number}"
+
+
+_known: list[bool] = []
+
+
+def is_known() -> bool:
+    """Whether this process knows that the job ends, and somebody has said why."""
+    return bool(_known)
+
+
+def prepare_to_end(silent: list[Process]) -> None:
+    """Let this process end in some seconds, if its launcher does not end it before. End those that do not answer."""
+    _known.append(True)
+    last_calls.told()  # before a launcher ends all, because it sees the end of one
+    # This timer needs neither Python's lock nor a thread of Python's, and it ends the process by _exit(1).
+    faulthandler.dump_traceback_later(_SECONDS, exit=True, file=os.open(os.devnull, os.O_WRONLY))
+    kill(silent)
+
+
+def kill(silent: list[Process]) -> None:
+    """End these processes, as far as they are on this node: one that is stopped does not see a launcher's signal."""
+    for process in silent:
+        if _is_near(process) and process.pid != os.getpid():
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(process.pid, signal.SIGKILL)
+
+
+def end(silent: list[Process]) -> None:
+    """End the job with the exit code 1. Does not return."""
+    prepare_to_end(silent)
+    end_job(1)
+    os._exit(1)

@@ -1,0 +1,143 @@
+"""What the judge knows of a job: its processes, and its communicators."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from mpicoll.supervise.messages import Answer, Ask, Process, Question
+from mpicoll.supervise.watched import LATE, SHORT
+from mpicoll.supervise.wire import read, say
+
+SECONDS_TO_ANSWER = 3.0
+_LOOKS = 6
+"""How often the judge looks meanwhile. If its process is stopped for a while, perhaps with the whole machine, it reads
+in the next look what has come."""
+
+_LOOKS_IN_A_PATIENCE = 6
+"""How often ranks are asked while a message may be on its way. To ask all of a job costs something."""
+
+A = TypeVar("A")
+
+
+@dataclass(eq=False)
+class Connected:
+    """A process that is connected, or was."""
+
+    writer: asyncio.StreamWriter
+    process: Process
+    left: float | None = None
+    """Seconds since it has told that it leaves, None before that."""
+    serves: bool = False
+    """Whether messages may come from it, or be taken by it, though it leaves."""
+    silent: float = 0.0
+    """Seconds since it was heard. Time in which the judge's own process was stopped does not count."""
+    gone: float | None = None
+    """Seconds since its connection was lost, None while it is there."""
+
+
+class Processes(dict[int, Connected]):
+    """By their ranks in the job's world."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._questions: dict[int, tuple[Any, asyncio.Future[Any]]] = {}
+        """Those that are not answered, by their numbers: the type of the answer, and where it is awaited."""
+        self._asked = 0
+
+    def tell(self, rank: int, message: object) -> None:
+        """Send a message to one process."""
+        say(self[rank].writer, message)
+
+    def tell_all(self, message: object) -> None:
+        """Send a message to each process."""
+        for process in self.values():
+            say(process.writer, message)
+
+    async def ask(
+        self, ranks: Iterable[int], question: Question[A], seconds: float = SECONDS_TO_ANSWER
+    ) -> dict[int, A]:
+        """The ranks' answers. A rank that does not answer in time is not in it. Time in which the judge's own process
+        was stopped does not count."""
+        asked: dict[int, asyncio.Future[A]] = {}
+        numbers = []
+        for rank in ranks:
+            if rank in self and self[rank].gone is None:
+                self._asked += 1
+                numbers.append(self._asked)
+                asked[rank] = asyncio.get_running_loop().create_future()
+                self._questions[self._asked] = question.answer(), asked[rank]
+                self.tell(rank, Ask(self._asked, question))  # type: ignore[arg-type]  # it is one of those
+        for _ in range(_LOOKS):
+            if not all(answer.done() for answer in asked.values()):
+                await asyncio.wait(asked.values(), timeout=seconds / _LOOKS)
+        for number in numbers:
+            self._questions.pop(number, None)
+        return {rank: answer.result() for rank, answer in asked.items() if answer.done()}
+
+    def take(self, answer: Answer) -> None:
+        """An answer has come, perhaps too late. One that does not fit the question is none."""
+        kind, awaited = self._questions.pop(answer.number, (None, None))
+        if awaited is not None:
+            with suppress(ValueError):
+                awaited.set_result(read(answer.value, kind))
+
+    def time_passes(self, seconds: float) -> None:
+        """For so many more seconds, nobody was heard, and those that leave or are gone were away."""
+        for process in self.values():
+            process.silent += seconds
+            if process.left is not None:
+                process.left += seconds
+            if process.gone is not None:
+                process.gone += seconds
+
+
+@dataclass(eq=False)
+class Calls:
+    """A communicator: what each of its ranks has told, by their ranks in the world."""
+
+    name: str
+    ranks: list[int] = field(default_factory=list)
+    calls: dict[int, int] = field(default_factory=dict)
+    states: dict[int, str] = field(default_factory=dict)
+    waits: dict[int, int] = field(default_factory=dict)
+    compared: int = 0
+    """How many first calls are known to be the same on all ranks."""
+    comparing: asyncio.Lock = field(default_factory=asyncio.Lock)
+    warned: bool = False
+    waited: float = 0.0
+    """Seconds for which some rank has waited, by the judge's looks."""
+    next_look: float = 0.0
+    """After how many of them it is asked whether the waits can end; 0 if that is not known yet."""
+
+    def time_passes(self, seconds: float) -> None:
+        """Some rank has waited for so many more seconds, if one waits."""
+        if self.longest() != SHORT:
+            self.waited += seconds
+
+    def is_late(self, patience: float) -> bool:
+        """Whether some rank has waited for so long that it should be asked whether the waits can end: first after this
+        ``patience``, and then again and again, because another rank may have begun to wait later."""
+        self.next_look = self.next_look or patience
+        if self.waited < self.next_look:
+            return False
+        self.next_look = self.waited + max(LATE, patience / _LOOKS_IN_A_PATIENCE)
+        return True
+
+    def least(self) -> int:
+        """How many calls all ranks have told of."""
+        return min(self.calls.get(rank, 0) for rank in self.ranks)
+
+    def most(self) -> int:
+        return max(self.calls.values(), default=0)
+
+    def are(self, *states: str) -> bool:
+        """Whether some rank is in one of these states."""
+        return any(state in states for state in self.states.values())
+
+    def longest(self) -> int:
+        """How long a rank waits."""
+        return max(self.waits.values(), default=SHORT)

@@ -1,0 +1,346 @@
+"""The last calls of one communicator, and a hash of all its calls so far. Always on.
+
+What is kept of a call is a record: an operation, a description that is the same on all ranks, and a digest of that. It
+has no array. The call is noted in a ring: its record, its place in the program and its time, in three lists. The hash
+is made when a ring is full, or when somebody asks, so that most of its cost is paid once for many calls. Two ranks that
+have the same hash have made the same calls in the same order.
+"""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from hashlib import blake2b
+from itertools import count
+from sys import _getframe
+from time import monotonic
+from types import CodeType, FrameType
+from typing import TYPE_CHECKING, NamedTuple
+
+from mpicoll.errors import StateError
+from mpicoll.launch import last_calls
+from mpicoll.node.loaded import kernel
+from mpicoll.supervise.sites import Site, here, is_library, place_of, site_of
+
+LENGTH = 256
+"""Calls of a ring. Those of the ring before are kept, too."""
+_RINGS = 1024
+"""Rings of which the calls' digests are kept, 2 KiB each. A rank may be so far ahead of others."""
+
+_BYTES = 8
+"""The length of a hash, and of a call's digest."""
+
+OPEN, FREED, CLOSED, BROKEN = "open", "freed", "closed", "broken"
+"""A communicator can be used; it was given back by all its ranks; this rank alone makes no more calls; a call ended
+midway, so that nothing is known of it."""
+
+DONE, UNDER_WAY, ENDED_MIDWAY = "done", "under way", "ended midway"
+"""What the files say of a call. The last one means that it raised an exception."""
+
+_numbers = count(1)
+
+
+class Record:
+    """What is noted of a call. All calls of one plan share it.
+
+    All ranks of a collective must have the same ``description``. What a rank may know better than others is beside
+    it."""
+
+    __slots__ = ("description", "digest", "dtype", "elements", "nbytes", "number", "operation", "root", "route")
+
+    def __init__(
+        self,
+        operation: str,
+        details: str = "",
+        nbytes: int = 0,
+        elements: int = 0,
+        dtype: str = "",
+        root: int | None = None,
+    ) -> None:
+        self.operation = operation
+        """The name of the Communicator's method, as in ``allreduce``."""
+        self.description = f"{operation} {details}" if details else operation
+        """The call in words: the operation, and then its details, as in ``allreduce sum of 4 float32``."""
+        self.nbytes, self.elements, self.dtype = nbytes, elements, dtype
+        """What the longest array of the call has. ``elements`` is 0 where a rank does not know how many others have."""
+        self.root = root
+        """The root's rank, None if the call has no root."""
+        self.route = ""
+        """What carries it out, once that is chosen: as in ``native``, ``ring`` or ``staged:ring``."""
+        self.digest = blake2b(self.description.encode(), digest_size=8).digest()
+        """A hash of the description."""
+        self.number = next(_numbers)
+        last_calls.note(self.number, self.description)
+
+
+class Ends(NamedTuple):
+    """Which ranks may be at the other end of a message, and of both messages of a sendrecv."""
+
+    sources: Sequence[int] = ()
+    """The ranks from which a message may come."""
+    source_tag: int | None = None
+    """The tag of that message, None for any."""
+    targets: Sequence[int] = ()
+    """The ranks that may take a message."""
+    target_tag: int | None = None
+    """The tag of that message, None if there is none."""
+
+
+class Pending(NamedTuple):
+    """What one rank begins and later waits for: a message, or a collective that does not block.
+
+    All messages of one plan share it."""
+
+    operation: str
+    what: str
+    """What must happen: ``came from rank 0 (tag 0)``."""
+    elements: int
+    dtype: str
+    missing: str
+    """What is the matter while it has not happened: ``no message came from rank 0 (tag 0)``."""
+    ends: Ends = Ends()
+
+    @classmethod
+    def message(cls, operation: str, what: str, elements: int, dtype: str, ends: Ends) -> Pending:
+        return cls(operation, what, elements, dtype, f"no message {what}", ends)
+
+
+Begun = tuple[Pending, float]
+"""What was begun, and when, in seconds of ``time.monotonic``. Each time it is another object."""
+
+Queued = tuple[str, Site, float]
+"""A call that was handed in: what the program has called, where, and when."""
+
+Ring = tuple[list[Record], list[CodeType], list[int]]
+"""Calls, in three lists: what was called, and where. A tuple a call would cost twice the time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A call that was made. The first call of a communicator has the ``number`` 0.
+
+    ``begun`` is when it was first seen, in seconds of ``time.monotonic``: somebody looks now and then. To ask for the
+    time in each call would cost as much as half of all else that is recorded."""
+
+    number: int
+    record: Record
+    site: Site
+    begun: float
+    handed_in: float | None = None
+    """When the program handed it in to another thread, None if it did not."""
+
+
+class _PlainRing:
+    """The last calls, noted in Python. The kernel has a type of the same interface."""
+
+    __slots__ = ("_codes", "_next", "_places", "_records", "_thread", "messages", "under_way")
+
+    def __init__(self) -> None:
+        self._next = 0
+        """Where the next call goes in the ring."""
+        self._thread = 0
+        """The number of the last call's thread."""
+        self.under_way = False
+        """Whether the last call has begun and not ended. Whoever makes the call says when it ends."""
+        self.messages: Sequence[Begun] = deque(maxlen=LENGTH)
+        """The last messages that were begun."""
+
+    def begin_message(self, pending: Pending) -> None:
+        """A message begins."""
+        assert isinstance(self.messages, deque)
+        self.messages.append((pending, monotonic()))
+
+    def begin(self, record: Record) -> None:
+        """A call begins. Raises StateError if another thread's call has not ended."""
+        if self.under_way and self._thread != threading.get_ident():
+            self._refuse(record)
+        code, place = self._found()
+        if self._next >= len(self._records):
+            self._turn()
+        at = self._next
+        self._records[at], self._codes[at], self._places[at] = record, code, place
+        self._next = at + 1
+        self._thread = threading.get_ident()
+        _last[0] = record.number
+        self.under_way = True
+
+    _records: list[Record]
+    _codes: list[CodeType]
+    _places: list[int]
+    _found: Callable[[], Site]
+    _refuse: Callable[[Record], None]
+    _turn: Callable[[], None]
+
+
+if TYPE_CHECKING:
+    _Ring = _PlainRing
+else:
+    _Ring = _PlainRing if kernel is None else kernel.Ring
+
+
+class Recorder(_Ring):
+    """The calls of one communicator. One call is made at a time; any thread may read."""
+
+    __slots__ = (
+        "_before",
+        "_first",
+        "_handed_in",
+        "_hash",
+        "_looks",
+        "_nowhere",
+        "_rings",
+        "_turning",
+        "queued",
+        "state",
+        "unsure",
+    )
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._records, self._codes, self._places = _empty()
+        self._before: Ring = [], [], []
+        self._nowhere: tuple[CodeType | None, int, int] = (None, 0, 0)
+        """A call that no program had led to: the caller of mpicoll's method, and how deep the stack was."""
+        self._first = 0
+        """The number of the ring's first call."""
+        self._hash = b""
+        """The hash of all calls before the ring."""
+        self._rings: deque[tuple[bytes, bytes]] = deque(maxlen=_RINGS)
+        """The full rings before it, the newest last: the hash of all calls before a ring, and the ring's digests."""
+        self._turning = threading.Lock()
+        self._handed_in: deque[tuple[int, float]] = deque(maxlen=2 * LENGTH)
+        """The numbers of asynchronous calls, and when the program has handed them in."""
+        self.queued: deque[Queued] = deque()
+        """Asynchronous calls that were handed in to another thread and have not begun."""
+        self._looks: deque[tuple[int, float]] = deque(maxlen=LENGTH)
+        """How many calls had begun at what time."""
+        self.unsure: set[int] = set()
+        """The numbers of calls on which the ranks agree later, and have not agreed yet."""
+        self.state = OPEN
+        """Whether more calls can come."""
+
+    def _found(self) -> Site:
+        """The site of the program that has led to the caller. If there is none, as in a callback on a thread of
+        torch's, the next call from there does not look through the whole stack again."""
+        try:
+            frame = _getframe(1)
+        except ValueError:  # C has called, as where atexit calls a method of a communicator
+            frame = _getframe()
+        caller = frame.f_back
+        if caller is not None and self._nowhere[:2] == (caller.f_code, caller.f_lasti):
+            with suppress(ValueError):  # the stack is not so deep now
+                if _getframe(self._nowhere[2]).f_back is None:
+                    return here.site or (frame.f_code, frame.f_lasti)
+        site = site_of(frame)[0]
+        if caller is not None and site[0] is frame.f_code:
+            self._nowhere = caller.f_code, caller.f_lasti, _depth_of(frame)
+        return site
+
+    def was_handed_in(self, site: Site, when: float | None) -> None:
+        """The program has handed in the last call there and then, whoever carries it out now."""
+        at = self._next - 1
+        self._codes[at], self._places[at] = site
+        if when is not None:
+            self._handed_in.append((self._first + at, when))
+
+    def retract(self) -> None:
+        """The last call has not been made after all: it was refused before anything was sent."""
+        self.under_way = False
+        self._next -= 1
+        if self._handed_in and self._handed_in[-1][0] == self._first + self._next:
+            self._handed_in.pop()
+
+    def close(self, goes_on: bool = False) -> None:
+        """No more calls can come. One that is under way ends midway, unless another thread ``goes_on`` with it."""
+        if self.state == OPEN:
+            self.state = BROKEN if self.under_way else CLOSED
+        if not goes_on:
+            self.under_way = False
+
+    def _refuse(self, record: Record) -> None:
+        """Raise StateError, because a call of another thread has not ended."""
+        last = self.calls()[-1]
+        other = f"{last.record.description}, at {place_of(last.site)}"
+        why = "A communicator makes one call at a time: give each thread its own"
+        raise StateError(f"{record.description}: this communicator is in another call now: {other}. {why}")
+
+    def _turn(self) -> None:
+        """Begin a new ring."""
+        with self._turning:
+            digests = _digests(self._records)
+            self._rings.append((self._hash, digests))
+            self._hash = _hash(self._hash, digests)
+            self._before = self._records, self._codes, self._places
+            self._records, self._codes, self._places = _empty()
+            self._first += LENGTH
+            self._next = 0
+
+    @property
+    def begun(self) -> int:
+        """How many calls have begun."""
+        with self._turning:
+            return self._first + self._next
+
+    def hash(self, calls: int) -> str | None:
+        """The hash of so many first calls. None if they are forgotten, or not made yet."""
+        with self._turning:
+            ring, rest = divmod(calls, LENGTH)
+            back = self._first // LENGTH - ring
+            if calls > self._first + self._next or back > len(self._rings):
+                return None
+            if back <= 0:  # the ring may be full, and there is no next one yet
+                before, digests = self._hash, _digests(self._records[: calls - self._first])
+            else:
+                before, digests = self._rings[-back][0], self._rings[-back][1][: rest * _BYTES]
+            return (_hash(before, digests) if digests else before).hex()
+
+    def calls(self, first: int = 0) -> list[Made]:
+        """The calls that are kept, from the number ``first``."""
+        with self._turning:
+            count, start = self._next, self._first - len(self._before[0])
+            now = self._records[:count], self._codes[:count], self._places[:count]
+            kept = [*zip(*self._before, strict=True), *zip(*now, strict=True)]
+        looks = [*self._looks, (start + len(kept), monotonic())]
+        handed_in, made = dict(self._handed_in), []
+        for number, (record, code, place) in enumerate(kept, start):
+            begun = looks[bisect_right(looks, number, key=lambda look: look[0])][1]
+            made.append(Made(number, record, (code, place), begun, handed_in.get(number)))
+        return made[max(0, first - start) :]
+
+    def look(self) -> int:
+        """Note the time for the calls that have begun, and return how many have."""
+        begun = self.begun
+        if not self._looks or self._looks[-1][0] != begun:
+            self._looks.append((begun, monotonic()))
+        return begun
+
+
+def _depth_of(frame: FrameType) -> int:
+    """How far out the outermost frame is, seen from the function that ``frame`` has called."""
+    depth, outer = 1, frame.f_back
+    while outer is not None:
+        depth, outer = depth + 1, outer.f_back
+    return depth
+
+
+def _empty() -> Ring:
+    """Room for so many calls. What is in it is read only after it was filled."""
+    return [_NOTHING] * LENGTH, [_NOWHERE] * LENGTH, [0] * LENGTH
+
+
+def _digests(records: Sequence[Record]) -> bytes:
+    return b"".join([record.digest for record in records])
+
+
+def _hash(before: bytes, digests: bytes) -> bytes:
+    return blake2b(before + digests, digest_size=_BYTES).digest()
+
+
+_last = last_calls.last
+if kernel is not None:
+    kernel.prepare(is_library, _last if isinstance(_last, memoryview) else None)
+_NOTHING, _NOWHERE = Record(""), _hash.__code__

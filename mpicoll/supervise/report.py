@@ -1,0 +1,179 @@
+"""What the judge says of a job that cannot go on, or that waits for long: one table of all ranks of a communicator."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Sequence
+from enum import Enum
+from typing import NamedTuple
+
+from mpicoll.launch import last_calls, stderr
+from mpicoll.supervise.messages import Account, Files
+from mpicoll.supervise.record import BROKEN, CLOSED, FREED, OPEN
+from mpicoll.units import alike, named, rows
+
+
+class Why(Enum):
+    """What a table is shown for."""
+
+    DIFFERENT = "the ranks made different calls"
+    FORGOTTEN = "the ranks made different calls, before the last ones, which are equal"
+    HAS_LEFT = "a rank has come to its end, and others wait for it"
+    IS_GONE = "a rank's process is gone, and others wait for it"
+    IS_LOST = "a rank's process has ended before its program has"
+    HAS_FAILED = "a call has failed on a rank, and others wait for it"
+    HAS_FREED = "a rank has freed the communicator, and others still use it"
+    STUCK = "ranks wait for each other, and none of them can go on"
+    IS_SILENT = "a rank does not answer, and others wait for its end"
+    TIME_IS_UP = "a call was not complete in time"
+    MEANWHILE = "ranks wait in another communicator, too"
+    SLOW = "a call has been under way for long. Nothing is wrong if a rank is still busy"
+    SLOW_AND_ENDED = "a call has been under way for long, and a rank has come to its end"
+
+    def said(self, job_ends: bool = True) -> str:
+        """In words, which say that the job ends if it does, and if this is the reason."""
+        goes_on = self in (Why.MEANWHILE, Why.SLOW, Why.SLOW_AND_ENDED) or not job_ends
+        return self.value if goes_on else f"{self.value}. The job ends"
+
+    def title(self, ranks: Sequence[int], job_ends: bool = True) -> str:
+        """The first line of a table of these ranks."""
+        return f"mpicoll: {self.said(job_ends)} (communicator of {named(sorted(ranks))}):"
+
+
+class Silence(Enum):
+    """Why a rank gives no account of a call: what is said of one rank, and of several."""
+
+    DOES_NOT_KNOW = (
+        "does not know this communicator: it has not finished making it, or has lost it",
+        "do not know this communicator: they have not finished making it, or have lost it",
+    )
+    """It answers. Others may use a communicator some time before the last rank returns from making it."""
+    NEVER_REACHED = "has never been reached", "have never been reached"
+    HAS_ENDED = "its process has ended", "their processes have ended"
+    HAD_NO_TIME = "has had no time to answer", "have had no time to answer"
+    """Those who asked were hurried: its silence says nothing."""
+    DOES_NOT_ANSWER = (
+        "does not answer: it is stopped or stuck, or its node is lost",
+        "do not answer: they are stopped or stuck, or their nodes are lost",
+    )
+
+
+Missing = Silence | str
+"""What is said in the place of a rank's account. If it is in words, these are of this rank alone."""
+
+_MORE = re.compile("allreduce|reduce_scatter|allgather")
+"""The calls that a program makes for each batch."""
+
+
+class _Line(NamedTuple):
+    """What a rank does. ``waits`` is what a duration is said of."""
+
+    said: str
+    waits: bool = False
+
+
+def text(
+    why: Why,
+    ranks: Sequence[int],
+    accounts: dict[int, Account],
+    missing: dict[int, Missing],
+    latest: bool = True,
+    job_ends: bool = True,
+) -> str:
+    """The table: a line for all ranks that do the same. The accounts are of the ranks' ``latest`` calls, or else of one
+    call of all. ``missing`` says why some ranks give none."""
+    table = _table(ranks, accounts, missing, latest)
+    hint = _likeliest(accounts) if why == Why.HAS_LEFT else []
+    return "\n".join([why.title(ranks, job_ends), *table, *hint])
+
+
+def _table(
+    ranks: Sequence[int], accounts: dict[int, Account], missing: dict[int, Missing], latest: bool = True
+) -> list[str]:
+    furthest = max((account.begun for account in accounts.values()), default=0) if latest else 0
+    lines = {r: _Line(_instead(missing[r])) if r in missing else _line(accounts[r], furthest) for r in sorted(ranks)}
+    found: list[tuple[list[int], str]] = []
+    for line, who in alike(lines).items():
+        said = line.said
+        if len(who) > 1:
+            first = who[0]
+            said = _instead(missing[first], True) if first in missing else _line(accounts[first], furthest, True).said
+        found.append((who, said + (_since(who, accounts) if line.waits else "")))
+    return rows(found)
+
+
+def _instead(missing: Missing, many: bool = False) -> str:
+    """What is said in the place of an account, of one rank or of ``many``."""
+    return missing if isinstance(missing, str) else missing.value[many]
+
+
+def _likeliest(accounts: dict[int, Account]) -> list[str]:
+    """What mostly is the cause where ranks have come to their ends after some calls, and others make one more."""
+    ended = [rank for rank, each in sorted(accounts.items()) if each.leaving and each.begun and each.state != BROKEN]
+    if not ended or not any(account.waits and _MORE.match(account.description or "") for account in accounts.values()):
+        return []
+    ddp = ", or let DDP wait for the others: `with model.join():`" if "torch" in sys.modules else ""
+    return [f"  Often {named(ended)} had fewer batches than the others: give all ranks equally many{ddp}"]
+
+
+def loss(ranks: Sequence[int], accounts: dict[int, Account], lost: dict[int, Missing]) -> str:
+    """What is known in a process of its own: the table if it is the one that tells of ``lost`` ranks, or one line."""
+    table = _table([*accounts, *lost], accounts, lost)
+    return "\n".join([Why.IS_LOST.title(ranks), *table] if lost else table)
+
+
+def _since(ranks: list[int], accounts: dict[int, Account]) -> str:
+    """How long these ranks have waited. Their looks differ a little: that must not tear them apart."""
+    seconds = max(accounts[rank].seconds for rank in ranks)
+    return f" for {seconds:.0f} s" if seconds >= 1 else ""
+
+
+def _line(account: Account, furthest: int, many: bool = False) -> _Line:
+    """What a rank does, or what ``many`` ranks do alike."""
+    number, description, site = account.number, account.description, account.site
+    has, its, it_is = ("have", "their", "They are") if many else ("has", "its", "It is")
+    handles = f" (while {'they handle' if many else 'it handles'} {account.handles})" if account.handles else ""
+    handles += f" (after {account.failed})" if account.failed else ""
+    if account.message and not account.waits and number >= account.begun - 1:
+        return _Line(f"{account.message}, at {account.where}{handles}: waits", True)
+    if account.waits and description is not None:
+        return _Line(f"call {number}: {description}, at {site}{handles}: waits", True)
+    if furthest and account.leaving and account.state == OPEN and description is not None:
+        return _Line(f"{has} ended {its} program: {its} last call was {number}: {description}, at {site}")
+    if description is None and 0 <= number < account.begun:
+        since = f"{'they' if many else 'it'} {has} made {account.begun - number - 1} calls since"
+        does = f"call {number}: {since}, and {has} forgotten this one"
+    elif description is None:
+        # This rank has not made the call that others speak of.
+        freed = f" and {has} freed the communicator" if account.state == FREED else ""
+        does = f"{has} not come" + (f" and {has} ended {its} program" if account.leaving else freed)
+    elif account.begun < furthest and number == account.begun - 1:
+        does = f"{has} not come: {its} last call was {number}: {description}, at {site}"
+    else:
+        does = f"call {number}: {description}, at {site}"
+        if account.state in (BROKEN, CLOSED):
+            does += f". {'They' if many else 'It'} cannot use the communicator any more, which is {account.state}"
+    return _Line(does if account.leaving else f"{does}. {it_is} at {account.where}{handles}")
+
+
+def with_last_call(fate: Missing, rank: int) -> Missing:
+    """What became of a rank's process, and what it called last, as far as that is known on this node."""
+    call = last_calls.last_call(rank)
+    return f"{_instead(fate)}; its last collective: {call}" if call else fate
+
+
+def files(written: dict[int, Files]) -> str:
+    """Where the processes have written their calls, and which could not."""
+    folders = sorted({each.folder for each in written.values() if each.folder})
+    lines = [f"mpicoll: the last calls of each rank are in {', '.join(folders)}"] if folders else []
+    failures = {rank: each.failure for rank, each in sorted(written.items()) if each.failure}
+    for failure, who in alike(failures).items():
+        lines.append(f"mpicoll: {named(who)} could not write the last calls to {failure}")
+    return "\n".join(lines)
+
+
+def show(said: str) -> None:
+    """Write this to stderr, if it says something."""
+    if said:
+        stderr.say(said)

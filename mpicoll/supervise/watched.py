@@ -1,0 +1,166 @@
+"""A communicator of this process, as those see it who watch over its calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from time import monotonic
+from typing import Protocol
+
+from mpicoll.errors import MpicollError
+from mpicoll.node.loaded import kernel
+from mpicoll.supervise.messages import Account
+from mpicoll.supervise.record import BROKEN, Begun, Ends, Pending, Recorder
+from mpicoll.supervise.sites import failed_test, handled, is_alone, place_of, whereabouts
+
+LOOK = 0.5
+"""Seconds between two looks at a process's communicators."""
+BEAT, BEAT_WHILE_WAITING = 30.0, 3.0
+"""Seconds between two messages to which the judge answers that it is there."""
+LATE = 5.0
+"""Seconds of a wait, until it is asked whether it can end at all."""
+SECONDS_TO_HEAR = 10.0
+"""Seconds that a process has beyond a timeout, until others think that it does not answer."""
+_LONG, _VERY_LONG = 1.0, 60.0
+"""Seconds after which the judge is told of a wait, and after which it warns."""
+_GRACE = 10.0
+"""Seconds in which a rank's own exception may end the program, where ranks agree on calls and bound them themselves."""
+_BY_KERNEL = "node"
+"""The route of a call that the kernel carries out through its own memory: ``NODE`` in ``mpicoll.calls.choice``."""
+
+
+under_way: list[Callable[[bool, object], bool]] = []
+"""Each says whether messages of this rank are under way, besides the one that is given. It may look at them if it is
+told so."""
+
+
+def patience_at_end(timeout: float) -> float:
+    """Seconds in which a process need not answer while others are at their end: it may compute, in one long call of C
+    that holds Python's lock. The judge and the members have the same patience, with the timeout of calls."""
+    return max(timeout, BEAT) + SECONDS_TO_HEAR
+
+
+SHORT, LONG, WARN, TIME_IS_UP = range(4)
+"""How long a wait has lasted."""
+
+
+class Cut(Protocol):
+    """Ends the calls of one communicator alone, where the job goes on."""
+
+    def look(self) -> list[int]:
+        """See whether ranks of the communicator are lost, and cut it then. Returns which."""
+
+    def fail(self, error: MpicollError) -> None:
+        """Cut it: its ranks cannot go on together, for this reason."""
+
+
+@dataclass(eq=False)
+class _Wait:
+    """How long this process has waited for one thing. Time in which it was stopped does not count."""
+
+    seconds: float = 0.0
+    _last: object = None
+    """What it waited for at the last look. It is kept, so that nothing else can have its address."""
+
+    def look(self, now: object) -> float:
+        """Count on if it waits for the same call's number or the same object as at the last look; begin anew if not."""
+        self.seconds = self.seconds + LOOK if now is not None and self.is_of(now) else 0.0
+        self._last = now
+        return self.seconds
+
+    def is_of(self, now: object) -> bool:
+        """Whether it is the wait for this."""
+        return now is self._last or (type(now) is int and now == self._last)
+
+
+@dataclass(eq=False)
+class Watched:
+    """Rank r of the communicator is rank ``ranks[r]`` of the job's world. ``name`` is the same on all of them."""
+
+    name: str
+    ranks: list[int]
+    recorder: Recorder
+    waits: list[Begun]
+    """What threads wait for besides collectives."""
+    timeout: float
+    """Seconds in which a call must end."""
+    agrees: bool
+    """Whether ranks agree on each call before data moves."""
+    cut: Cut | None = None
+    """Ends the calls of this communicator alone; None if the job ends instead."""
+    seconds: float = 0.0
+    """How long the oldest wait has lasted."""
+    told: tuple[int, str, int] | None = None
+    """What the judge knows: calls, state, and how long the wait has lasted."""
+    _call: _Wait = field(default_factory=_Wait)
+    _message: _Wait = field(default_factory=_Wait)
+
+    def look(self) -> None:
+        """Count how long the call under way has lasted, and the oldest wait for a message."""
+        begun = self.recorder.look()
+        in_call = self._call.look(begun if self.recorder.under_way else None)
+        self.seconds = max(in_call, self._message.look(next(iter([*self.waits]), None)))
+
+    def state(self) -> tuple[int, str, int]:
+        """How many calls can be compared, whether more can come, and how long the oldest wait has lasted."""
+        recorder, state = self.recorder, None
+        while recorder.state != state:  # else the calls belong to another state, as of one that ends midway meanwhile
+            state = recorder.state
+            # Where ranks agree on a call, they compare it themselves. It may have ended midway because it differs.
+            calls = recorder.begun - (self.agrees and (recorder.under_way or state == BROKEN))
+            calls = min([calls, *recorder.unsure])
+        limit = self.timeout + (_GRACE if self.agrees else 0.0)
+        reached = [self.seconds >= each for each in (_LONG, _VERY_LONG, limit)]
+        wait = TIME_IS_UP if reached[2] else reached[:2].count(True)
+        return calls, state, wait
+
+    def _since_look(self, begun: int, waits: list[Begun]) -> float:
+        """How long the wait of now has lasted by the last look, which may have seen another one."""
+        call = self._call.seconds if self.recorder.under_way and self._call.is_of(begun) else 0.0
+        message = self._message.seconds if waits and self._message.is_of(waits[0]) else 0.0
+        return max(call, message)
+
+    def _missing(self, pending: Pending) -> str:
+        """What this rank waits for. A communicator has numbers of its own for its ranks, and the judge those of the
+        job."""
+        said, peers = f"{pending.operation}: {pending.missing}", [*{*pending.ends.sources, *pending.ends.targets}]
+        if len(peers) != 1 or self.ranks[peers[0]] == peers[0]:
+            return said
+        return f"{said}: rank {self.ranks[peers[0]]} of the job"
+
+    def account(self, number: int | None, leaving: bool = False) -> Account:
+        """What this rank says of the call with this number (of the last one if None), and what it does now. ``leaving``
+        says whether its program has ended."""
+        recorder, waits = self.recorder, [*self.waits]
+        begun = recorder.begun
+        seconds = self.seconds if recorder.under_way or waits else 0.0  # the last look may be older than the wait's end
+        number = begun - 1 if number is None else number
+        made = next((made for made in recorder.calls(number) if made.number == number), None)
+        root = made.record.root if made else None
+        by_kernel = kernel is not None and made is not None and made.record.route == _BY_KERNEL
+        ends = waits[0][0].ends if waits else Ends()
+        return Account(
+            begun=begun,
+            state=recorder.state,
+            number=number,
+            operation=made.record.operation if made else "",
+            description=made.record.description if made else None,
+            site=place_of(made.site) if made else None,
+            root=None if root is None else self.ranks[root],
+            ahead=kernel.AHEAD if kernel is not None and by_kernel else 0,
+            ago=monotonic() - made.begun if made else 0.0,
+            waits=recorder.under_way and number == begun - 1,
+            message=self._missing(waits[0][0]) if waits else None,
+            sources=[self.ranks[rank] for rank in ends.sources],
+            source_tag=ends.source_tag,
+            targets=[self.ranks[rank] for rank in ends.targets],
+            target_tag=ends.target_tag,
+            alone=(alone := is_alone()),
+            under_way=alone and seconds >= LATE and any(each(False, next(iter(waits), None)) for each in under_way),
+            seconds=seconds,
+            stuck=0.0 if self.agrees else self._since_look(begun, waits),  # where ranks agree, they bound their waits
+            where=whereabouts(),
+            handles=handled(),
+            failed=failed_test(),
+            leaving=leaving,
+        )

@@ -1,0 +1,302 @@
+"""What the judge of a job does where a rank comes to its end, does not answer, is lost, or fails."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+
+from mpicoll.supervise import ending
+from mpicoll.supervise.coordinator import Judge
+from mpicoll.supervise.messages import CallsOf, State, Told
+from mpicoll.supervise.report import Why
+from mpicoll.supervise.wire import connect, say
+from tests.pure.supervise.invented import Job, begin, ends, give_up_soon, let_time_fly, looks, play, until
+
+Output = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(autouse=True)
+def fast(monkeypatch: pytest.MonkeyPatch) -> None:
+    let_time_fly(monkeypatch)
+
+
+def test_a_rank_leaves_while_others_go_on(capfd: Output) -> None:
+    async def scene(it: Job) -> None:
+        it.make()
+        it.ranks[1].member.leave()
+        for r in (0, 2):
+            begin(it.recorders[r], "bcast")
+        await until(lambda: bool(ends))
+
+    play(scene)
+    said = capfd.readouterr().err
+    assert Why.HAS_LEFT.value in said
+    assert "rank 1      has not come and has ended its program" in said
+    assert "ranks 0, 2  call 1: bcast, at" in said
+
+
+def test_a_rank_has_not_finished_making_the_communicator(capfd: Output) -> None:
+    """It answers that it does not know it. It is sound, and is not killed."""
+
+    async def scene(it: Job) -> None:
+        del it.ranks[2].member.watched["c"]
+        it.ranks[1].member.leave()
+        begin(it.recorders[0], "bcast")
+        await until(lambda: bool(ends))
+
+    play(scene)
+    said = capfd.readouterr().err
+    assert "rank 0  call 0: bcast, at" in said
+    assert "rank 2  does not know this communicator: it has not finished making it" in said
+    assert ends == [[]]
+
+
+def test_a_rank_fails_of_what_others_have_called(capfd: Output, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its call has returned, with what their call sent. The table comes before all end, though no look has come yet."""
+
+    async def no_look(*_: object) -> None:
+        pass
+
+    monkeypatch.setattr(Judge, "_judge", no_look)
+
+    async def scene(it: Job) -> None:
+        it.make("allgather", "bcast")
+        await until(lambda: len(it.judge._communicators["c"].ranks) == 3 if it.judge._communicators else False)
+        await it.ranks[0].member.dump("RuntimeError")
+        await until(lambda: bool(ends))
+
+    play(scene)
+    assert Why.DIFFERENT.value in capfd.readouterr().err
+
+
+def test_a_rank_leaves_long_before_others(capfd: Output) -> None:
+    """They have made all calls, and compute on."""
+
+    async def scene(it: Job) -> None:
+        it.make()
+        it.ranks[1].member.leave()
+        await looks(40)
+        assert not it.ranks[1].ended()
+        await it.all_leave()
+
+    play(scene)
+    assert not ends
+
+
+def test_a_machine_that_stops_for_a_while() -> None:
+    """Judge and ranks stop at once, for longer than ranks may take to answer. These answer when they go on."""
+
+    async def scene(it: Job) -> None:
+        it.make(times=3)
+        await until(lambda: it.compared() == 3)
+        asked = asyncio.ensure_future(it.judge._processes.ask([0, 1, 2], CallsOf("c"), 0.3))
+        await asyncio.sleep(0)  # the question is on its way
+        time.sleep(1)
+        assert await asked == {0: 3, 1: 3, 2: 3}
+
+    play(scene)
+
+
+@pytest.mark.slow
+def test_a_rank_is_silent(capfd: Output, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It answers nothing: it is stopped. The others wait in a call until their time is up."""
+    give_up_soon(monkeypatch)
+
+    async def scene(it: Job) -> None:
+        _, writer, _ = await connect(it.meeting, 2)
+        say(writer, Told([State("c", 1, "open", 0, None)], False, False))
+        it.make()
+        for recorder in it.recorders:
+            begin(recorder, "barrier")
+        await looks(10)
+        assert not ends
+        await until(lambda: bool(ends))
+        writer.close()
+
+    play(scene, started=2, timeout=20.0)
+    said = capfd.readouterr().err
+    assert Why.TIME_IS_UP.value in said
+    assert "rank 2     does not answer: it is stopped or stuck" in said
+    assert ends[0] == [ending.this_process()]
+
+
+@pytest.mark.slow
+def test_a_rank_is_silent_while_others_are_at_their_end(capfd: Output, monkeypatch: pytest.MonkeyPatch) -> None:
+    give_up_soon(monkeypatch)
+
+    async def scene(it: Job) -> None:
+        _, writer, _ = await connect(it.meeting, 2)
+        await looks(20)
+        for rank in it.ranks:
+            rank.member.leave()
+        await until(lambda: bool(ends))
+        writer.close()
+
+    play(scene, started=2, timeout=5.0)
+    assert Why.IS_SILENT.value in capfd.readouterr().err
+
+
+def test_a_rank_computes_while_others_are_at_their_end() -> None:
+    """It says seldom that it is there. A timeout of calls that is short does not make that a silence."""
+
+    async def scene(it: Job) -> None:
+        it.make()
+        await until(lambda: it.compared() == 1)
+        for rank in it.ranks[:2]:
+            rank.member.leave()
+        await until(lambda: it.judge._processes[2].silent >= 25.0 or bool(ends))
+        await it.all_leave()
+
+    play(scene, timeout=5.0)
+    assert not ends
+
+
+@pytest.mark.parametrize("others_wait", [True, False])
+def test_a_process_is_lost(others_wait: bool, capfd: Output) -> None:
+    """Others that wait in a call are told of it. If all calls were made, they may end."""
+
+    async def scene(it: Job) -> None:
+        it.make()
+        await until(lambda: it.compared() == 1)
+        await it.ranks[1].is_lost()
+        if others_wait:
+            for r in (0, 2):
+                begin(it.recorders[r], "bcast")
+            await until(lambda: bool(ends))
+            gone = it.judge._processes[1].gone
+            assert gone is not None
+            assert gone > 5.0  # by then, a launcher has ended the others, and said why
+        else:
+            del it.ranks[1]
+            await it.all_leave()
+
+    play(scene)
+    said = capfd.readouterr().err
+    assert (Why.IS_GONE.value in said) is others_wait
+    assert ("rank 1      its process has ended" in said) is others_wait
+    assert len(ends) == others_wait
+
+
+def test_a_rank_crashes_and_another_one_is_too_slow_to_answer(capfd: Output) -> None:
+    """The launcher is about to end it: that it has not answered so soon does not mean that it is stuck."""
+
+    async def scene(it: Job) -> None:
+        _, writer, _ = await connect(it.meeting, 2)
+        await until(lambda: 2 in it.judge._processes and bool(it.judge._communicators))
+        await until(lambda: bool(it.judge._communicators["c"].ranks))
+        await it.judge._say_loss(1, "its process was killed")
+        writer.close()
+        for rank in it.ranks:
+            rank.member.may_leave.set()
+        it.looking.cancel()
+
+    play(scene, started=2)
+    said = capfd.readouterr().err
+    assert Why.IS_LOST.value in said
+    assert "rank 1  its process was killed" in said
+    assert "rank 2  has had no time to answer" in said
+
+
+@pytest.mark.parametrize("lost", [0, 1])
+def test_the_table_is_of_the_communicator_in_which_ranks_are(
+    lost: int, capfd: Output, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They have used another one before. Where the judge is lost, each rank speaks for itself."""
+    monkeypatch.setattr(ending, "fate", lambda _: "its process was killed")
+
+    async def scene(it: Job) -> None:
+        others = [rank.joins("d", it.all) for rank in it.ranks]
+        it.make("barrier", times=3)
+        for recorder in others:
+            begin(recorder, "bcast")
+        await until(lambda: len(it.judge._communicators) == 2)
+        if lost:
+            await it.judge._say_loss(lost, "its process was killed")
+        else:
+            it.ranks[1].member._say_loss()
+        await it.all_leave()
+
+    play(scene)
+    said = capfd.readouterr().err
+    assert "call 0: bcast, at" in said
+    assert "barrier" not in said
+
+
+@pytest.mark.parametrize("others_wait", [True, False])
+def test_a_call_ended_midway_on_a_rank_that_leaves(others_wait: bool, capfd: Output) -> None:
+    """Numbers of calls say nothing then. Only if others wait, they wait for ever."""
+
+    async def scene(it: Job) -> None:
+        it.make()
+        for recorder in it.recorders:
+            begin(recorder, "bcast")
+        it.recorders[1].close()
+        if not others_wait:
+            for r in (0, 2):
+                it.recorders[r].under_way = False
+                begin(it.recorders[r], "another one")
+                it.recorders[r].close()
+        it.ranks[1].member.leave()
+        await (until(lambda: bool(ends)) if others_wait else it.all_leave())
+
+    play(scene)
+    assert (Why.HAS_LEFT.value in capfd.readouterr().err) is others_wait
+    assert len(ends) == others_wait
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("agrees", [False, True])
+def test_a_call_fails_on_one_rank(agrees: bool, capfd: Output) -> None:
+    """The rank goes on without the communicator. The others wait for ever, unless they agree on calls: then their
+    waits end by themselves."""
+
+    async def scene(it: Job) -> None:
+        recorders = [rank.joins("f", it.all, agrees=agrees) for rank in it.ranks]
+        for recorder in recorders:
+            begin(recorder, "bcast")
+        recorders[1].close()
+        if agrees:
+            await looks(40)
+            for recorder in recorders:
+                recorder.close()
+            await it.all_leave()
+        else:
+            await until(lambda: bool(ends))
+
+    play(scene)
+    assert (Why.HAS_FAILED.value in capfd.readouterr().err) is not agrees
+    assert len(ends) == (not agrees)
+
+
+def test_a_call_fails_on_one_rank_and_another_has_not_come() -> None:
+    """The failed one had done its part: the call may end when the late rank comes."""
+
+    async def scene(it: Job) -> None:
+        for recorder in it.recorders[:2]:
+            begin(recorder, "gather")
+        it.recorders[1].close()
+        await looks(40)
+        begin(it.recorders[2], "gather")
+        for recorder in it.recorders:
+            recorder.under_way = False
+        await it.all_leave()
+
+    play(scene)
+    assert not ends
+
+
+def test_a_call_fails_on_all_ranks() -> None:
+    """One after another, and not at once: nobody waits for ever."""
+
+    async def scene(it: Job) -> None:
+        for recorder in it.recorders:
+            begin(recorder, "bcast")
+        for recorder in it.recorders:
+            recorder.close()
+            await looks(4)
+        await it.all_leave()
+
+    play(scene)
+    assert not ends

@@ -1,0 +1,157 @@
+"""The forms of files: what torch's tool makes of right calls, and how times of other clocks are brought to one."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Iterable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from mpicoll.algorithms.collectives import COLLECTIVES
+from mpicoll.supervise import trace
+from mpicoll.supervise.dump import kept_by_all, recording
+from mpicoll.supervise.messages import EventList, EventsFrom, Question
+from mpicoll.supervise.record import LENGTH, Record
+from mpicoll.supervise.trace import Trace, by_this_clock, difference
+from mpicoll.supervise.wire import line_of, read
+
+OPERATIONS = [
+    *COLLECTIVES, "gatherv", "allgatherv", "scatterv", "reduce_scatterv", "alltoallv", "bcast_object", "gather_object",
+    "allgather_object", "scatter_object", "alltoall_object", "node", "split",
+]  # fmt: skip
+
+
+def snapshot(*calls: dict[str, Any]) -> dict[str, Any]:
+    return {"communicators": [{"name": "c.1", "ranks": [0, 1, 2], "calls": [*calls]}]}
+
+
+def call(number: int, operation: str) -> dict[str, Any]:
+    elements = 0 if operation.endswith(("object", "node", "split", "alltoallv", "barrier")) else 12
+    description = f"{operation} of {elements} float32" if elements else operation
+    known = {"elements": elements, "dtype": "float32" if elements else "", "seen": float(number), "state": "done"}
+    words = {"number": number, "operation": operation, "description": description}
+    return {**words, "file": "a.py", "line": 1, "function": "f", **known}
+
+
+def analysed(recordings: list[dict[str, Any]], caplog: pytest.LogCaptureFixture) -> str:
+    builder = pytest.importorskip("torch.distributed.flight_recorder.components.builder")
+    caplog.clear()  # its import may say that it would print nicer tables with another package
+    arguments = SimpleNamespace(verbose=False, just_print_entries=False, allow_incomplete_ranks=False, mismatch_cap=10)
+    details = {str(rank): {"rank": rank, **each} for rank, each in enumerate(recordings)}
+    with caplog.at_level(logging.INFO):
+        builder.build_db(details, arguments, recordings[0]["version"])
+    return caplog.text
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_torch_knows_every_operation(operation: str, caplog: pytest.LogCaptureFixture) -> None:
+    """The same call on all ranks is none that torch's tool complains of; another one is."""
+    right = recording(snapshot(call(0, operation), call(1, "allreduce")), {})
+    assert analysed([right, right, right], caplog) == ""
+    other = recording(snapshot(call(0, "bcast" if operation != "bcast" else "reduce"), call(1, "allreduce")), {})
+    assert "Culprit rank 2" in analysed([right, right, other], caplog)
+
+
+def test_ranks_that_have_forgotten_different_calls(caplog: pytest.LogCaptureFixture) -> None:
+    """One rank is a call ahead, and its ring has turned: it has forgotten more than the others."""
+    furthest = 3 * LENGTH + 1
+    kept = [range(2 * LENGTH, furthest), *[range(LENGTH, furthest - 1)] * 2]
+    since = {"c.1": kept_by_all(furthest)}
+    recordings = [recording(snapshot(*(call(number, "allreduce") for number in each)), since) for each in kept]
+    found = analysed(recordings, caplog)
+    assert f"sequence number: {furthest - 1}" in found
+    assert found.count("Not all ranks joining") == 1
+
+
+def test_the_fastest_reading_of_a_clock_counts() -> None:
+    slow, fast = (10.0, 117.0, 20.0), (30.0, 131.1, 30.2)
+    assert difference([slow, fast]) == pytest.approx((30.1, 101.0))
+
+
+def test_the_clock_of_the_same_node() -> None:
+    assert difference([(10.0, 10.001, 10.5)]) == (10.25, 0.0)
+
+
+def test_a_clock_that_drifts() -> None:
+    """A second ahead at the time 100, and three at the time 200."""
+    readings = [(100.0, 1.0), (200.0, 3.0)]
+    assert by_this_clock(101.0, readings) == pytest.approx(100.0)
+    assert by_this_clock(203.0, readings) == pytest.approx(200.0, abs=0.1)
+    assert by_this_clock(5.0, []) == 5.0
+
+
+@pytest.mark.parametrize("answers", [[0, 1, 2], [0, 2]], ids=["all answer", "one is silent"])
+def test_a_trace_that_fits_into_no_message(answers: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each rank tells it in pieces. A rank that is missing is not counted."""
+    monkeypatch.setattr(trace, "_PIECE", 1000)
+    calls = [Record("allgatherv", f"counts {[number] * 20}") for number in range(100)]
+    events = {}
+    for rank in answers:
+        events[rank] = trace.Events()
+        recorder = trace.TracedRecorder()
+        recorder.keep_in(events[rank], "c.1")
+        for record in calls:
+            recorder.begin(record)
+            recorder.under_way = record is calls[-1]
+    longest = 0
+
+    async def ask(ranks: Iterable[int], question: Question[Any], seconds: float = 0.0) -> dict[int, Any]:
+        nonlocal longest
+        if not isinstance(question, EventsFrom):
+            return {}
+        told = {rank: line_of(events[rank].told(question.first)) for rank in ranks if rank in events}
+        longest = max([longest, *map(len, told.values())])
+        return {rank: read(json.loads(each), EventList) for rank, each in told.items()}
+
+    file = tmp_path / "trace.json"
+    said = asyncio.run(Trace(file, ask).write([0, 1, 2]))
+    assert said == f"mpicoll: the trace of {'3' if len(answers) == 3 else '2 of 3'} ranks is in {file}"
+    rows = [row for row in json.loads(file.read_text())["traceEvents"] if row["ph"] == "X"]
+    for rank in answers:
+        assert [row["name"] for row in rows if row["pid"] == rank] == [record.description for record in calls]
+        assert [row["args"]["state"] for row in rows if row["pid"] == rank][-2:] == ["done", "under way"]
+    assert {row["tid"] for row in rows} == {0}
+    assert longest < 2000
+
+
+def test_a_trace_is_not_replaced_by_less(tmp_path: Path) -> None:
+    """A signal asks for it once more at the end of the job, when some ranks have left."""
+    events = trace.Events()
+    recorder = trace.TracedRecorder()
+    recorder.keep_in(events, "c.1")
+    for _ in range(5):
+        recorder.begin(Record("barrier"))
+        recorder.under_way = False
+    here = True
+
+    async def ask(ranks: Iterable[int], question: Question[Any], seconds: float = 0.0) -> dict[int, Any]:
+        return dict.fromkeys(ranks, events.told(0)) if here and isinstance(question, EventsFrom) else {}
+
+    written_to = Trace(tmp_path / "trace.json", ask)
+    said = asyncio.run(written_to.write([0, 1]))
+    written = (tmp_path / "trace.json").read_text()
+    here = False
+    assert asyncio.run(written_to.write([0, 1])) == said
+    assert (tmp_path / "trace.json").read_text() == written
+    assert written.count("barrier") >= 10
+
+
+def test_how_a_call_has_ended_is_in_the_trace() -> None:
+    events = trace.Events()
+    recorder = trace.TracedRecorder()
+    recorder.keep_in(events, "c.1")
+    recorder.begin(Record("barrier"))
+    recorder.under_way = False
+    recorder.begin(Record("bcast"))
+    recorder.retract()
+    recorder.begin(Record("allreduce"))
+    recorder.close()
+    assert [(event[2], event[-1]) for event in events.told(0).events] == [
+        ("barrier", "done"),
+        ("allreduce", "ended midway"),
+    ]

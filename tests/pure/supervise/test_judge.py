@@ -1,0 +1,272 @@
+"""What the judge of a job finds in the calls of its ranks, and what it leaves alone."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from mpicoll.supervise import ending, ranks
+from mpicoll.supervise.agent import Member
+from mpicoll.supervise.messages import AccountOf, Compare, Leave
+from mpicoll.supervise.ranks import SECONDS_TO_ANSWER
+from mpicoll.supervise.record import FREED, LENGTH
+from mpicoll.supervise.report import Why
+from tests.pure.supervise.invented import Job, begin, ends, let_time_fly, looks, play, until
+
+Output = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(autouse=True)
+def fast(monkeypatch: pytest.MonkeyPatch) -> None:
+    let_time_fly(monkeypatch)
+
+
+@pytest.mark.parametrize("calls", [0, 1, 5, LENGTH, 3 * LENGTH, 3 * LENGTH + 1])
+def test_equal_calls(calls: int, capfd: Output) -> None:
+    async def scene(it: Job) -> None:
+        it.make(times=calls)
+        await until(lambda: it.compared() == calls)
+        await it.all_leave()
+        await until(lambda: all(rank.ended() for rank in it.ranks))
+
+    play(scene)
+    assert not ends
+    assert capfd.readouterr().err == ""
+
+
+def test_a_difference_while_ranks_are_in_the_call(capfd: Output) -> None:
+    async def scene(it: Job) -> None:
+        it.make(times=3)
+        for r, recorder in enumerate(it.recorders):
+            begin(recorder, "bcast" if r == 1 else "barrier")
+        await until(lambda: bool(ends))
+
+    play(scene)
+    said = capfd.readouterr().err
+    assert said.startswith(
+        f"mpicoll: {Why.DIFFERENT.said()} (communicator of ranks 0-2):\n  ranks 0, 2  call 3: barrier, at"
+    )
+    assert "\n  rank 1      call 3: bcast, at" in said
+    assert ends == [[]]
+
+
+def test_nobody_goes_before_the_end_is_said(capfd: Output, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rank whose call has failed asks for a comparison, and others take long to say what they called."""
+    told: list[Any] = []
+    gone_at_end: list[list[Any]] = []
+    obey, ask = Member._obey, ranks.Processes.ask
+
+    def note(self: Member, message: object) -> None:
+        told.append(message)
+        obey(self, message)
+
+    async def slowly(self: Any, ranks: Any, question: Any, seconds: float = SECONDS_TO_ANSWER) -> Any:
+        if isinstance(question, AccountOf):
+            await looks(20)
+        return await ask(self, ranks, question, seconds)
+
+    monkeypatch.setattr(Member, "_obey", note)
+    monkeypatch.setattr(ranks.Processes, "ask", slowly)
+    monkeypatch.setattr(
+        ending, "end", lambda _: gone_at_end.append([m for m in told if isinstance(m, (Compare, Leave))])
+    )
+
+    async def scene(it: Job) -> None:
+        it.make(times=3)
+        await until(lambda: it.compared() == 3)
+        it.make("barrier", "bcast")
+        member = it.ranks[1].member
+        asking = asyncio.ensure_future(member.compare(member.watched["c"]))
+        await until(lambda: bool(gone_at_end))
+        asking.cancel()  # the job has ended
+
+    play(scene)
+    assert gone_at_end == [[]]
+    assert Why.DIFFERENT.value in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("more", [0, 1, LENGTH - 4, LENGTH - 3, LENGTH])
+def test_a_difference_found_at_the_end(more: int, capfd: Output) -> None:
+    """Ranks have made other calls since, and leave."""
+
+    async def scene(it: Job) -> None:
+        it.make(times=3)
+        it.make("barrier", "barrier", "bcast")
+        it.make(times=more)
+        await it.all_leave()
+
+    play(scene)
+    assert len(ends) == 1
+    said = capfd.readouterr().err
+    assert Why.DIFFERENT.value in said
+    assert "ranks 0-1  call 3: barrier" in said
+    assert "rank 2     call 3: bcast" in said
+
+
+@pytest.mark.parametrize("forgotten", [False, True])
+def test_a_difference_of_long_ago(forgotten: bool, capfd: Output, monkeypatch: pytest.MonkeyPatch) -> None:
+    if forgotten:
+        monkeypatch.setattr("mpicoll.supervise.record._RINGS", 3)
+
+    async def scene(it: Job) -> None:
+        it.make(times=77)
+        it.make("barrier", "bcast")
+        it.make(times=20 * LENGTH)
+        await it.all_leave()
+
+    play(scene)
+    assert len(ends) == 1
+    said = capfd.readouterr().err
+    if forgotten:
+        assert Why.FORGOTTEN.value in said
+    else:
+        assert Why.DIFFERENT.value in said
+        assert f"ranks 0-2  call 77: they have made {20 * LENGTH} calls since, and have forgotten this one" in said
+
+
+def test_a_rank_that_is_far_behind(capfd: Output) -> None:
+    """Others went through a call in which it is stuck, because that was another one."""
+
+    async def scene(it: Job) -> None:
+        it.make(times=2)
+        begin(it.recorders[1], "bcast")
+        for r in (0, 2):
+            for _ in range(1 + 20 * LENGTH):
+                it.recorders[r].under_way = False
+                begin(it.recorders[r], "barrier")
+        await until(lambda: bool(ends))
+
+    play(scene)
+    said = capfd.readouterr().err
+    assert "rank 1      call 2: bcast, at invented.py" in said
+    assert f"ranks 0, 2  call 2: they have made {20 * LENGTH} calls since" in said
+
+
+def test_a_rank_comes_late(capfd: Output) -> None:
+    async def scene(it: Job) -> None:
+        it.make()
+        for recorder in it.recorders:
+            begin(recorder, "bcast")
+        it.ranks[0].member.leave()
+        await looks(20)
+        assert not ends
+        it.recorders[0].under_way = False
+        it.add()
+        begin(it.recorders[2], "barrier")
+        it.recorders[2].under_way = False
+        begin(it.recorders[2], "bcast")
+        await until(lambda: it.compared() == 2)
+
+    play(scene, started=2)
+    assert not ends
+
+
+@pytest.mark.parametrize("how", ["freed", "closed", "broken"])
+def test_what_is_over_is_forgotten(how: str) -> None:
+    async def scene(it: Job) -> None:
+        for i in range(300):
+            for rank in it.ranks:
+                recorder = rank.joins(f"s{i}", it.all)
+                begin(recorder, "bcast")
+                recorder.under_way = how == "broken"
+                if how == "freed":
+                    recorder.state = FREED
+                recorder.close()
+        await until(lambda: all(len(rank.member.watched) == 1 for rank in it.ranks))
+        assert [*it.judge._communicators] == ["c"]
+
+    play(scene)
+    assert not ends
+
+
+def test_one_rank_frees_a_communicator_that_others_use(capfd: Output) -> None:
+    async def scene(it: Job) -> None:
+        it.make()
+        it.recorders[2].state = FREED
+        it.recorders[2].close()
+        for r in (0, 1):
+            begin(it.recorders[r], "bcast")
+        await until(lambda: bool(ends))
+
+    play(scene)
+    said = capfd.readouterr().err
+    assert Why.HAS_FREED.value in said
+    assert "rank 2     has not come and has freed the communicator" in said
+
+
+def test_communicators_closed_with_mpi_are_compared() -> None:
+    """The program has called MPI.Finalize itself. Its last calls are compared all the same."""
+
+    async def scene(it: Job) -> None:
+        it.make()
+        it.make("barrier", "bcast")
+        for recorder in it.recorders:
+            recorder.close()
+        await it.all_leave()
+
+    play(scene)
+    assert len(ends) == 1
+
+
+def test_what_ranks_agree_on_is_not_judged_before() -> None:
+    """With check="full" they find a difference themselves, and the program may catch their error."""
+
+    async def scene(it: Job) -> None:
+        recorders = [rank.joins("f", it.all, agrees=True) for rank in it.ranks]
+        for r, recorder in enumerate(recorders):
+            begin(recorder, "bcast" if r == 1 else "barrier")
+        await looks(30)
+        for recorder in recorders:
+            recorder.close()
+        await it.all_leave()
+
+    play(scene)
+    assert not ends
+
+
+@pytest.mark.slow
+def test_one_warning(capfd: Output) -> None:
+    """While a rank is still busy, and makes other calls. A later wait has a warning of its own."""
+
+    said = ""
+
+    def warnings() -> int:
+        nonlocal said
+        said += capfd.readouterr().err
+        return said.count(Why.SLOW.value)
+
+    async def scene(it: Job) -> None:
+        it.make()
+        for times in (1, 2):
+            begin(it.recorders[0], "bcast")
+            await until(lambda: warnings() >= times)  # noqa: B023  # it is awaited here
+            await looks(50)
+            it.recorders[0].under_way = False
+            for r in (1, 2):
+                begin(it.recorders[r], "bcast")
+                it.recorders[r].under_way = False
+            await looks(10)
+
+    play(scene)
+    assert warnings() == 2
+    assert "ranks 1-2  have not come: their last call was" in said
+    assert not ends
+
+
+@pytest.mark.slow
+def test_200_ranks(capfd: Output) -> None:
+    async def scene(it: Job) -> None:
+        it.make(times=10)
+        await until(lambda: it.compared() == 10)
+        begin(it.recorders[137], "bcast")
+        for recorder in it.recorders:
+            if not recorder.under_way:
+                begin(recorder, "barrier")
+        await until(lambda: bool(ends))
+
+    play(scene, size=200)
+    said = capfd.readouterr().err
+    assert "rank 137              call 10: bcast" in said
+    assert "ranks 0-136, 138-199  call 10: barrier" in said

@@ -1,0 +1,120 @@
+"""Messages of the watchers: each goes over the wire as it is, and what is none is refused."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any, get_args, get_origin, get_type_hints
+
+import pytest
+
+from mpicoll.supervise import messages
+from mpicoll.supervise.messages import MESSAGES, Account, AccountOf, Answer, CallsOf, HashOf, Message, State, Told
+from mpicoll.supervise.ranks import Processes
+from mpicoll.supervise.wire import line_of, message_in, read
+
+
+def some(kind: Any) -> Any:
+    """A value of this type."""
+    if isinstance(kind, type) and issubclass(kind, Message):
+        hints = get_type_hints(kind)
+        return kind(*(some(hints[name]) for name in kind.fields))
+    if get_origin(kind) is list:
+        return [some(get_args(kind)[0])] * 2
+    if get_origin(kind) is tuple:
+        return tuple(map(some, get_args(kind)))
+    if get_origin(kind) is dict:
+        return {"key": some(get_args(kind)[1])}
+    if get_args(kind):
+        return some(get_args(kind)[0])
+    return {int: 7, float: 0.5, str: "words, of \u20ac and \n", bool: True, Any: None}[kind]
+
+
+@pytest.mark.parametrize("kind", MESSAGES.values(), ids=MESSAGES)
+def test_every_message_arrives_as_it_is(kind: Any) -> None:
+    message = some(kind)
+    assert message_in(line_of(message)) == message
+
+
+def test_messages_are_values() -> None:
+    one = messages.Compare("name")
+    assert one == messages.Compare(name="name")
+    assert one != messages.Forget("name")
+    assert len({one, messages.Compare("name"), messages.Forget("name")}) == 2
+    assert one.changed(name="other") == messages.Compare("other")
+    assert repr(one) == "Compare(name='name')"
+    with pytest.raises(AttributeError, match="a message does not change"):
+        one.name = "other"  # type: ignore[misc]
+    wrong: list[tuple[Any, ...]] = [(), ("name", "more")]
+    for values in wrong:
+        with pytest.raises(TypeError, match=r"Compare has the fields \('name',\); given"):
+            messages.Compare(*values)
+    with pytest.raises(TypeError, match="given"):
+        messages.Compare("name", name="twice")  # type: ignore[misc]
+
+
+def test_every_question_and_its_answer() -> None:
+    questions = [
+        kind for kind in vars(messages).values() if isinstance(kind, type) and issubclass(kind, messages.Question)
+    ]
+    questions.remove(messages.Question)
+    assert len(questions) == 6
+    for kind in questions:
+        ask = messages.Ask(3, some(kind))
+        assert message_in(line_of(ask)) == ask
+        answer = some(kind.answer())
+        assert read(json.loads(line_of(answer)), kind.answer()) == answer
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"",
+        b"7\n",
+        b"[]\n",
+        b"{}\n",
+        b'["Told"]\n',
+        b'["Told", [], true',
+        b'["Told", [], 1]\n',
+        b'["Told", [["State", "c", 1, "open", 0]], true]\n',
+        b'["Told", [["State", "c", true, "open", 0, null]], true]\n',
+        b'["Told", [["State", "c", 1.0, "open", 0, null]], true]\n',
+        b'["Told", [["State", "c", 1, "open", 0, ["x"]]], true]\n',
+        b'["Told", [["Beat"]], true]\n',
+        b'["Beat", 1]\n',
+        b'["State", "c", 1, "open", 0, null]\n',
+        b'["Ask", 1, ["Clock", 2]]\n',
+        b'["Ask", 1, ["Beat"]]\n',
+        b'["Fail", "c", true, [[1]], "", []]\n',
+        b'[["Beat"]]\n',
+        b"[null]\n",
+    ],
+)
+def test_what_is_no_message(line: bytes) -> None:
+    with pytest.raises(ValueError, match=r"not |none of|Expecting"):
+        message_in(line)
+
+
+def test_a_state_without_ranks() -> None:
+    told = Told([State("c", 1, "open", 0, None), State("d", 1, "open", 0, [0, 2])], False, False)
+    assert message_in(line_of(told)) == told
+
+
+@pytest.mark.parametrize(("given", "taken"), [(3, 3), (None, None), ("3", "refused"), (True, "refused")])
+def test_an_answer_must_fit_the_question(given: Any, taken: Any) -> None:
+    async def scene() -> None:
+        processes = Processes()
+        awaited = asyncio.get_running_loop().create_future()
+        processes._questions[5] = CallsOf.answer(), awaited
+        processes.take(Answer(4, "to no question"))
+        processes.take(Answer(5, given))
+        processes.take(Answer(5, "once more"))
+        assert (awaited.result() if awaited.done() else "refused") == taken
+
+    asyncio.run(scene())
+
+
+def test_the_types_of_answers() -> None:
+    assert CallsOf.answer() == int | None
+    assert HashOf.answer() == str | None
+    assert AccountOf.answer() == Account | None

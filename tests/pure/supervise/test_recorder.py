@@ -1,0 +1,268 @@
+"""The recorder: its rings, the hash of so many calls, and what another thread reads meanwhile."""
+
+from __future__ import annotations
+
+import _thread
+import random
+import sys
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from types import FrameType
+from typing import Any
+
+import numpy as np
+import pytest
+
+import mpicoll.supervise.record as recorder_module
+from mpicoll.calls.call import checked, record_of
+from mpicoll.errors import StateError
+from mpicoll.supervise.record import BROKEN, CLOSED, FREED, LENGTH, OPEN, Record, Recorder
+from mpicoll.supervise.sites import Site, place_of, site_of
+
+RECORDS = [Record(f"call {i}") for i in range(7)]
+
+
+def make(recorder: Recorder, record: Record) -> None:
+    recorder.begin(record)
+    recorder.under_way = False
+
+
+def made(records: list[Record]) -> Recorder:
+    recorder = Recorder()
+    for record in records:
+        make(recorder, record)
+    return recorder
+
+
+def some(count: int, seed: int = 0) -> list[Record]:
+    return random.Random(seed).choices(RECORDS, k=count)
+
+
+BORDERS = [1, LENGTH - 1, LENGTH, LENGTH + 1, 2 * LENGTH - 1, 2 * LENGTH, 2 * LENGTH + 1, 5 * LENGTH]
+
+
+@pytest.mark.parametrize("count", BORDERS)
+def test_equal_calls_have_equal_hashes(count: int) -> None:
+    """However much further one of the ranks is, as long as it knows those calls."""
+    calls = some(count)
+    behind = made(calls)
+    for further in (0, 1, LENGTH - 1, LENGTH, 5 * LENGTH):
+        assert made([*calls, *some(further, seed=1)]).hash(count) == behind.hash(count)
+
+
+@pytest.mark.parametrize("count", BORDERS)
+def test_one_other_call_changes_the_hash(count: int) -> None:
+    calls = some(count)
+    for i in {0, count // 2, count - 1}:
+        others = [*calls]
+        others[i] = Record("another call")
+        assert made(others).hash(count) != made(calls).hash(count)
+
+
+def test_two_calls_in_another_order_change_the_hash() -> None:
+    one, other = RECORDS[:2]
+    assert made([one, other]).hash(2) != made([other, one]).hash(2)
+
+
+def test_hashes_are_forgotten_at_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mpicoll.supervise.record._RINGS", 3)
+    recorder = made(some(10 * LENGTH))
+    known = [calls for calls in range(10 * LENGTH + 2) if recorder.hash(calls) is not None]
+    assert known == [*range(6 * LENGTH, 10 * LENGTH + 1)]
+
+
+def test_calls_that_were_not_made_have_no_hash() -> None:
+    assert made(some(3)).hash(LENGTH + 1) is None
+
+
+@pytest.mark.parametrize("count", [0, *BORDERS])
+def test_what_is_kept(count: int) -> None:
+    """The current ring, and the one before."""
+    calls = some(count)
+    recorder = made(calls)
+    kept = recorder.calls()
+    assert recorder.begun == count
+    assert [each.record for each in kept] == calls[count - len(kept) :]
+    assert [each.number for each in kept] == [*range(count - len(kept), count)]
+    assert len(kept) >= min(count, LENGTH)
+    assert [each.number for each in recorder.calls(count - 1)] == [count - 1] * (count > 0)
+
+
+@pytest.mark.parametrize("count", [1, LENGTH, LENGTH + 1])
+def test_a_call_that_is_taken_back(count: int) -> None:
+    calls = some(count)
+    recorder = made(calls)
+    recorder.begin(Record("wrong"))
+    recorder.retract()
+    assert (recorder.begun, recorder.hash(count)) == (count, made(calls).hash(count))
+    make(recorder, RECORDS[0])
+    assert recorder.hash(count + 1) == made([*calls, RECORDS[0]]).hash(count + 1)
+
+
+def test_one_call_at_a_time() -> None:
+    """Also if two threads make their calls at the same line."""
+    recorder, refused, begun, over = Recorder(), list[str](), threading.Event(), threading.Event()
+
+    def call(record: Record) -> None:
+        try:
+            recorder.begin(record)
+            begun.set()
+            over.wait()
+        except StateError as e:
+            refused.append(str(e))
+            over.set()
+
+    threads = [threading.Thread(target=call, args=[record]) for record in RECORDS[:2]]
+    threads[0].start()
+    begun.wait()
+    threads[1].start()
+    for thread in threads:
+        thread.join()
+    (why,) = refused
+    assert why.startswith("call 1: this communicator is in another call now: call 0, at test_recorder.py:")
+    assert recorder.begun == 1
+
+
+def test_a_call_from_c() -> None:
+    """As where atexit calls a method: there is no frame of Python's at all."""
+    recorder = Recorder()
+    _thread.start_new_thread(recorder.begin, (RECORDS[0],))
+    deadline = time.monotonic() + 30
+    while not recorder.begun and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert [made.record for made in recorder.calls()] == RECORDS[:1]
+
+
+class Caller:
+    """What the recorder knows a communicator by."""
+
+    def __init__(self) -> None:
+        self.recorder = Recorder()
+
+    def call(self, meanwhile: Callable[[], object] = int) -> int:
+        self.recorder.begin(RECORDS[0])
+        meanwhile()
+        self.recorder.under_way = False
+        return self.recorder.begun
+
+
+def test_a_call_within_a_call_of_the_same_thread() -> None:
+    """Also through a call of another communicator."""
+    caller, other = Caller(), Caller()
+    assert caller.call(lambda: caller.call()) == 2
+    assert caller.call(lambda: other.call(lambda: caller.call())) == 4
+    assert other.call() == 2
+
+
+def test_how_it_ends() -> None:
+    recorder = made(some(3))
+    assert recorder.state == OPEN
+    recorder.close()
+    assert recorder.state == CLOSED
+    recorder = made(some(3))
+    recorder.begin(RECORDS[0])
+    recorder.close()
+    assert (recorder.state, recorder.under_way) == (BROKEN, False)
+    recorder = made(some(3))
+    recorder.state = FREED
+    recorder.close()
+    assert recorder.state == FREED
+
+
+@pytest.mark.slow
+def test_a_thread_reads_while_calls_are_made() -> None:
+    """What it reads of so many calls is what it would have read when they were the last ones."""
+    calls = some(200 * LENGTH)
+    whole = [made(calls[: i * LENGTH]).hash(i * LENGTH) for i in range(1, 201)]
+    recorder = Recorder()
+    wrong: list[object] = []
+    read: list[object] = []
+    done = threading.Event()
+
+    def look() -> None:
+        while not done.is_set():
+            begun = recorder.begun
+            kept = recorder.calls()
+            wrong.extend(each for each in kept if each.record is not calls[each.number])
+            if begun >= LENGTH:
+                read.append(found := recorder.hash(begun - begun % LENGTH))
+                wrong.extend([found] * (found not in whole))
+
+    threads = [threading.Thread(target=look) for _ in range(2)]
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)  # Python lets each thread run for 5 ms otherwise
+    for thread in threads:
+        thread.start()
+    for i, record in enumerate(calls):
+        make(recorder, record)
+        while i == 2 * LENGTH and not read and all(thread.is_alive() for thread in threads):
+            time.sleep(0.001)  # until they look
+    done.set()
+    for thread in threads:
+        thread.join()
+    sys.setswitchinterval(interval)
+    assert read
+    assert not wrong
+
+
+def through(frames: int, recorder: Recorder) -> None:
+    """A call that comes from this file through so many frames of a library."""
+    source = "def call(n):\n    begin() if n == 1 else call(n - 1)\n"
+    names: dict[str, Any] = {"begin": lambda: None}
+    exec(compile(source, threading.__file__, "exec"), names)
+    names["begin"] = partial(recorder.begin, RECORDS[0])
+    names["call"](frames)
+
+
+def test_the_programs_line_is_found_from_any_depth() -> None:
+    """The recorder looks first where the last call came from."""
+    recorder = Recorder()
+    for frames in (1, 1, 4, 4, 2, 7, 1):
+        through(frames, recorder)
+        recorder.under_way = False
+        code, _ = recorder.calls()[-1].site
+        assert code is through.__code__
+
+
+def test_where_no_program_is_the_stack_is_looked_through_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a callback on a thread of torch's. When a program's frame is further out, it is found all the same."""
+    walks: list[FrameType] = []
+
+    def counted(frame: FrameType) -> tuple[Site, int]:
+        walks.append(frame)
+        return site_of(frame)
+
+    monkeypatch.setattr(recorder_module, "site_of", counted)
+    recorder = Recorder()
+    library: dict[str, Any] = {"recorder": recorder, "record": Record("bcast")}
+    ours = "def begin():\n    recorder.begin(record)\n    recorder.under_way = False"
+    exec(compile(ours, recorder_module.__file__, "exec"), library)
+    theirs = "def call():\n    for _ in range(5):\n        begin()\ndef deep():\n    call()"
+    exec(compile(theirs, threading.__file__, "exec"), library)
+
+    for target, most in [(library["call"], 1), (library["deep"], 1)]:
+        walks.clear()
+        thread = threading.Thread(target=target)
+        thread.start()
+        thread.join()
+        assert len(walks) == most, target
+    assert all("test_recorder" not in place_of(made.site) for made in recorder.calls())
+
+    library["call"]()  # and now this test has led to it
+    assert [place_of(made.site).split(" in ")[0][:16] for made in recorder.calls()[-5:]] == ["test_recorder.py"] * 5
+
+
+def test_a_call_says_the_elements_that_its_program_gives() -> None:
+    """Of a gather among two ranks, 3: its longest array has 6."""
+    three, six = np.ones(3), np.ones(6)
+    for operation, x, out, words in (
+        ("gather", three, six, "gather of 3 float64 root 0"),
+        ("allgather", three, six, "allgather of 3 float64"),
+        ("scatter", six, three, "scatter of 3 float64 root 0"),
+        ("alltoall", six, np.ones(6), "alltoall of 6 float64"),
+    ):
+        for rank in (0, 1):
+            given = record_of(checked(operation, rank, 2, x, out, None, 0), None, 2)
+            assert (given.description, given.elements) == (words, 6)

@@ -1,0 +1,118 @@
+"""Where a call was made: the program's frame, whatever lies between it and mpicoll."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+import types
+from pathlib import Path
+from types import FrameType
+
+import pytest
+
+from mpicoll.supervise.sites import handled, is_program, place_of, site_of, whereabouts
+
+
+def here() -> FrameType:
+    return sys._getframe(1)
+
+
+def test_the_frame_itself() -> None:
+    frame, line = here(), here().f_lineno
+    assert place_of(site_of(frame)[0]) in [f"test_sites.py:{n} in test_the_frame_itself" for n in (line, line + 1)]
+
+
+def test_through_a_library() -> None:
+    """The site is the program's, though a library lies between it and the call."""
+    library = compile("found = site_of(sys._getframe())[0]", threading.__file__, "exec")
+    names = {"site_of": site_of, "sys": sys}
+    exec(library, names)
+    found = names["found"]
+    assert isinstance(found, tuple)
+    assert place_of(found).endswith("in test_through_a_library")
+
+
+@pytest.mark.parametrize(
+    ("file", "expected"),
+    [
+        ("/home/me/train.py", True),
+        (threading.__file__, False),
+        ("<frozen runpy>", False),
+        (str(Path(place_of.__code__.co_filename)), False),
+        ("<stdin>", True),
+        ("/venv/lib/python3.11/site-packages/typing_extensions.py", False),  # torch decorates functions with it
+    ],
+)
+def test_whose_file(file: str, expected: bool) -> None:
+    assert is_program(file) is expected
+
+
+def test_where_another_thread_is() -> None:
+    entered, go = threading.Event(), threading.Event()
+
+    def waits_here() -> None:
+        entered.set()
+        go.wait()
+
+    thread = threading.Thread(target=waits_here)
+    thread.start()
+    entered.wait()
+    while "waits_here" not in (said := whereabouts(thread.ident)):
+        pass
+    go.set()
+    thread.join()
+    assert said.startswith("test_sites.py:")
+    assert whereabouts(thread.ident or 1) == "its end"
+
+
+COLLECTS = """
+import gc, threading
+from mpicoll.supervise.sites import frames_now
+
+class Cycle:
+    def __init__(self):
+        self.me, self.local = self, threading.local()
+        self.local.x = 1
+
+go = threading.Event()
+for _ in range(20):
+    threading.Thread(target=go.wait, daemon=True).start()
+gc.disable()
+kept = [Cycle() for _ in range(10)]
+gc.collect(0)  # into the next generation, which is collected while the frames of the threads are made
+del kept
+gc.set_threshold(1, 1, 1000)
+gc.enable()
+assert len(frames_now()) == 21
+assert gc.isenabled()
+"""
+
+
+def test_garbage_is_not_collected_meanwhile() -> None:
+    """CPython 3.11 would wait for itself."""
+    subprocess.run([sys.executable, "-c", COLLECTS], check=True, timeout=60)
+
+
+def test_what_the_program_handles() -> None:
+    assert handled() == ""
+    try:
+        raise ValueError("the cause\nand more")
+    except ValueError:
+        assert handled() == "ValueError: the cause"
+    try:
+        raise KeyError
+    except KeyError:
+        assert handled() == "KeyError"
+
+
+def test_what_a_library_handles() -> None:
+    def of_library() -> str:
+        try:
+            raise ValueError
+        except ValueError:
+            return handled()
+
+    named = of_library.__code__.replace(co_filename=json.__file__)
+    assert types.FunctionType(named, globals())() == ""

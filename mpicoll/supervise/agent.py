@@ -1,4 +1,5 @@
-"""A process of a job: it looks at its communicators, tells the judge what has changed, and answers its questions."""
+"""A process of a job: it looks at its communicators, tells the coordinator what has changed, and answers its
+questions."""
 
 from __future__ import annotations
 
@@ -21,14 +22,12 @@ from mpicoll.errors import MismatchError, MpicollError, TimeoutError
 from mpicoll.launch.alone import is_elastic
 from mpicoll.launch.failure import is_first, was_done
 from mpicoll.supervise import ending, report
-from mpicoll.supervise.coordinator import Judge
+from mpicoll.supervise.coordinator import Coordinator
 from mpicoll.supervise.demand import when_asked
 from mpicoll.supervise.dump import DumpWriter
 from mpicoll.supervise.messages import (
-    AccountOf,
     Answer,
     Ask,
-    Beat,
     CallsOf,
     Clock,
     Compare,
@@ -41,19 +40,21 @@ from mpicoll.supervise.messages import (
     Files,
     Forget,
     HashOf,
+    Heartbeat,
     Leave,
     Lost,
     Process,
     Question,
     State,
-    Told,
+    StatusOf,
+    StatusUpdate,
     WriteFiles,
 )
 from mpicoll.supervise.sites import DaemonThread
 from mpicoll.supervise.trace import Events
 from mpicoll.supervise.watched import (
-    BEAT,
-    BEAT_WHILE_WAITING,
+    HEARTBEAT,
+    HEARTBEAT_WHILE_WAITING,
     LONG,
     LOOK,
     SECONDS_TO_HEAR,
@@ -61,64 +62,65 @@ from mpicoll.supervise.watched import (
     Watched,
     patience_at_end,
 )
-from mpicoll.supervise.wire import LIMIT, Meeting, connect, happens, heard, say
+from mpicoll.supervise.wire import LIMIT, Rendezvous, connect, happens, heard, say
 
 _CHANGES = 2.0
 """Seconds between two messages that say no more than that calls were made."""
 _SECONDS_TO_DUMP = 5.0
 _SAY = 8
-"""How many ranks say what they do if the judge is lost. Each speaks for itself."""
+"""How many ranks say what they do if the coordinator is lost. Each speaks for itself."""
 _SECONDS_FOR_LAUNCHER = 2.0
 """A launcher ends all ranks when one has ended. Only where it does not, a rank does so, and says why."""
 
-_END = "judge"
-"""What one rank of a node does: it says that the judge does not answer, and ends it."""
+_END = "coordinator"
+"""What one rank of a node does: it says that the coordinator does not answer, and ends it."""
 
 Write = Callable[[str, dict[str, int]], Files]
 
 
-class Member:
+class Agent:
     """This process, rank ``rank`` of the job's world. ``write`` writes its last calls to files and says where, and
     ``events`` tells all of them for a trace."""
 
-    def __init__(self, rank: int, meeting: Meeting, write: Write, events: Callable[[int], EventList]) -> None:
-        self.rank, self._meeting, self._write, self._events = rank, meeting, write, events
+    def __init__(self, rank: int, rendezvous: Rendezvous, write: Write, events: Callable[[int], EventList]) -> None:
+        self.rank, self._rendezvous, self._write, self._events = rank, rendezvous, write, events
         self.watched: dict[str, Watched] = {}
         self.reached: Future[str] = Future()
-        """Empty when the judge has answered, or why it cannot be reached."""
+        """Empty when the coordinator has answered, or why it cannot be reached."""
         self.writer: asyncio.StreamWriter | None = None
-        """The connection to the judge, if there is one."""
-        self._judge: Process | None = None
-        """The judge's process, after it has said which."""
-        self._silent = self._since_told = self._since_beat = 0.0
-        """Seconds since the judge was heard, since it was told of all changes, and since it was asked for an answer."""
+        """The connection to the coordinator, if there is one."""
+        self._coordinator: Process | None = None
+        """The coordinator's process, after it has said which."""
+        self._silent = self._since_told = self._since_heartbeat = 0.0
+        """Seconds since the coordinator was heard, since it was told of all changes, and since it was asked for an
+        answer."""
         self._since_lost = 0.0
-        """Seconds since the judge was lost."""
+        """Seconds since the coordinator was lost."""
         self._leaving = self._serves = self._lost = False
-        self._wishes: dict[Compare | Dump, asyncio.Event] = {}
-        """What the judge was asked to do. An event is set when it has done so."""
+        self._requests: dict[Compare | Dump, asyncio.Event] = {}
+        """What the coordinator was asked to do. An event is set when it has done so."""
         self.may_leave = asyncio.Event()
         """Set when nobody needs this process any more."""
 
     async def serve(self) -> None:
-        """Do what the judge asks, until it lets this process go."""
+        """Do what the coordinator asks, until it lets this process go."""
         while not self.may_leave.is_set() and await self._serve_connection():
             pass  # a network may lose a connection of two sound processes
         self._lost = True
         self._say_loss()
-        if self._leaving or self._judge is None:
+        if self._leaving or self._coordinator is None:
             self.may_leave.set()  # there is nobody to ask
 
     async def _serve_connection(self) -> bool:
         """Serve until the connection is lost. Returns whether a new one may be better."""
         try:
-            reader, writer, judge = await connect(self._meeting, self.rank)
+            reader, writer, coordinator = await connect(self._rendezvous, self.rank)
         except OSError as e:
-            self._reach(f"port {self._meeting.port} ({e})")
+            self._reach(f"port {self._rendezvous.port} ({e})")
             return False
         for each in self._all():
-            each.told = None
-        self.writer, self._judge, self._silent = writer, judge, 0.0
+            each.reported = None
+        self.writer, self._coordinator, self._silent = writer, coordinator, 0.0
         self._reach("")
         while not self.may_leave.is_set() and (message := await heard(reader)) is not None:
             self._silent = 0.0
@@ -142,16 +144,17 @@ class Member:
                     self._lose(each, lost)
             self._silent += LOOK
             self._since_told += LOOK
-            self._since_beat += LOOK
+            self._since_heartbeat += LOOK
             self._since_lost += LOOK if self._lost else 0.0
             self.tell(everything=self._since_told >= _CHANGES)
-            self._check_judge()
+            self._check_coordinator()
 
     def _all(self) -> list[Watched]:
         return [*self.watched.values()]  # the program adds to it meanwhile
 
     def tell(self, everything: bool = False) -> None:
-        """Tell the judge what has changed: how long calls wait at once, all else if it is to be ``everything``."""
+        """Tell the coordinator what has changed: how long calls wait at once, all else if it is to be
+        ``everything``."""
         if self.writer is None:
             return
         if everything:
@@ -159,31 +162,33 @@ class Member:
         states: list[State] = []
         waits = self._leaving
         for each in self._all():
-            state, told = each.state(), each.told
+            state, told = each.state(), each.reported
             waits = waits or state[2] >= LONG
             if state != told and (everything or told is None or state[2] != told[2]):
                 first = told is None and each.ranks[0] == self.rank
                 states.append(State(each.name, *state, each.ranks if first else None))
-                each.told = state
+                each.reported = state
         if states or (self._leaving and everything):
-            say(self.writer, Told(states, self._leaving, self._serves))
-        if self._since_beat >= (BEAT_WHILE_WAITING if waits else BEAT):
-            self._since_beat = 0.0
-            say(self.writer, Beat())
+            say(self.writer, StatusUpdate(states, self._leaving, self._serves))
+        if self._since_heartbeat >= (HEARTBEAT_WHILE_WAITING if waits else HEARTBEAT):
+            self._since_heartbeat = 0.0
+            say(self.writer, Heartbeat())
 
-    def _check_judge(self) -> None:
-        """End the job if the judge should end it and does not: it is stopped, or has ended."""
+    def _check_coordinator(self) -> None:
+        """End the job if the coordinator should end it and does not: it is stopped, or has ended."""
         timeout = max((each.timeout for each in self._all()), default=0.0)
         if self._leaving and not self._lost and self._silent >= patience_at_end(timeout):
             self._end("is at its end", "does not answer")
         for each in self._all():
             late = each.state()[2] == TIME_IS_UP and each.seconds >= each.timeout + SECONDS_TO_HEAR
-            # Where a communicator can be cut, MPI tells that the judge has ended.
-            judge_has_ended = self._since_lost >= _SECONDS_FOR_LAUNCHER and each.cut is None
-            if (late and self._silent >= SECONDS_TO_HEAR) or (judge_has_ended and each.seconds >= SECONDS_TO_HEAR):
-                account = each.account(None)
-                does = account.description if account.waits else account.message
-                waits = f"has waited for {each.seconds:g} s in {does}, at {account.where}"
+            # Where a communicator can be cut, MPI tells that the coordinator has ended.
+            coordinator_has_ended = self._since_lost >= _SECONDS_FOR_LAUNCHER and each.cut is None
+            if (late and self._silent >= SECONDS_TO_HEAR) or (
+                coordinator_has_ended and each.seconds >= SECONDS_TO_HEAR
+            ):
+                status = each.status(None)
+                does = status.description if status.waits else status.message
+                waits = f"has waited for {each.seconds:g} s in {does}, at {status.where}"
                 self._end(waits, "has ended" if self._lost else "does not answer")
 
     def _lose(self, watched: Watched, ranks: Sequence[int]) -> None:
@@ -193,26 +198,30 @@ class Member:
             say(self.writer, Lost([watched.ranks[rank] for rank in ranks]))
 
     def _say_loss(self) -> None:
-        """Say what this rank does when the judge has ended too early. The launcher is about to end this rank, too."""
-        known = self._judge is None or self._leaving or ending.is_known() or is_elastic() or was_done(_END)
-        fate = "" if known or self._judge is None else ending.fate(self._judge)
-        if fate and not self.may_leave.is_set():
-            judge = self._meeting.rank
-            those = [each for each in self._all() if judge in each.ranks and self.rank in each.ranks[:_SAY]]
-            accounts = [(each, each.account(None)) for each in those]
-            if accounts:  # mpicoll run tells of ranks that were ended before they could say so
-                each, account = max(accounts, key=lambda said: said[1].tells)
-                next_one = each.ranks[:2] in ([judge, self.rank], [self.rank, judge])
-                lost: dict[int, report.Missing] = {judge: report.with_last_call(fate, judge)} if next_one else {}
-                report.show(report.loss(each.ranks, {self.rank: account}, lost))
+        """Say what this rank does when the coordinator has ended too early. The launcher is about to end this rank,
+        too."""
+        known = self._coordinator is None or self._leaving or ending.is_known() or is_elastic() or was_done(_END)
+        exit_reason = "" if known or self._coordinator is None else ending.exit_reason(self._coordinator)
+        if exit_reason and not self.may_leave.is_set():
+            coordinator = self._rendezvous.rank
+            those = [each for each in self._all() if coordinator in each.ranks and self.rank in each.ranks[:_SAY]]
+            statuses = [(each, each.status(None)) for each in those]
+            if statuses:  # mpicoll run tells of ranks that were ended before they could say so
+                each, status = max(statuses, key=lambda said: said[1].tells)
+                next_one = each.ranks[:2] in ([coordinator, self.rank], [self.rank, coordinator])
+                lost: dict[int, report.Missing] = (
+                    {coordinator: report.with_last_call(exit_reason, coordinator)} if next_one else {}
+                )
+                report.show(report.loss(each.ranks, {self.rank: status}, lost))
 
     def _end(self, does: str, why: str) -> None:
         if is_first(_END):
             first = f"The first rank, which compares ranks, {why}"
             report.show(f"mpicoll: rank {self.rank} {does}. {first}. The job ends")
-        ending.end([self._judge] if self._judge is not None and not self._lost else [])
+        ending.end([self._coordinator] if self._coordinator is not None and not self._lost else [])
 
-    # -- what the judge and the program ask ---------------------------------------------------------------------------
+    # -- what the coordinator and the program ask
+    # ---------------------------------------------------------------------------
 
     def _obey(self, message: object) -> None:
         match message:
@@ -220,7 +229,7 @@ class Member:
                 assert self.writer is not None
                 say(self.writer, Answer(number, self._answer(question)))
             case Compare() | Dump():
-                if (done := self._wishes.pop(message, None)) is not None:
+                if (done := self._requests.pop(message, None)) is not None:
                     done.set()
             case Forget(name):
                 self.watched.pop(name, None)
@@ -247,58 +256,58 @@ class Member:
             case HashOf(name, calls):
                 each = self.watched.get(name)
                 return each and each.recorder.hash(calls)
-            case AccountOf(name, number):
+            case StatusOf(name, number):
                 each = self.watched.get(name)
-                return each and each.account(number, self._leaving)
+                return each and each.status(number, self._leaving)
 
     def leave(self, serves: bool = False) -> None:
-        """Tell the judge that this process makes no more calls, and whether messages may still come from it or be
+        """Tell the coordinator that this process makes no more calls, and whether messages may still come from it or be
         taken by it. ``may_leave`` is set when it may go."""
         self._leaving, self._serves = True, serves
-        self._silent = 0.0  # so far, this process has seldom asked the judge whether it is there
+        self._silent = 0.0  # so far, this process has seldom asked the coordinator whether it is there
         if self._lost:
             self.may_leave.set()
         self.tell(everything=True)
 
     def give_up(self) -> None:
-        """Tell the judge, and who waits in this process, that this process cannot watch any more."""
+        """Tell the coordinator, and who waits in this process, that this process cannot watch any more."""
         if self.writer is not None:
             say(self.writer, Failed())
         self._reach("its port, because this rank's watcher has failed")
 
     async def dump(self, why: str) -> None:
-        """Let all processes write their files. If the judge cannot be asked, this one writes its own."""
-        if self.writer is not None and await happens(self._wish(self.writer, Dump(why)), _SECONDS_TO_DUMP):
+        """Let all processes write their files. If the coordinator cannot be asked, this one writes its own."""
+        if self.writer is not None and await happens(self._request(self.writer, Dump(why)), _SECONDS_TO_DUMP):
             return
         report.show(report.files({self.rank: self._write(why, {})}))
 
     async def compare(self, watched: Watched) -> None:
-        """Let the judge compare the calls of a communicator now. If they differ, it ends the job."""
+        """Let the coordinator compare the calls of a communicator now. If they differ, it ends the job."""
         if self.writer is not None:
             self.tell(everything=True)
-            await self._wish(self.writer, Compare(watched.name)).wait()
+            await self._request(self.writer, Compare(watched.name)).wait()
 
-    def _wish(self, writer: asyncio.StreamWriter, wish: Compare | Dump) -> asyncio.Event:
-        """Ask the judge for this. The event is set when it has done so."""
-        done = self._wishes.setdefault(wish, asyncio.Event())
-        say(writer, wish)
+    def _request(self, writer: asyncio.StreamWriter, request: Compare | Dump) -> asyncio.Event:
+        """Ask the coordinator for this. The event is set when it has done so."""
+        done = self._requests.setdefault(request, asyncio.Event())
+        say(writer, request)
         return done
 
 
 def _failure(told: Fail) -> MpicollError:
-    """The error for what the judge says of a communicator."""
+    """The error for what the coordinator says of a communicator."""
     return MismatchError(told.operation, dict(told.calls)) if told.differ else TimeoutError(told.text)
 
 
-class Thread:
-    """A thread with a member of a job and, where this process is the job's first, with its judge.
+class AgentThread:
+    """A thread with a agent of a job and, where this process is the job's first, with its coordinator.
 
     ``timeout``, ``folder`` and ``trace`` are those of the rules. ``all_watched`` tells the process's communicators."""
 
     def __init__(
         self,
         rank: int,
-        meeting: Meeting,
+        rendezvous: Rendezvous,
         sock: socket.socket | None,
         timeout: float,
         folder: str,
@@ -308,14 +317,14 @@ class Thread:
         self.events = Events()
         self.has_folder = bool(folder)
         """Whether the user has named one for the files of last calls."""
-        dump = DumpWriter(rank, folder, blake2b(meeting.token.encode(), digest_size=4).hexdigest(), all_watched)
-        self.member = Member(rank, meeting, dump.write, self.events.told)
-        self._token, self._sock, self._trace = meeting.token, sock, trace
+        dump = DumpWriter(rank, folder, blake2b(rendezvous.token.encode(), digest_size=4).hexdigest(), all_watched)
+        self.agent = Agent(rank, rendezvous, dump.write, self.events.told)
+        self._token, self._sock, self._trace = rendezvous.token, sock, trace
         self._longest = lambda: max((each.timeout for each in all_watched()), default=timeout)
-        self._judge: Judge | None = None
+        self._coordinator: Coordinator | None = None
         self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
         self._loop = self._runner.get_loop()
-        when_asked(self._loop, lambda: self.member.dump("a signal has asked for it"))
+        when_asked(self._loop, lambda: self.agent.dump("a signal has asked for it"))
         self._thread = DaemonThread(self._run, "mpicoll watcher")
         self._thread.start()
         if not faulthandler.is_enabled():
@@ -328,25 +337,25 @@ class Thread:
                 self._runner.run(self._serve())
             except Exception:
                 # A mistake of the watcher's own must not end a job that may be sound.
-                said = (
-                    f"mpicoll: the watcher of rank {self.member.rank} has failed. From now on, calls are not compared"
-                )
+                said = f"mpicoll: the watcher of rank {self.agent.rank} has failed. From now on, calls are not compared"
                 report.show(f"{said}, and may wait for ever\n{traceback.format_exc().rstrip()}")
-                self.member.give_up()
-                if self._judge is not None:
-                    self._judge.dismiss()
+                self.agent.give_up()
+                if self._coordinator is not None:
+                    self._coordinator.dismiss()
 
     async def _serve(self) -> None:
         async with asyncio.TaskGroup() as tasks:
             if self._sock is not None:
-                judge = self._judge = Judge(self._token, self._longest, tasks, self._trace)
+                coordinator = self._coordinator = Coordinator(self._token, self._longest, tasks, self._trace)
                 server = await asyncio.start_server(
-                    lambda reader, writer: tasks.create_task(judge.serve(reader, writer)), sock=self._sock, limit=LIMIT
+                    lambda reader, writer: tasks.create_task(coordinator.serve(reader, writer)),
+                    sock=self._sock,
+                    limit=LIMIT,
                 )
                 self._loop.set_exception_handler(partial(self._has_failed, server))
-                tasks.create_task(judge.look_on()).add_done_callback(lambda _: server.close())
-            tasks.create_task(self.member.serve())
-            tasks.create_task(self.member.look_on())
+                tasks.create_task(coordinator.look_on()).add_done_callback(lambda _: server.close())
+            tasks.create_task(self.agent.serve())
+            tasks.create_task(self.agent.look_on())
 
     def _has_failed(self, server: asyncio.Server, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """What asyncio would only print, and try again for ever where this process may open no more files."""
@@ -355,7 +364,7 @@ class Thread:
             loop.default_exception_handler(context)
             return
         server.close()  # to end needs a file
-        said = f"mpicoll: rank {self.member.rank} cannot take the connection of another rank: {error.strerror}"
+        said = f"mpicoll: rank {self.agent.rank} cannot take the connection of another rank: {error.strerror}"
         report.show(f"{said} (ulimit -n). It needs one for each rank. The job ends")
         ending.end([])
 
@@ -377,7 +386,7 @@ class Thread:
         """In a forked child: close its copies of the connections. Else the others would not see that the parent ends.
 
         The numbers of the files stay taken, because objects that are the parent's still use them."""
-        writers = [self.member.writer, *(self._judge.writers if self._judge is not None else [])]
+        writers = [self.agent.writer, *(self._coordinator.writers if self._coordinator is not None else [])]
         sockets = [self._sock, *(writer.get_extra_info("socket") for writer in writers if writer is not None)]
         nothing = os.open(os.devnull, os.O_RDWR)
         for number in [each.fileno() for each in sockets if each is not None]:

@@ -1,5 +1,5 @@
-"""The judge of a job, in the process of its first rank: it knows what all ranks have told, and ends the job if they
-cannot go on together."""
+"""The coordinator of a job, in the process of its first rank: it knows what all ranks have told, and ends the job if
+they cannot go on together."""
 
 from __future__ import annotations
 
@@ -14,10 +14,7 @@ from mpicoll.supervise import ending, report
 from mpicoll.supervise.deadlock import Deadlocks
 from mpicoll.supervise.dump import kept_by_all
 from mpicoll.supervise.messages import (
-    Account,
-    AccountOf,
     Answer,
-    Beat,
     CallsOf,
     Compare,
     Dump,
@@ -26,14 +23,17 @@ from mpicoll.supervise.messages import (
     Failed,
     Forget,
     HashOf,
+    Heartbeat,
     Hello,
     Leave,
     Lost,
     Question,
-    Told,
+    RankStatus,
+    StatusOf,
+    StatusUpdate,
     WriteFiles,
 )
-from mpicoll.supervise.ranks import SECONDS_TO_ANSWER, Calls, Connected, Processes
+from mpicoll.supervise.ranks import SECONDS_TO_ANSWER, CommunicatorState, Processes, RankProcess
 from mpicoll.supervise.record import BROKEN, CLOSED, FREED, OPEN
 from mpicoll.supervise.report import Missing, Silence, Why
 from mpicoll.supervise.trace import Trace
@@ -41,7 +41,7 @@ from mpicoll.supervise.watched import LONG, LOOK, SHORT, TIME_IS_UP, WARN, patie
 from mpicoll.supervise.wire import greeted, happens, heard
 
 _SECONDS_FOR_OTHERS, _LOOKS_FOR_OTHERS = 1.0, 10
-"""How long a rank whose call has failed waits for others to come to that call, and how often the judge looks."""
+"""How long a rank whose call has failed waits for others to come to that call, and how often the coordinator looks."""
 _SECONDS_OF_A_FAILURE = 5.0
 """How long others wait in a call that has ended midway on a rank, until nobody expects them to come out of it."""
 _SECONDS_OF_A_LOSS = 0.1
@@ -52,7 +52,7 @@ _SECONDS_OF_THE_LAUNCHER = 5.0
 A = TypeVar("A")
 
 
-class Judge:
+class Coordinator:
     """Knows all processes of the job by their ranks in its world. A process must answer within ``timeout()`` seconds
     while others wait for its end. What takes long is done in ``tasks``. ``trace`` is a file, written at
     the end of the job, if there is one."""
@@ -64,7 +64,7 @@ class Judge:
         self.writers: set[asyncio.StreamWriter] = set()
         self._processes = Processes()
         self._trace = Trace(trace, self._processes.ask) if trace is not None else None
-        self._communicators: dict[str, Calls] = {}
+        self._communicators: dict[str, CommunicatorState] = {}
         self._deadlocks = Deadlocks(self._processes, self._communicators)
         self._ending = self._dismissed = False
         self._dumping = asyncio.Lock()
@@ -89,7 +89,7 @@ class Judge:
 
     async def _serve_process(self, hello: Hello, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         rank = hello.rank
-        here = self._processes[rank] = Connected(writer, hello.process)
+        here = self._processes[rank] = RankProcess(writer, hello.process)
         if self._trace is not None:
             self._tasks.create_task(self._trace.read_clock(rank))
         while (message := await heard(reader)) is not None:
@@ -97,7 +97,7 @@ class Judge:
             match message:
                 case Answer():
                     self._processes.take(message)
-                case Told():
+                case StatusUpdate():
                     self._told(rank, message)
                 case Compare():
                     self._tasks.create_task(self._compare_for(rank, message))
@@ -107,16 +107,16 @@ class Judge:
                     self._lose({*ranks})
                 case Failed():
                     self.dismiss()
-                case Beat():
-                    self._processes.tell(rank, Beat())
+                case Heartbeat():
+                    self._processes.tell(rank, Heartbeat())
         here.gone = 0.0
         if not (self._ending or self._dismissed or self._dumps or here.left is not None or is_elastic()):
-            await self._say_loss(rank, ending.fate(hello.process))
+            await self._say_loss(rank, ending.exit_reason(hello.process))
 
-    async def _say_loss(self, rank: int, fate: str) -> None:
+    async def _say_loss(self, rank: int, exit_reason: str) -> None:
         """Say what all ranks do when a process has ended too early. The launcher is about to end the others, too. If
         these have made different calls, the process may have crashed of that: MPI writes beyond its memory then."""
-        if not fate or Why.IS_LOST in self._said:
+        if not exit_reason or Why.IS_LOST in self._said:
             return
         self._said.add(Why.IS_LOST)
         each = await self._without(rank, _SECONDS_OF_A_LOSS)
@@ -125,29 +125,29 @@ class Judge:
             calls, hashes = await self._hashes_now(each, others, _SECONDS_OF_A_LOSS)
             number = await self._first_difference(each, calls, others) if len(hashes) > 1 else None
             why = Why.IS_LOST if number is None else Why.DIFFERENT
-            accounts, missing = await self._accounts(each, number, _SECONDS_OF_A_LOSS)
-            missing[rank] = report.with_last_call(fate, rank)
-            words = report.text(why, each.ranks, accounts, missing)
+            statuses, missing = await self._statuses(each, number, _SECONDS_OF_A_LOSS)
+            missing[rank] = report.with_last_call(exit_reason, rank)
+            words = report.text(why, each.ranks, statuses, missing)
             if not last_calls.left(words):
                 report.show(words)
 
-    async def _without(self, rank: int, seconds: float = SECONDS_TO_ANSWER) -> Calls | None:
+    async def _without(self, rank: int, seconds: float = SECONDS_TO_ANSWER) -> CommunicatorState | None:
         """The communicator of this rank in which others wait, or in which they were last."""
         known = [each for each in self._communicators.values() if rank in each.ranks]
         if len(known) < 2:
             return known[0] if known else None
         others = [(each, [other for other in each.ranks if other != rank]) for each in known]
-        asked = [self._processes.ask(ranks, AccountOf(each.name, None), seconds) for each, ranks in others]
+        asked = [self._processes.ask(ranks, StatusOf(each.name, None), seconds) for each, ranks in others]
         answers = await asyncio.gather(*asked)
         tells = [max([a.tells for a in each.values() if a], default=()) for each in answers]
         return known[tells.index(max(tells))]
 
-    def _told(self, rank: int, told: Told) -> None:
+    def _told(self, rank: int, told: StatusUpdate) -> None:
         if told.leaving and self._processes[rank].left is None:
             self._processes[rank].left, self._processes[rank].serves = 0.0, told.serves
             self._leaving.set()
         for state in told.states:
-            each = self._communicators.setdefault(state.name, Calls(state.name))
+            each = self._communicators.setdefault(state.name, CommunicatorState(state.name))
             each.calls[rank], each.states[rank], each.waits[rank] = state.calls, state.state, state.wait
             if state.ranks and self._lost.isdisjoint(state.ranks):
                 each.ranks = state.ranks
@@ -163,16 +163,16 @@ class Judge:
     # -- what it does -------------------------------------------------------------------------------------------------
 
     async def look_on(self) -> None:
-        """Judge again and again what is known. Returns when all processes have left."""
+        """Coordinator again and again what is known. Returns when all processes have left."""
         while self._ending or not (self._dismissed or self._all_have_left()):
             if not await happens(self._leaving, LOOK):
                 self._processes.time_passes(LOOK)
                 for each in self._communicators.values():
                     each.time_passes(LOOK)
             self._leaving.clear()
-            await asyncio.gather(*(self._judge(each) for each in [*self._communicators.values()] if each.ranks))
-            await self._judge_waits()
-            await self._judge_silence()
+            await asyncio.gather(*(self._check(each) for each in [*self._communicators.values()] if each.ranks))
+            await self._check_waits()
+            await self._check_silence()
         if self._trace is not None and not self._dismissed:
             self._say_once(await self._trace.write(self._processes))
         self.dismiss()
@@ -192,10 +192,10 @@ class Judge:
             and all(
                 p.left is not None or p.gone is not None or rank in self._lost for rank, p in self._processes.items()
             )
-            and not any(self._is_to_be_judged(each) for each in self._communicators.values())
+            and not any(self._is_to_be_compared(each) for each in self._communicators.values())
         )
 
-    def _is_to_be_judged(self, each: Calls) -> bool:
+    def _is_to_be_compared(self, each: CommunicatorState) -> bool:
         """Whether some calls are not known to be the same, though all ranks have told of them."""
         if not each.ranks or each.are(BROKEN):
             return False
@@ -204,7 +204,7 @@ class Judge:
             return max(gone) <= _SECONDS_OF_THE_LAUNCHER
         return each.least() > each.compared or (each.most() > each.least() and not each.are(CLOSED))
 
-    async def _judge(self, each: Calls) -> None:
+    async def _check(self, each: CommunicatorState) -> None:
         longest = each.longest()
         if longest == TIME_IS_UP:
             await self._end(each, None, Why.TIME_IS_UP)
@@ -231,7 +231,7 @@ class Judge:
             for rank in each.ranks:
                 self._processes.tell(rank, Forget(each.name))
 
-    def _makes_no_more(self, each: Calls, rank: int) -> Why | None:
+    def _makes_no_more(self, each: CommunicatorState, rank: int) -> Why | None:
         """Why the rank makes no more calls of this communicator, None if it may."""
         process = self._processes.get(rank)
         if process is None:
@@ -245,7 +245,7 @@ class Judge:
             return Why.HAS_FAILED
         return Why.HAS_FREED if each.states.get(rank) == FREED else None
 
-    async def _is_missed(self, each: Calls, rank: int, why: Why) -> bool:
+    async def _is_missed(self, each: CommunicatorState, rank: int, why: Why) -> bool:
         """Whether others make calls without this rank, which makes no more. Where a call has ended midway, or the rank
         has not told its last ones, numbers say nothing: there, whether they wait in a call."""
         numbers = self._processes[rank].gone is None and not each.are(BROKEN, CLOSED)
@@ -253,22 +253,22 @@ class Judge:
         if made == each.most() if numbers else each.longest() == SHORT:
             return False
         others = [other for other in each.ranks if other != rank]
-        accounts = await self._processes.ask(others, AccountOf(each.name, None))
+        statuses = await self._processes.ask(others, StatusOf(each.name, None))
         if why == Why.HAS_FAILED:  # while one of them has not come, the others may wait for that one
-            there = [a for other, a in accounts.items() if a and each.states.get(other) == OPEN]
+            there = [a for other, a in statuses.items() if a and each.states.get(other) == OPEN]
             return bool(there) and all(a.waits and a.stuck > _SECONDS_OF_A_FAILURE for a in there)
-        return any(account.begun > made if numbers else account.waits for account in accounts.values() if account)
+        return any(status.begun > made if numbers else status.waits for status in statuses.values() if status)
 
-    async def _wait_to_agree(self, each: Calls) -> bool:
+    async def _wait_to_agree(self, each: CommunicatorState) -> bool:
         """Whether ranks wait to agree on a call that those do not make which make no more. They count it only when they
         have agreed on it."""
         waiting = [rank for rank, wait in each.waits.items() if wait != SHORT]
         if not waiting or each.are(BROKEN, CLOSED):
             return False
-        accounts = await self._processes.ask(waiting, AccountOf(each.name, None))
-        return any(a.begun > each.most() and a.waits and a.seconds > 0 for a in accounts.values() if a)
+        statuses = await self._processes.ask(waiting, StatusOf(each.name, None))
+        return any(a.begun > each.most() and a.waits and a.seconds > 0 for a in statuses.values() if a)
 
-    async def _judge_waits(self) -> None:
+    async def _check_waits(self) -> None:
         """End the job if ranks wait for each other, or for one that does nothing more."""
         if self._dismissed or is_elastic() or not self._deadlocks.are_due():
             return
@@ -277,7 +277,7 @@ class Judge:
             each, why, ranks = found
             await self._end(each, None, why, ranks)
 
-    async def _judge_silence(self) -> None:
+    async def _check_silence(self) -> None:
         """End the job if processes wait at their end for one that does not answer any more."""
         left = [rank for rank, process in self._processes.items() if process.left is not None]
         for rank, process in self._processes.items():
@@ -286,10 +286,10 @@ class Judge:
             if each is not None:
                 await self._end(each, None, Why.IS_SILENT)
 
-    async def _compare_for(self, asking: int, wish: Compare) -> None:
+    async def _compare_for(self, asking: int, request: Compare) -> None:
         """Compare all calls of the rank that asks, for which others may have to come first."""
         for _ in range(_LOOKS_FOR_OTHERS):
-            each = self._communicators.get(wish.name)
+            each = self._communicators.get(request.name)
             if each is None:  # its ranks were lost
                 break
             if each.ranks:  # the first of them may not have told yet which they are
@@ -297,9 +297,9 @@ class Judge:
             if self._ending or each.compared >= each.calls.get(asking, 0):
                 break
             await asyncio.sleep(_SECONDS_FOR_OTHERS / _LOOKS_FOR_OTHERS)
-        self._processes.tell(asking, wish)
+        self._processes.tell(asking, request)
 
-    async def _compare(self, each: Calls) -> None:
+    async def _compare(self, each: CommunicatorState) -> None:
         """Compare the calls that all ranks have begun. If they differ, this ends the job."""
         async with each.comparing:
             calls, hashes = await self._hashes_now(each, each.ranks, SECONDS_TO_ANSWER)
@@ -309,13 +309,13 @@ class Judge:
                 number = await self._first_difference(each, calls, each.ranks)
                 await self._end(each, number, Why.FORGOTTEN if number is None else Why.DIFFERENT)
 
-    async def _hashes_now(self, each: Calls, ranks: Sequence[int], seconds: float) -> tuple[int, set[str]]:
+    async def _hashes_now(self, each: CommunicatorState, ranks: Sequence[int], seconds: float) -> tuple[int, set[str]]:
         """How many calls all of these ranks have begun, and their different hashes of these calls. Empty if there are
         none, or if a rank does not know its own."""
         calls = min(await self._from_all(ranks, CallsOf(each.name), seconds), default=0)
         return calls, await self._hashes(each, calls, ranks) if calls else set()
 
-    async def _hashes(self, each: Calls, calls: int, ranks: Sequence[int]) -> set[str]:
+    async def _hashes(self, each: CommunicatorState, calls: int, ranks: Sequence[int]) -> set[str]:
         """The different hashes that these ranks have of so many first calls. Empty if one does not know its own."""
         return {*await self._from_all(ranks, HashOf(each.name, calls), SECONDS_TO_ANSWER)}
 
@@ -325,7 +325,7 @@ class Judge:
         known = [answer for answer in answers.values() if answer is not None]
         return known if len(known) == len(ranks) else []
 
-    async def _first_difference(self, each: Calls, calls: int, ranks: Sequence[int]) -> int | None:
+    async def _first_difference(self, each: CommunicatorState, calls: int, ranks: Sequence[int]) -> int | None:
         """The number of the first call that is not the same on all of these ranks, where so many first calls are not
         the same. None if it was so long ago that ranks have forgotten it."""
         equal, different, known = each.compared, calls, True
@@ -338,13 +338,13 @@ class Judge:
                 equal, known = middle, bool(hashes)
         return different - 1 if known else None
 
-    async def _accounts(
-        self, each: Calls, number: int | None, seconds: float = SECONDS_TO_ANSWER
-    ) -> tuple[dict[int, Account], dict[int, Missing]]:
+    async def _statuses(
+        self, each: CommunicatorState, number: int | None, seconds: float = SECONDS_TO_ANSWER
+    ) -> tuple[dict[int, RankStatus], dict[int, Missing]]:
         """What the ranks say of a call, and why some say nothing of it."""
-        answers = await self._processes.ask(each.ranks, AccountOf(each.name, number), seconds)
-        accounts = {rank: answer for rank, answer in answers.items() if answer is not None}
-        missing: dict[int, Missing] = {rank: Silence.DOES_NOT_KNOW for rank in answers if rank not in accounts}
+        answers = await self._processes.ask(each.ranks, StatusOf(each.name, number), seconds)
+        statuses = {rank: answer for rank, answer in answers.items() if answer is not None}
+        missing: dict[int, Missing] = {rank: Silence.DOES_NOT_KNOW for rank in answers if rank not in statuses}
         for rank in each.ranks:
             if rank not in answers:
                 process = self._processes.get(rank)
@@ -353,14 +353,14 @@ class Judge:
                 why = Silence.HAD_NO_TIME if hurried else Silence.DOES_NOT_ANSWER
                 why = Silence.NEVER_REACHED if process is None else Silence.HAS_ENDED if gone else why
                 missing[rank] = report.with_last_call(why, rank) if gone or hurried else why
-        return accounts, missing
+        return statuses, missing
 
-    async def _warn(self, why: Why, each: Calls) -> None:
+    async def _warn(self, why: Why, each: CommunicatorState) -> None:
         """Show the table if a rank waits."""
-        accounts, missing = await self._accounts(each, None)
-        if any(account.seconds > 0 for account in accounts.values()):
-            ended = why == Why.SLOW and any(account.leaving for account in accounts.values())
-            report.show(report.text(Why.SLOW_AND_ENDED if ended else why, each.ranks, accounts, missing))
+        statuses, missing = await self._statuses(each, None)
+        if any(status.seconds > 0 for status in statuses.values()):
+            ended = why == Why.SLOW and any(status.leaving for status in statuses.values())
+            report.show(report.text(Why.SLOW_AND_ENDED if ended else why, each.ranks, statuses, missing))
 
     async def _dump(self, why: str) -> None:
         """Let all processes write their files."""
@@ -369,7 +369,7 @@ class Judge:
         if self._trace is not None:
             self._say_once(await self._trace.write(self._processes, SECONDS_TO_ANSWER))
 
-    async def _dump_for(self, asking: int, wish: Dump) -> None:
+    async def _dump_for(self, asking: int, request: Dump) -> None:
         """All ranks may ask at once. Files serve everybody who has asked before they were begun.
 
         A rank that fails asks for them. It may fail because others made another call, and it got what these sent."""
@@ -380,26 +380,26 @@ class Judge:
         async with self._dumping:
             if self._dumps == before:
                 self._dumps += 1
-                await self._dump(wish.why)
-        self._processes.tell(asking, wish)
+                await self._dump(request.why)
+        self._processes.tell(asking, request)
 
     def _say_once(self, text: str) -> None:
         if text not in self._said:
             self._said.add(text)
             report.show(text)
 
-    async def _end(self, each: Calls, number: int | None, why: Why, waiting: Iterable[int] = ()) -> None:
+    async def _end(self, each: CommunicatorState, number: int | None, why: Why, waiting: Iterable[int] = ()) -> None:
         """Say why, let all processes write their files, and end the job, unless one of those that are ``waiting`` no
         longer waits, or does not say so. Where ranks can be lost, a call may fail instead, on all ranks."""
         if self._ending or self._dismissed:
             return
         self._ending = True
-        accounts, missing = await self._accounts(each, number)
-        if not all(rank in accounts and accounts[rank].seconds > 0 for rank in waiting):
+        statuses, missing = await self._statuses(each, number)
+        if not all(rank in statuses and statuses[rank].seconds > 0 for rank in waiting):
             self._ending = False
             return
         job_ends = not (is_elastic() and why in (Why.TIME_IS_UP, Why.DIFFERENT))
-        text = report.text(why, each.ranks, accounts, missing, number is None, job_ends)
+        text = report.text(why, each.ranks, statuses, missing, number is None, job_ends)
         report.show(text)
         for other in [*self._communicators.values()]:  # ranks may wait for each other in two communicators
             if other is not each and other.ranks and other.longest() >= LONG:
@@ -415,8 +415,8 @@ class Judge:
             self._ending, self._dismissed = False, True
             ending.end(silent)
         else:
-            calls = [(each.ranks.index(rank), account.description or "no call") for rank, account in accounts.items()]
-            operation = next((account.operation for _, account in sorted(accounts.items()) if account.operation), "")
+            calls = [(each.ranks.index(rank), status.description or "no call") for rank, status in statuses.items()]
+            operation = next((status.operation for _, status in sorted(statuses.items()) if status.operation), "")
             del self._communicators[each.name]
             self._processes.tell_all(Fail(each.name, why == Why.DIFFERENT, operation, calls, text, silent))
             self._ending = False

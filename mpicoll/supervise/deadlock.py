@@ -2,9 +2,8 @@
 
 A rank that waits for a message waits for the ranks at its other end, and a rank in a collective for those that have not
 come to it. Such waits are a graph (Hilbrich, de Supinski, Schulz and Müller, A graph based approach for MPI deadlock
-detection, ICS 2009). What is not certain counts as a wait that may end. The judge asks ranks that have waited for long,
-twice.
-"""
+detection, ICS 2009). What is not certain counts as a wait that may end. The coordinator asks ranks that have waited for
+long, twice. """
 
 from __future__ import annotations
 
@@ -13,8 +12,8 @@ from collections.abc import Mapping, Sequence, Set
 from typing import NamedTuple
 
 from mpicoll.algorithms.collectives import COLLECTIVES
-from mpicoll.supervise.messages import Account, AccountOf
-from mpicoll.supervise.ranks import Calls, Processes
+from mpicoll.supervise.messages import RankStatus, StatusOf
+from mpicoll.supervise.ranks import CommunicatorState, Processes
 from mpicoll.supervise.record import BROKEN, CLOSED
 from mpicoll.supervise.report import Why
 from mpicoll.supervise.watched import LATE, SHORT
@@ -34,22 +33,22 @@ class Wait(NamedTuple):
     communicator: str
     ranks: Sequence[int]
     """Those of the communicator, in order."""
-    account: Account
+    status: RankStatus
 
     @property
     def others(self) -> set[int]:
         """The ranks that may be at the other end of the message for which it waits."""
-        return {*self.account.sources, *self.account.targets}
+        return {*self.status.sources, *self.status.targets}
 
     def goes_on(self, before: Wait, seconds: float) -> bool:
         """Whether it is the same wait as about so many seconds before."""
-        longer = self.account.stuck - before.account.stuck
+        longer = self.status.stuck - before.status.stuck
         return self.communicator == before.communicator and longer >= seconds / 2
 
 
 def stuck(waits: Mapping[int, Wait], begun: Begun, left: Set[int]) -> set[int]:
     """The ranks that wait for ever. ``left`` are ranks that do nothing more."""
-    found = {rank: wait for rank, wait in waits.items() if wait.account.alone and (wait.account.waits or wait.others)}
+    found = {rank: wait for rank, wait in waits.items() if wait.status.alone and (wait.status.waits or wait.others)}
     while free := {rank for rank in found if _may_go_on(rank, found, begun, left)}:
         found = {rank: wait for rank, wait in found.items() if rank not in free}
     return {*found}
@@ -58,14 +57,14 @@ def stuck(waits: Mapping[int, Wait], begun: Begun, left: Set[int]) -> set[int]:
 def _may_go_on(rank: int, waiting: Mapping[int, Wait], begun: Begun, left: Set[int]) -> bool:
     """Whether the rank's wait may end, if those that are ``waiting`` go on waiting."""
     mine = waiting[rank]
-    if mine.account.waits:
+    if mine.status.waits:
         calls = begun[mine.communicator]
-        members = waiting.keys() & calls.keys()
-        needed = _needed(rank, mine, members)
-        if mine.account.ahead:  # it waits in memory of the kernel, which is used again after so many calls
-            last = mine.account.number + 1 - mine.account.ahead
-            needed = needed | {other for other in members if calls[other] <= last}
-        return all(calls[other] > mine.account.number for other in needed)
+        there = waiting.keys() & calls.keys()
+        needed = _needed(rank, mine, there)
+        if mine.status.ahead:  # it waits in memory of the kernel, which is used again after so many calls
+            last = mine.status.number + 1 - mine.status.ahead
+            needed = needed | {other for other in there if calls[other] <= last}
+        return all(calls[other] > mine.status.number for other in needed)
     if not mine.others <= waiting.keys() | left:
         return True
     return any(_may_serve(waiting[other], mine, other, rank) for other in mine.others - left)
@@ -73,10 +72,10 @@ def _may_go_on(rank: int, waiting: Mapping[int, Wait], begun: Begun, left: Set[i
 
 def _needed(rank: int, wait: Wait, waiting: Set[int]) -> Set[int]:
     """Those of the ranks that are ``waiting`` without which the rank's collective cannot end for it."""
-    table = COLLECTIVES.get(wait.account.operation.removesuffix("_object"))
+    table = COLLECTIVES.get(wait.status.operation.removesuffix("_object"))
     if table is None:  # as of an allgatherv: not all ranks need give something
         return set()
-    root = wait.account.root
+    root = wait.status.root
     if root is None and table.rooted:  # the kernel carries it out in a way in which all ranks wait for all
         return waiting
     needs = table.needs(wait.ranks.index(rank), len(wait.ranks), 0 if root is None else wait.ranks.index(root))
@@ -85,20 +84,20 @@ def _needed(rank: int, wait: Wait, waiting: Set[int]) -> Set[int]:
 
 def _may_serve(its: Wait, mine: Wait, other: int, rank: int) -> bool:
     """Whether the other rank, which waits, may send or take this rank's message meanwhile."""
-    if its.account.under_way:
+    if its.status.under_way:
         return True
     if its.communicator != mine.communicator or other == rank:
         return False
-    one, own = its.account, mine.account
+    one, own = its.status, mine.status
     sends = rank in one.targets and other in own.sources and own.source_tag in (None, one.target_tag)
     takes = rank in one.sources and other in own.targets and one.source_tag in (None, own.target_tag)
     return sends or takes
 
 
 class Deadlocks:
-    """Among the processes and the communicators of a job, as the judge knows them."""
+    """Among the processes and the communicators of a job, as the coordinator knows them."""
 
-    def __init__(self, processes: Processes, communicators: Mapping[str, Calls]) -> None:
+    def __init__(self, processes: Processes, communicators: Mapping[str, CommunicatorState]) -> None:
         self._processes, self._communicators = processes, communicators
 
     def are_due(self) -> bool:
@@ -108,7 +107,7 @@ class Deadlocks:
         late = [each for each in known if each.is_late(patience)]  # each of them notes that it was asked
         return bool(late)
 
-    async def found(self) -> tuple[Calls, Why, set[int]] | None:
+    async def found(self) -> tuple[CommunicatorState, Why, set[int]] | None:
         """A communicator in which ranks wait for ever, why, and which ranks. None if nobody does as far as is known."""
         before, begun = await self._late()
         if not stuck(before, begun, self._left()):
@@ -125,7 +124,7 @@ class Deadlocks:
         why = Why.HAS_LEFT if any(left & wait.others for wait in waits) else Why.STUCK
         return where, why, {rank for rank in ranks if same[rank].communicator == where.name}
 
-    def _known(self) -> list[Calls]:
+    def _known(self) -> list[CommunicatorState]:
         """The communicators in which some rank waits. Where a call has ended midway, nobody knows what others wait
         for."""
         waits = [each for each in self._communicators.values() if each.ranks and each.longest() != SHORT]
@@ -141,20 +140,20 @@ class Deadlocks:
         """What those ranks wait for that have waited for long, and how many calls they have begun."""
         known, patience = self._known(), self._patience()
         waiting = {rank for each in known for rank, wait in each.waits.items() if wait != SHORT}
-        asked = [self._processes.ask(waiting & {*each.ranks}, AccountOf(each.name, None)) for each in known]
+        asked = [self._processes.ask(waiting & {*each.ranks}, StatusOf(each.name, None)) for each in known]
         waits: dict[int, list[Wait]] = {}
         begun: dict[str, dict[int, int]] = {}
         for each, answers in zip(known, await asyncio.gather(*asked), strict=True):
             begun[each.name] = {}
-            for rank, account in answers.items():
-                if account is not None:
-                    begun[each.name][rank] = account.begun
+            for rank, status in answers.items():
+                if status is not None:
+                    begun[each.name][rank] = status.begun
                     waits.setdefault(rank, []).extend(
-                        [Wait(each.name, each.ranks, account)] if account.seconds > 0 else []
+                        [Wait(each.name, each.ranks, status)] if status.seconds > 0 else []
                     )
         # Of two waits, one within the other, nobody knows which one keeps the rank.
         alone = {rank: found[0] for rank, found in waits.items() if len(found) == 1}
-        return {rank: wait for rank, wait in alone.items() if wait.account.stuck >= patience}, begun
+        return {rank: wait for rank, wait in alone.items() if wait.status.stuck >= patience}, begun
 
     def _left(self) -> set[int]:
         """The ranks that do nothing more, and whose last messages have arrived."""

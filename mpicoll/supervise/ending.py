@@ -33,7 +33,7 @@ def _is_near(process: Process) -> bool:
     return (process.host, process.space) == (here.host, here.space)
 
 
-def fate(process: Process) -> str:
+def exit_reason(process: Process) -> str:
     """How this process has ended, as far as it can be known. Empty if it goes on, if it has ended in order, or if
     somebody wanted it to end."""
     if not _is_near(process):

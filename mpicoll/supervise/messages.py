@@ -1,4 +1,4 @@
-"""What the processes of a job and its judge say to each other: one class for each kind of message."""
+"""What the processes of a job and its coordinator say to each other: one class for each kind of message."""
 
 from __future__ import annotations
 
@@ -55,13 +55,13 @@ class Process(Message):
 
 
 class Nonce(Message):
-    """A process asks the judge to show that it knows the job's token."""
+    """A process asks the coordinator to show that it knows the job's token."""
 
     nonce: str
 
 
 class Welcome(Message):
-    """The judge shows it, and asks the same."""
+    """The coordinator shows it, and asks the same."""
 
     proof: str
     nonce: str
@@ -75,10 +75,10 @@ class Hello(Message):
     process: Process
 
 
-class Here(Message):
-    """The judge has taken the process in, and says which process it is itself."""
+class Accepted(Message):
+    """The coordinator has taken the process in, and says which process it is itself."""
 
-    judge: Process
+    coordinator: Process
 
 
 # -- what a process says ----------------------------------------------------------------------------------------------
@@ -95,7 +95,7 @@ class State(Message):
     ranks: list[int] | None
 
 
-class Told(Message):
+class StatusUpdate(Message):
     """What has changed in a process. ``leaving`` says that it makes no more calls. If it ``serves``, messages may still
     come from it, or be taken by it."""
 
@@ -104,18 +104,18 @@ class Told(Message):
     serves: bool
 
 
-class Beat(Message):
-    """The sender is there. The judge answers with the same."""
+class Heartbeat(Message):
+    """The sender is there. The coordinator answers with the same."""
 
 
 class Compare(Message):
-    """Compare the calls of this communicator now. The judge answers with the same when it has."""
+    """Compare the calls of this communicator now. The coordinator answers with the same when it has."""
 
     name: str
 
 
 class Dump(Message):
-    """Let all processes write their files. The judge answers with the same when they have."""
+    """Let all processes write their files. The coordinator answers with the same when they have."""
 
     why: str
 
@@ -137,7 +137,8 @@ class Answer(Message):
     value: Any
 
 
-# -- what the judge says ----------------------------------------------------------------------------------------------
+# -- what the coordinator says
+# ----------------------------------------------------------------------------------------------
 
 
 class Forget(Message):
@@ -169,7 +170,8 @@ class Leave(Message):
     """Nobody needs this process any more."""
 
 
-# -- what the judge asks ----------------------------------------------------------------------------------------------
+# -- what the coordinator asks
+# ----------------------------------------------------------------------------------------------
 
 
 class Question(Message, Generic[A]):
@@ -181,14 +183,14 @@ class Question(Message, Generic[A]):
         return get_args(cls.__orig_bases__[0])[0]  # type: ignore[attr-defined]  # every generic class has them
 
 
-class Account(Message):
+class RankStatus(Message):
     """What a rank says of one call of a communicator, and what it does now."""
 
     begun: int
     """How many calls it has begun."""
     state: str
     number: int
-    """The number of the call that this account is about."""
+    """The number of the call that this status is about."""
     operation: str
     """The operation that was called, empty if the rank does not know the call."""
     description: str | None
@@ -249,7 +251,7 @@ class HashOf(Question[str | None]):
     calls: int
 
 
-class AccountOf(Question[Account | None]):
+class StatusOf(Question[RankStatus | None]):
     """What was the call of this number, or the last one if that is None?"""
 
     name: str
@@ -299,14 +301,14 @@ class Ask(Message):
     """The question of this number."""
 
     number: int
-    question: CallsOf | HashOf | AccountOf | WriteFiles | Clock | EventsFrom
+    question: CallsOf | HashOf | StatusOf | WriteFiles | Clock | EventsFrom
 
 
 MESSAGES = {
     kind.__name__: kind
     for kind in (
-        *(Nonce, Welcome, Hello, Here),
-        *(Told, Beat, Compare, Dump, Lost, Failed, Answer),
+        *(Nonce, Welcome, Hello, Accepted),
+        *(StatusUpdate, Heartbeat, Compare, Dump, Lost, Failed, Answer),
         *(Ask, Forget, Fail, End, Leave),
     )
 }

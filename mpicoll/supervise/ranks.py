@@ -1,4 +1,4 @@
-"""What the judge knows of a job: its processes, and its communicators."""
+"""What the coordinator knows of a job: its processes, and its communicators."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from mpicoll.supervise.wire import read, say
 
 SECONDS_TO_ANSWER = 3.0
 _LOOKS = 6
-"""How often the judge looks meanwhile. If its process is stopped for a while, perhaps with the whole machine, it reads
-in the next look what has come."""
+"""How often the coordinator looks meanwhile. If its process is stopped for a while, perhaps with the whole machine, it
+reads in the next look what has come."""
 
 _LOOKS_IN_A_PATIENCE = 6
 """How often ranks are asked while a message may be on its way. To ask all of a job costs something."""
@@ -24,7 +24,7 @@ A = TypeVar("A")
 
 
 @dataclass(eq=False)
-class Connected:
+class RankProcess:
     """A process that is connected, or was."""
 
     writer: asyncio.StreamWriter
@@ -34,12 +34,12 @@ class Connected:
     serves: bool = False
     """Whether messages may come from it, or be taken by it, though it leaves."""
     silent: float = 0.0
-    """Seconds since it was heard. Time in which the judge's own process was stopped does not count."""
+    """Seconds since it was heard. Time in which the coordinator's own process was stopped does not count."""
     gone: float | None = None
     """Seconds since its connection was lost, None while it is there."""
 
 
-class Processes(dict[int, Connected]):
+class Processes(dict[int, RankProcess]):
     """By their ranks in the job's world."""
 
     def __init__(self) -> None:
@@ -60,8 +60,8 @@ class Processes(dict[int, Connected]):
     async def ask(
         self, ranks: Iterable[int], question: Question[A], seconds: float = SECONDS_TO_ANSWER
     ) -> dict[int, A]:
-        """The ranks' answers. A rank that does not answer in time is not in it. Time in which the judge's own process
-        was stopped does not count."""
+        """The ranks' answers. A rank that does not answer in time is not in it. Time in which the coordinator's own
+        process was stopped does not count."""
         asked: dict[int, asyncio.Future[A]] = {}
         numbers = []
         for rank in ranks:
@@ -96,7 +96,7 @@ class Processes(dict[int, Connected]):
 
 
 @dataclass(eq=False)
-class Calls:
+class CommunicatorState:
     """A communicator: what each of its ranks has told, by their ranks in the world."""
 
     name: str
@@ -109,7 +109,7 @@ class Calls:
     comparing: asyncio.Lock = field(default_factory=asyncio.Lock)
     warned: bool = False
     waited: float = 0.0
-    """Seconds for which some rank has waited, by the judge's looks."""
+    """Seconds for which some rank has waited, by the coordinator's looks."""
     next_look: float = 0.0
     """After how many of them it is asked whether the waits can end; 0 if that is not known yet."""
 

@@ -1,4 +1,5 @@
-"""What the judge says of a job that cannot go on, or that waits for long: one table of all ranks of a communicator."""
+"""What the coordinator says of a job that cannot go on, or that waits for long: one table of all ranks of a
+communicator."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from mpicoll.launch import last_calls, stderr
-from mpicoll.supervise.messages import Account, Files
+from mpicoll.supervise.messages import Files, RankStatus
 from mpicoll.supervise.record import BROKEN, CLOSED, FREED, OPEN
 from mpicoll.units import alike, named, rows
 
@@ -42,7 +43,7 @@ class Why(Enum):
 
 
 class Silence(Enum):
-    """Why a rank gives no account of a call: what is said of one rank, and of several."""
+    """Why a rank gives no status of a call: what is said of one rank, and of several."""
 
     DOES_NOT_KNOW = (
         "does not know this communicator: it has not finished making it, or has lost it",
@@ -60,7 +61,7 @@ class Silence(Enum):
 
 
 Missing = Silence | str
-"""What is said in the place of a rank's account. If it is in words, these are of this rank alone."""
+"""What is said in the place of a rank's status. If it is in words, these are of this rank alone."""
 
 _MORE = re.compile("allreduce|reduce_scatter|allgather")
 """The calls that a program makes for each batch."""
@@ -76,91 +77,91 @@ class _Line(NamedTuple):
 def text(
     why: Why,
     ranks: Sequence[int],
-    accounts: dict[int, Account],
+    statuses: dict[int, RankStatus],
     missing: dict[int, Missing],
     latest: bool = True,
     job_ends: bool = True,
 ) -> str:
-    """The table: a line for all ranks that do the same. The accounts are of the ranks' ``latest`` calls, or else of one
+    """The table: a line for all ranks that do the same. The statuses are of the ranks' ``latest`` calls, or else of one
     call of all. ``missing`` says why some ranks give none."""
-    table = _table(ranks, accounts, missing, latest)
-    hint = _likeliest(accounts) if why == Why.HAS_LEFT else []
+    table = _table(ranks, statuses, missing, latest)
+    hint = _likeliest(statuses) if why == Why.HAS_LEFT else []
     return "\n".join([why.title(ranks, job_ends), *table, *hint])
 
 
 def _table(
-    ranks: Sequence[int], accounts: dict[int, Account], missing: dict[int, Missing], latest: bool = True
+    ranks: Sequence[int], statuses: dict[int, RankStatus], missing: dict[int, Missing], latest: bool = True
 ) -> list[str]:
-    furthest = max((account.begun for account in accounts.values()), default=0) if latest else 0
-    lines = {r: _Line(_instead(missing[r])) if r in missing else _line(accounts[r], furthest) for r in sorted(ranks)}
+    furthest = max((status.begun for status in statuses.values()), default=0) if latest else 0
+    lines = {r: _Line(_instead(missing[r])) if r in missing else _line(statuses[r], furthest) for r in sorted(ranks)}
     found: list[tuple[list[int], str]] = []
     for line, who in alike(lines).items():
         said = line.said
         if len(who) > 1:
             first = who[0]
-            said = _instead(missing[first], True) if first in missing else _line(accounts[first], furthest, True).said
-        found.append((who, said + (_since(who, accounts) if line.waits else "")))
+            said = _instead(missing[first], True) if first in missing else _line(statuses[first], furthest, True).said
+        found.append((who, said + (_since(who, statuses) if line.waits else "")))
     return rows(found)
 
 
 def _instead(missing: Missing, many: bool = False) -> str:
-    """What is said in the place of an account, of one rank or of ``many``."""
+    """What is said in the place of an status, of one rank or of ``many``."""
     return missing if isinstance(missing, str) else missing.value[many]
 
 
-def _likeliest(accounts: dict[int, Account]) -> list[str]:
+def _likeliest(statuses: dict[int, RankStatus]) -> list[str]:
     """What mostly is the cause where ranks have come to their ends after some calls, and others make one more."""
-    ended = [rank for rank, each in sorted(accounts.items()) if each.leaving and each.begun and each.state != BROKEN]
-    if not ended or not any(account.waits and _MORE.match(account.description or "") for account in accounts.values()):
+    ended = [rank for rank, each in sorted(statuses.items()) if each.leaving and each.begun and each.state != BROKEN]
+    if not ended or not any(status.waits and _MORE.match(status.description or "") for status in statuses.values()):
         return []
     ddp = ", or let DDP wait for the others: `with model.join():`" if "torch" in sys.modules else ""
     return [f"  Often {named(ended)} had fewer batches than the others: give all ranks equally many{ddp}"]
 
 
-def loss(ranks: Sequence[int], accounts: dict[int, Account], lost: dict[int, Missing]) -> str:
+def loss(ranks: Sequence[int], statuses: dict[int, RankStatus], lost: dict[int, Missing]) -> str:
     """What is known in a process of its own: the table if it is the one that tells of ``lost`` ranks, or one line."""
-    table = _table([*accounts, *lost], accounts, lost)
+    table = _table([*statuses, *lost], statuses, lost)
     return "\n".join([Why.IS_LOST.title(ranks), *table] if lost else table)
 
 
-def _since(ranks: list[int], accounts: dict[int, Account]) -> str:
+def _since(ranks: list[int], statuses: dict[int, RankStatus]) -> str:
     """How long these ranks have waited. Their looks differ a little: that must not tear them apart."""
-    seconds = max(accounts[rank].seconds for rank in ranks)
+    seconds = max(statuses[rank].seconds for rank in ranks)
     return f" for {seconds:.0f} s" if seconds >= 1 else ""
 
 
-def _line(account: Account, furthest: int, many: bool = False) -> _Line:
+def _line(status: RankStatus, furthest: int, many: bool = False) -> _Line:
     """What a rank does, or what ``many`` ranks do alike."""
-    number, description, site = account.number, account.description, account.site
+    number, description, site = status.number, status.description, status.site
     has, its, it_is = ("have", "their", "They are") if many else ("has", "its", "It is")
-    handles = f" (while {'they handle' if many else 'it handles'} {account.handles})" if account.handles else ""
-    handles += f" (after {account.failed})" if account.failed else ""
-    if account.message and not account.waits and number >= account.begun - 1:
-        return _Line(f"{account.message}, at {account.where}{handles}: waits", True)
-    if account.waits and description is not None:
+    handles = f" (while {'they handle' if many else 'it handles'} {status.handles})" if status.handles else ""
+    handles += f" (after {status.failed})" if status.failed else ""
+    if status.message and not status.waits and number >= status.begun - 1:
+        return _Line(f"{status.message}, at {status.where}{handles}: waits", True)
+    if status.waits and description is not None:
         return _Line(f"call {number}: {description}, at {site}{handles}: waits", True)
-    if furthest and account.leaving and account.state == OPEN and description is not None:
+    if furthest and status.leaving and status.state == OPEN and description is not None:
         return _Line(f"{has} ended {its} program: {its} last call was {number}: {description}, at {site}")
-    if description is None and 0 <= number < account.begun:
-        since = f"{'they' if many else 'it'} {has} made {account.begun - number - 1} calls since"
+    if description is None and 0 <= number < status.begun:
+        since = f"{'they' if many else 'it'} {has} made {status.begun - number - 1} calls since"
         does = f"call {number}: {since}, and {has} forgotten this one"
     elif description is None:
         # This rank has not made the call that others speak of.
-        freed = f" and {has} freed the communicator" if account.state == FREED else ""
-        does = f"{has} not come" + (f" and {has} ended {its} program" if account.leaving else freed)
-    elif account.begun < furthest and number == account.begun - 1:
+        freed = f" and {has} freed the communicator" if status.state == FREED else ""
+        does = f"{has} not come" + (f" and {has} ended {its} program" if status.leaving else freed)
+    elif status.begun < furthest and number == status.begun - 1:
         does = f"{has} not come: {its} last call was {number}: {description}, at {site}"
     else:
         does = f"call {number}: {description}, at {site}"
-        if account.state in (BROKEN, CLOSED):
-            does += f". {'They' if many else 'It'} cannot use the communicator any more, which is {account.state}"
-    return _Line(does if account.leaving else f"{does}. {it_is} at {account.where}{handles}")
+        if status.state in (BROKEN, CLOSED):
+            does += f". {'They' if many else 'It'} cannot use the communicator any more, which is {status.state}"
+    return _Line(does if status.leaving else f"{does}. {it_is} at {status.where}{handles}")
 
 
-def with_last_call(fate: Missing, rank: int) -> Missing:
+def with_last_call(exit_reason: Missing, rank: int) -> Missing:
     """What became of a rank's process, and what it called last, as far as that is known on this node."""
     call = last_calls.last_call(rank)
-    return f"{_instead(fate)}; its last collective: {call}" if call else fate
+    return f"{_instead(exit_reason)}; its last collective: {call}" if call else exit_reason
 
 
 def files(written: dict[int, Files]) -> str:

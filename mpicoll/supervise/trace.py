@@ -32,7 +32,7 @@ class Events:
 
     def __init__(self) -> None:
         self._ended: deque[tuple[Event, float, str]] = deque(maxlen=MOST)
-        """Calls, how long they took, and whether they were done or ended midway."""
+        """CommunicatorState, how long they took, and whether they were done or ended midway."""
         self._under_way: dict[TracedRecorder, Event] = {}
         self._threads: dict[int, str] = {}
         self._to_tell: list[tuple[Event, float, str]] = []
@@ -145,7 +145,7 @@ AskRanks = Callable[..., Awaitable[dict[int, Any]]]
 
 
 class Trace:
-    """Asks all ranks for their events, in the process of the job's judge, and writes them to ``file``."""
+    """Asks all ranks for their events, in the process of the job's coordinator, and writes them to ``file``."""
 
     def __init__(self, file: Path, ask: AskRanks) -> None:
         self._file, self._ask = file, ask

@@ -23,8 +23,8 @@ from mpicoll.supervise.watched import Cut, Watched, under_way
 from mpicoll.units import named
 
 if TYPE_CHECKING:
-    from mpicoll.supervise.agent import Thread
-    from mpicoll.supervise.wire import Meeting
+    from mpicoll.supervise.agent import AgentThread
+    from mpicoll.supervise.wire import Rendezvous
 
 _SECONDS_TO_COMPARE = _SECONDS_TO_DUMP = 10.0
 _SECONDS_TO_PROGRESS = 0.02
@@ -34,7 +34,7 @@ before_leaving: list[Callable[[], object]] = []
 after_leaving: list[Callable[[], object]] = []
 """Called at the end of the program or of MPI: while others may still wait for this rank, and when nobody does."""
 
-_watchers: dict[Meeting, Thread] = {}
+_watchers: dict[Rendezvous, AgentThread] = {}
 """One for each job that this process belongs to: usually one."""
 _made: Counter[str] = Counter()
 """How many communicators there were of the same ranks, of which this one is the first."""
@@ -68,8 +68,8 @@ def watch(
     dump: str = "",
     trace: str = "",
 ) -> Watched | None:
-    """Watch over the calls of a communicator. Collective. Returns None if a rank cannot reach the judge. ``dump`` and
-    ``trace`` are the texts of MPICOLL_DUMP and MPICOLL_TRACE."""
+    """Watch over the calls of a communicator. Collective. Returns None if a rank cannot reach the coordinator. ``dump``
+    and ``trace`` are the texts of MPICOLL_DUMP and MPICOLL_TRACE."""
     ranks = group.ranks
     left_over = _forget_lost()
     found = _common_watcher(group, timeout, dump, trace)
@@ -77,30 +77,31 @@ def watch(
         return None
     watcher, name = found
     watched = Watched(name, ranks, recorder, waits, timeout, agrees, cut)
-    watcher.member.watched[watched.name] = watched
-    watcher.soon(watcher.member.tell)  # the judge must know of it when a process ends
+    watcher.agent.watched[watched.name] = watched
+    watcher.soon(watcher.agent.tell)  # the coordinator must know of it when a process ends
     if isinstance(recorder, TracedRecorder):
         recorder.keep_in(watcher.events, watched.name)
     for each in left_over:
         if {*each.ranks} <= {*ranks}:
-            each.told = None
-            watcher.member.watched[each.name] = each
+            each.reported = None
+            watcher.agent.watched[each.name] = each
     return watched
 
 
 def _forget_lost() -> list[Watched]:
-    """End the watchers whose judge is lost. Returns the communicators that they watched over and that still work."""
+    """End the watchers whose coordinator is lost. Returns the communicators that they watched over and that still
+    work."""
     left_over: list[Watched] = []
-    for meeting, watcher in [*_watchers.items()]:
-        if meeting.rank in lost():
-            left_over += watcher.member.watched.values()
-            watcher.soon(watcher.member.may_leave.set)
-            del _watchers[meeting]
+    for rendezvous, watcher in [*_watchers.items()]:
+        if rendezvous.rank in lost():
+            left_over += watcher.agent.watched.values()
+            watcher.soon(watcher.agent.may_leave.set)
+            del _watchers[rendezvous]
     return left_over
 
 
 def _all_watched() -> list[Watched]:
-    return [watched for watcher in [*_watchers.values()] for watched in [*watcher.member.watched.values()]]
+    return [watched for watcher in [*_watchers.values()] for watched in [*watcher.agent.watched.values()]]
 
 
 def _name(ranks: Sequence[int]) -> str:
@@ -112,36 +113,36 @@ def _name(ranks: Sequence[int]) -> str:
         return f"{of}.{_made[of]}"
 
 
-def _common_watcher(group: Group, timeout: float, dump: str, trace: str) -> tuple[Thread, str] | None:
-    """The watcher of this process that has the same judge as those of the other ranks, and the communicator's name.
-    None if a rank cannot reach the judge."""
-    from mpicoll.supervise.agent import Thread  # not before the first communicator: it loads asyncio
+def _common_watcher(group: Group, timeout: float, dump: str, trace: str) -> tuple[AgentThread, str] | None:
+    """The watcher of this process that has the same coordinator as those of the other ranks, and the communicator's
+    name. None if a rank cannot reach the coordinator."""
+    from mpicoll.supervise.agent import AgentThread  # not before the first communicator: it loads asyncio
     from mpicoll.supervise.wire import listen
 
     ranks, first = group.ranks, group.ranks[0]
-    sock = meeting = trace_file = None
+    sock = rendezvous = trace_file = None
     name = ""
     if group.rank == 0:
         name = (group.name or _name)(ranks)
-        there = [meeting for meeting, watcher in [*_watchers.items()] if not watcher.has_left(0)]
-        meeting = next((each for each in there if group.one_node or not each.on_one_node), None)
-        if meeting is None:
+        there = [rendezvous for rendezvous, watcher in [*_watchers.items()] if not watcher.has_left(0)]
+        rendezvous = next((each for each in there if group.one_node or not each.on_one_node), None)
+        if rendezvous is None:
             trace_file = checked_trace(trace, first) if trace else None
-            sock, meeting = listen(group.one_node, first, len(ranks))
-    meeting, name = group.first_says((meeting, name))
+            sock, rendezvous = listen(group.one_node, first, len(ranks))
+    rendezvous, name = group.first_says((rendezvous, name))
     me = ranks[group.rank]
-    watcher = _watchers.get(meeting) or Thread(me, meeting, sock, timeout, dump, trace_file, _all_watched)
-    problems = group.all_say(watcher.member.reached.result())
+    watcher = _watchers.get(rendezvous) or AgentThread(me, rendezvous, sock, timeout, dump, trace_file, _all_watched)
+    problems = group.all_say(watcher.agent.reached.result())
     if not any(problems):
-        _watchers[meeting] = watcher
+        _watchers[rendezvous] = watcher
         return watcher, name
-    if meeting not in _watchers:
-        watcher.soon(watcher.member.leave)
+    if rendezvous not in _watchers:
+        watcher.soon(watcher.agent.leave)
     if group.rank == 0:
         apart = [rank for rank, problem in zip(ranks, problems, strict=True) if problem]
         said = f"mpicoll: {named(apart)} cannot reach the first rank's watcher"
         why = next(filter(None, problems))
-        report.show(f"{said} at {why}. Calls are not compared, and may wait for ever")
+        report.show(f"{said} at {why}. CommunicatorState are not compared, and may wait for ever")
     return None
 
 
@@ -149,8 +150,8 @@ def compare(watched: Watched) -> None:
     """Compare the calls of this communicator with those of its other ranks now. Where they differ, the job ends, and
     this does not return."""
     for watcher in _watchers.values():
-        if watched.name in watcher.member.watched:
-            watcher.do(watcher.member.compare(watched), _SECONDS_TO_COMPARE)
+        if watched.name in watcher.agent.watched:
+            watcher.do(watcher.agent.compare(watched), _SECONDS_TO_COMPARE)
 
 
 def _leave() -> None:
@@ -160,7 +161,7 @@ def _leave() -> None:
     serves = any(each(True, None) for each in under_way) or not is_alone()
     watchers = [*_watchers.values()]
     for watcher in watchers:  # all of them, before any wait: other ranks may wait for them in another order
-        watcher.soon(partial(watcher.member.leave, serves))
+        watcher.soon(partial(watcher.agent.leave, serves))
     for watcher in watchers:
         while not watcher.has_left(_SECONDS_TO_PROGRESS):
             progress()  # messages of this rank may still be under way
@@ -179,12 +180,12 @@ def _dump(why: str, of_calls: bool) -> None:
     cause is not ``of_calls``, only those in a folder that the user has named."""
     if any(watched.recorder.begun for watched in _all_watched()):
         for watcher in (each for each in _watchers.values() if of_calls or each.has_folder):
-            watcher.do(watcher.member.dump(why), _SECONDS_TO_DUMP)
+            watcher.do(watcher.agent.dump(why), _SECONDS_TO_DUMP)
 
 
 before_end.append(_dump)
 
-_of_parent: list[Thread] = []
+_of_parent: list[AgentThread] = []
 """In a forked child, the parent's watchers. To collect them would close what the parent still uses."""
 
 

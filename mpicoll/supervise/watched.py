@@ -9,20 +9,20 @@ from typing import Protocol
 
 from mpicoll.errors import MpicollError
 from mpicoll.node.loaded import kernel
-from mpicoll.supervise.messages import Account
+from mpicoll.supervise.messages import RankStatus
 from mpicoll.supervise.record import BROKEN, Begun, Ends, Pending, Recorder
 from mpicoll.supervise.sites import failed_test, handled, is_alone, place_of, whereabouts
 
 LOOK = 0.5
 """Seconds between two looks at a process's communicators."""
-BEAT, BEAT_WHILE_WAITING = 30.0, 3.0
-"""Seconds between two messages to which the judge answers that it is there."""
+HEARTBEAT, HEARTBEAT_WHILE_WAITING = 30.0, 3.0
+"""Seconds between two messages to which the coordinator answers that it is there."""
 LATE = 5.0
 """Seconds of a wait, until it is asked whether it can end at all."""
 SECONDS_TO_HEAR = 10.0
 """Seconds that a process has beyond a timeout, until others think that it does not answer."""
 _LONG, _VERY_LONG = 1.0, 60.0
-"""Seconds after which the judge is told of a wait, and after which it warns."""
+"""Seconds after which the coordinator is told of a wait, and after which it warns."""
 _GRACE = 10.0
 """Seconds in which a rank's own exception may end the program, where ranks agree on calls and bound them themselves."""
 _BY_KERNEL = "node"
@@ -36,8 +36,8 @@ told so."""
 
 def patience_at_end(timeout: float) -> float:
     """Seconds in which a process need not answer while others are at their end: it may compute, in one long call of C
-    that holds Python's lock. The judge and the members have the same patience, with the timeout of calls."""
-    return max(timeout, BEAT) + SECONDS_TO_HEAR
+    that holds Python's lock. The coordinator and the agents have the same patience, with the timeout of calls."""
+    return max(timeout, HEARTBEAT) + SECONDS_TO_HEAR
 
 
 SHORT, LONG, WARN, TIME_IS_UP = range(4)
@@ -90,8 +90,8 @@ class Watched:
     """Ends the calls of this communicator alone; None if the job ends instead."""
     seconds: float = 0.0
     """How long the oldest wait has lasted."""
-    told: tuple[int, str, int] | None = None
-    """What the judge knows: calls, state, and how long the wait has lasted."""
+    reported: tuple[int, str, int] | None = None
+    """What the coordinator knows: calls, state, and how long the wait has lasted."""
     _call: _Wait = field(default_factory=_Wait)
     _message: _Wait = field(default_factory=_Wait)
 
@@ -121,14 +121,14 @@ class Watched:
         return max(call, message)
 
     def _missing(self, pending: Pending) -> str:
-        """What this rank waits for. A communicator has numbers of its own for its ranks, and the judge those of the
-        job."""
+        """What this rank waits for. A communicator has numbers of its own for its ranks, and the coordinator those of
+        the job."""
         said, peers = f"{pending.operation}: {pending.missing}", [*{*pending.ends.sources, *pending.ends.targets}]
         if len(peers) != 1 or self.ranks[peers[0]] == peers[0]:
             return said
         return f"{said}: rank {self.ranks[peers[0]]} of the job"
 
-    def account(self, number: int | None, leaving: bool = False) -> Account:
+    def status(self, number: int | None, leaving: bool = False) -> RankStatus:
         """What this rank says of the call with this number (of the last one if None), and what it does now. ``leaving``
         says whether its program has ended."""
         recorder, waits = self.recorder, [*self.waits]
@@ -139,7 +139,7 @@ class Watched:
         root = made.record.root if made else None
         by_kernel = kernel is not None and made is not None and made.record.route == _BY_KERNEL
         ends = waits[0][0].ends if waits else Ends()
-        return Account(
+        return RankStatus(
             begun=begun,
             state=recorder.state,
             number=number,

@@ -1,5 +1,5 @@
-"""How the processes of a job reach the judge, and how messages go between them: lines of JSON over TCP. This needs
-nothing of MPI."""
+"""How the processes of a job reach the coordinator, and how messages go between them: lines of JSON over TCP. This
+needs nothing of MPI."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from mpicoll.errors import LaunchError
 from mpicoll.supervise import ending
-from mpicoll.supervise.messages import MESSAGES, Hello, Here, Message, Nonce, Process, Welcome
+from mpicoll.supervise.messages import MESSAGES, Accepted, Hello, Message, Nonce, Process, Welcome
 
 LIMIT = 1 << 26
 """Bytes of the longest message."""
 _SECONDS_TO_CONNECT = 5.0
 """How long an address may take until the next one is tried."""
 _SECONDS_TO_BE_GREETED = 60.0
-"""How long the judge may take to answer. It greets one process after another, perhaps thousands."""
+"""How long the coordinator may take to answer. It greets one process after another, perhaps thousands."""
 _OTHER_FILES = 8
 """The files of the watcher's own, and those that are written when a job ends."""
 
@@ -38,8 +38,9 @@ Reader = Callable[[Any], Any]
 
 
 @dataclass(frozen=True)
-class Meeting:
-    """Where the judge of a job listens, the token by which it knows who may speak to it, and its rank in the world."""
+class Rendezvous:
+    """Where the coordinator of a job listens, the token by which it knows who may speak to it, and its rank in the
+    world."""
 
     addresses: tuple[str, ...]
     port: int
@@ -52,13 +53,13 @@ class Meeting:
         return self.addresses == ("127.0.0.1",)
 
 
-def listen(one_node: bool, rank: int = 0, ranks: int = 1) -> tuple[socket.socket, Meeting]:
+def listen(one_node: bool, rank: int = 0, ranks: int = 1) -> tuple[socket.socket, Rendezvous]:
     """A socket at which this ``rank`` of the world listens, and how others find it: within this node alone, or from
     other nodes. So many ``ranks`` connect: raises LaunchError if this process may not open so many files."""
     _make_room(rank, ranks)
     sock = socket.create_server(("127.0.0.1" if one_node else "", 0), backlog=1024)
     addresses = ("127.0.0.1",) if one_node else _addresses()
-    return sock, Meeting(addresses, sock.getsockname()[1], secrets.token_hex(16), rank)
+    return sock, Rendezvous(addresses, sock.getsockname()[1], secrets.token_hex(16), rank)
 
 
 def _addresses() -> tuple[str, ...]:
@@ -79,8 +80,8 @@ def _addresses() -> tuple[str, ...]:
 
 
 def _make_room(rank: int, ranks: int) -> None:
-    """Let this process, which is ``rank`` of the job's world, open as many files as a judge of so many ``ranks`` needs.
-    Raises LaunchError if it may not."""
+    """Let this process, which is ``rank`` of the job's world, open as many files as a coordinator of so many ``ranks``
+    needs. Raises LaunchError if it may not."""
     soft, hard = (_counted(limit) for limit in resource.getrlimit(resource.RLIMIT_NOFILE))
     needed = _open(soft) + ranks + _OTHER_FILES
     if needed <= soft:
@@ -107,21 +108,21 @@ def _open(limit: float) -> float:
 # -- connections ------------------------------------------------------------------------------------------------------
 
 
-async def connect(meeting: Meeting, rank: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter, Process]:
-    """The connection of this process, which is ``rank`` of the job's world, to the judge, and the judge's process.
-    Raises OSError if it answers at none of its addresses."""
+async def connect(rendezvous: Rendezvous, rank: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter, Process]:
+    """The connection of this process, which is ``rank`` of the job's world, to the coordinator, and the coordinator's
+    process. Raises OSError if it answers at none of its addresses."""
     failures = []
-    for address in meeting.addresses:
+    for address in rendezvous.addresses:
         try:
             async with asyncio.timeout(_SECONDS_TO_CONNECT):
-                reader, writer = await asyncio.open_connection(address, meeting.port, limit=LIMIT)
+                reader, writer = await asyncio.open_connection(address, rendezvous.port, limit=LIMIT)
             async with asyncio.timeout(_SECONDS_TO_BE_GREETED):
-                judge = await _introduced(reader, writer, meeting.token, rank)
+                coordinator = await _introduced(reader, writer, rendezvous.token, rank)
         except OSError as e:  # TimeoutError is one
             failures.append(f"{address}: {e or 'no answer'}")
         else:
-            if judge is not None:
-                return reader, writer, judge
+            if coordinator is not None:
+                return reader, writer, coordinator
             writer.close()
             failures.append(f"{address}: another program listens there")
     raise OSError("; ".join(failures))
@@ -130,16 +131,16 @@ async def connect(meeting: Meeting, rank: int) -> tuple[asyncio.StreamReader, as
 async def _introduced(
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter, token: str, rank: int
 ) -> Process | None:
-    """Show the judge that this process knows the token, after the judge has shown the same. Returns the judge's
-    process. None if another program listens there: it learns nothing of the token."""
+    """Show the coordinator that this process knows the token, after the coordinator has shown the same. Returns the
+    coordinator's process. None if another program listens there: it learns nothing of the token."""
     nonce = secrets.token_hex(16)
     say(writer, Nonce(nonce))
     welcome = await heard(reader)
-    if not isinstance(welcome, Welcome) or not _is(welcome.proof, token, "judge", nonce):
+    if not isinstance(welcome, Welcome) or not _is(welcome.proof, token, "coordinator", nonce):
         return None
-    say(writer, Hello(_proof(token, "member", welcome.nonce), rank, ending.this_process()))
+    say(writer, Hello(_proof(token, "agent", welcome.nonce), rank, ending.this_process()))
     here = await heard(reader)
-    return here.judge if isinstance(here, Here) else None
+    return here.coordinator if isinstance(here, Accepted) else None
 
 
 async def greeted(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, token: str) -> Hello | None:
@@ -148,11 +149,11 @@ async def greeted(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, to
     if not isinstance(asked, Nonce):
         return None
     nonce = secrets.token_hex(16)
-    say(writer, Welcome(_proof(token, "judge", asked.nonce), nonce))
+    say(writer, Welcome(_proof(token, "coordinator", asked.nonce), nonce))
     hello = await heard(reader)
-    if not isinstance(hello, Hello) or not _is(hello.proof, token, "member", nonce):
+    if not isinstance(hello, Hello) or not _is(hello.proof, token, "agent", nonce):
         return None
-    say(writer, Here(ending.this_process()))
+    say(writer, Accepted(ending.this_process()))
     return hello
 
 

@@ -282,24 +282,24 @@ def test_how_a_process_has_ended(code: str, says: str) -> None:
     """Its parent has not asked for that yet."""
     process = subprocess.Popen([sys.executable, "-c", f"import os; input(); {code}"], stdin=subprocess.PIPE)
     known = ending.this_process().changed(pid=process.pid)
-    assert ending.fate(known) == ""
+    assert ending.exit_reason(known) == ""
     assert process.stdin is not None
     process.stdin.write(b"\n")
     process.stdin.close()
     stat = Path(f"/proc/{process.pid}/stat")
     while ") Z" not in stat.read_text():
         pass
-    assert says in ending.fate(known)
-    assert bool(says) == bool(ending.fate(known))
+    assert says in ending.exit_reason(known)
+    assert bool(says) == bool(ending.exit_reason(known))
     process.wait()
-    assert "its process has ended" in ending.fate(known)
-    assert ending.fate(known.changed(host="another")) == ""
+    assert "its process has ended" in ending.exit_reason(known)
+    assert ending.exit_reason(known.changed(host="another")) == ""
 
 
 def test_a_rank_that_speaks_for_itself_alone() -> None:
-    account = invented.account(begun=1, number=0, seconds=0.0, where="its end")
-    assert report.loss(range(3), {2: account}, {}) == "  rank 2  call 0: barrier, at a.py:1 in f: waits"
-    assert report.loss(range(3), {1: account}, {0: "is gone"}).splitlines()[1:] == [
+    status = invented.status(begun=1, number=0, seconds=0.0, where="its end")
+    assert report.loss(range(3), {2: status}, {}) == "  rank 2  call 0: barrier, at a.py:1 in f: waits"
+    assert report.loss(range(3), {1: status}, {0: "is gone"}).splitlines()[1:] == [
         "  rank 0  is gone",
         "  rank 1  call 0: barrier, at a.py:1 in f: waits",
     ]

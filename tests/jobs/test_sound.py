@@ -29,8 +29,8 @@ def test_no_false_alarm(name: str) -> None:
 
 
 BREAKS = {
-    "the judge": "from mpicoll.supervise.coordinator import Judge\nJudge._judge = None",
-    "a member": "from mpicoll.supervise.agent import Member\nif launched_rank() == 1: Member._check_judge = None",
+    "the coordinator": "from mpicoll.supervise.coordinator import Coordinator\nCoordinator._check = None",
+    "a agent": "from mpicoll.supervise.agent import Agent\nif launched_rank() == 1: Agent._check_coordinator = None",
     "the network": """
 from dataclasses import replace
 from mpicoll.supervise import wire

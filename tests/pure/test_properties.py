@@ -21,7 +21,7 @@ from mpicoll.arrays.buffers import as_buffer, memory_overlaps
 from mpicoll.arrays.dtypes import OPS
 from mpicoll.calls import select
 from mpicoll.errors import ArgumentError
-from mpicoll.supervise.messages import MESSAGES, Account
+from mpicoll.supervise.messages import MESSAGES, RankStatus
 from mpicoll.supervise.wire import message_in, read
 from mpicoll.units import nbytes, ranges, rough, size_text
 from tests import oracle
@@ -92,7 +92,7 @@ def test_what_strangers_say_is_a_message_or_refused(said: Any) -> None:
     with suppress(ValueError):
         assert type(message_in(line)).__name__ in MESSAGES
     with suppress(ValueError):
-        assert isinstance(read(said, Account), Account)
+        assert isinstance(read(said, RankStatus), RankStatus)
 
 
 @given(st.binary(max_size=60))

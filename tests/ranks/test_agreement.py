@@ -80,12 +80,13 @@ def test_every_rank_is_told_who_called_what(comm: mpicoll.Communicator, mistake:
 @pytest.mark.slow
 @pytest.mark.parametrize("blocks", [True, False])
 def test_the_watcher_compares_what_ranks_have_not(comm: mpicoll.Communicator, blocks: bool) -> None:
-    """The judge knows of calls that it has not compared, when ranks see that the next one differs: that is theirs."""
+    """The coordinator knows of calls that it has not compared, when ranks see that the next one differs: that is
+    theirs."""
     for _ in range(2):
         comm.allreduce(X)
         comm.iallreduce(X).wait()
     for watcher in _watchers.values():
-        watcher._loop.call_soon_threadsafe(watcher.member.tell, True)
+        watcher._loop.call_soon_threadsafe(watcher.agent.tell, True)
     time.sleep(0.02)  # it knows
     x = X[comm.rank :]
     with pytest.raises(MismatchError):

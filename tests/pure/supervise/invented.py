@@ -1,4 +1,5 @@
-"""A job of invented communicators in one event loop: a judge and its members, and no MPI. Time passes faster here."""
+"""A job of invented communicators in one event loop: a coordinator and its agents, and no MPI. Time passes faster
+here."""
 
 from __future__ import annotations
 
@@ -10,13 +11,13 @@ from typing import Any
 import pytest
 
 from mpicoll.supervise import agent, coordinator, ending, ranks, wire
-from mpicoll.supervise.agent import Member
-from mpicoll.supervise.coordinator import Judge
-from mpicoll.supervise.messages import Account, EventList, Files, Process
+from mpicoll.supervise.agent import Agent
+from mpicoll.supervise.coordinator import Coordinator
+from mpicoll.supervise.messages import EventList, Files, Process, RankStatus
 from mpicoll.supervise.record import OPEN, Record, Recorder
 from mpicoll.supervise.sites import is_program
 from mpicoll.supervise.watched import LOOK, Watched
-from mpicoll.supervise.wire import LIMIT, Meeting, listen
+from mpicoll.supervise.wire import LIMIT, Rendezvous, listen
 
 is_program(__file__)  # from now on this is known, so that the first call that is made here looks like all others
 FASTER = 50
@@ -37,7 +38,7 @@ def let_time_fly(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def give_up_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The judge does not wait so long for an answer that never comes."""
+    """The coordinator does not wait so long for an answer that never comes."""
     asked = ranks.Processes.ask
 
     async def ask(self: Any, of: Any, question: Any, seconds: float = 1.0) -> Any:
@@ -55,13 +56,13 @@ async def _soon(event: asyncio.Event, seconds: float) -> bool:
 class Rank:
     """A process, with the recorders of its communicators."""
 
-    def __init__(self, rank: int, meeting: Meeting, tasks: asyncio.TaskGroup) -> None:
-        self.member = Member(rank, meeting, lambda why, since: Files("", ""), lambda _: EventList("", 0, [], [], None))
-        self._tasks = [tasks.create_task(self.member.serve()), tasks.create_task(self.member.look_on())]
+    def __init__(self, rank: int, rendezvous: Rendezvous, tasks: asyncio.TaskGroup) -> None:
+        self.agent = Agent(rank, rendezvous, lambda why, since: Files("", ""), lambda _: EventList("", 0, [], [], None))
+        self._tasks = [tasks.create_task(self.agent.serve()), tasks.create_task(self.agent.look_on())]
 
     def joins(self, name: str, ranks: list[int], timeout: float = 600.0, agrees: bool = False) -> Recorder:
         recorder = Recorder()
-        self.member.watched[name] = Watched(name, ranks, recorder, [], timeout, agrees)
+        self.agent.watched[name] = Watched(name, ranks, recorder, [], timeout, agrees)
         return recorder
 
     async def is_lost(self) -> None:
@@ -69,33 +70,33 @@ class Rank:
         for task in self._tasks:
             task.cancel()
         await asyncio.wait(self._tasks)
-        assert self.member.writer is not None
-        self.member.writer.transport.abort()
+        assert self.agent.writer is not None
+        self.agent.writer.transport.abort()
 
     def ended(self) -> bool:
         return all(task.done() for task in self._tasks)
 
 
 class Job:
-    """A judge, and ranks that have one communicator of all, ``c``."""
+    """A coordinator, and ranks that have one communicator of all, ``c``."""
 
     def __init__(self, size: int, timeout: float, tasks: asyncio.TaskGroup) -> None:
-        self._sock, self.meeting = listen(True)
-        self.judge = Judge(self.meeting.token, lambda: timeout, tasks)
+        self._sock, self.rendezvous = listen(True)
+        self.coordinator = Coordinator(self.rendezvous.token, lambda: timeout, tasks)
         self._tasks, self._timeout, self.all = tasks, timeout, [*range(size)]
         self.ranks: list[Rank] = []
         self.recorders: list[Recorder] = []
 
     async def start(self, ranks: int) -> None:
         self.server = await asyncio.start_server(
-            lambda r, w: self._tasks.create_task(self.judge.serve(r, w)), sock=self._sock, limit=LIMIT
+            lambda r, w: self._tasks.create_task(self.coordinator.serve(r, w)), sock=self._sock, limit=LIMIT
         )
-        self.looking = self._tasks.create_task(self.judge.look_on())
+        self.looking = self._tasks.create_task(self.coordinator.look_on())
         for _ in range(ranks):
             self.add()
 
     def add(self) -> None:
-        rank = Rank(len(self.ranks), self.meeting, self._tasks)
+        rank = Rank(len(self.ranks), self.rendezvous, self._tasks)
         self.ranks.append(rank)
         self.recorders.append(rank.joins("c", self.all, self._timeout))
 
@@ -107,15 +108,15 @@ class Job:
                 recorder.under_way = False
 
     def compared(self) -> int:
-        return self.judge._communicators["c"].compared if "c" in self.judge._communicators else 0
+        return self.coordinator._communicators["c"].compared if "c" in self.coordinator._communicators else 0
 
     async def all_leave(self) -> None:
         for rank in self.ranks:
-            rank.member.leave()
+            rank.agent.leave()
         await until(lambda: self.looking.done())
 
 
-def account(**given: Any) -> Account:
+def status(**given: Any) -> RankStatus:
     """What a rank says that waits in a barrier."""
     usual: dict[str, Any] = {"begun": 4, "state": OPEN, "number": 3, "description": "barrier", "site": "a.py:1 in f"}
     usual |= {"root": None, "ahead": 0, "waits": True, "message": None, "handles": "", "failed": "", "leaving": False}
@@ -123,7 +124,7 @@ def account(**given: Any) -> Account:
     usual |= {"ago": 5.0, "seconds": 5.0, "stuck": 5.0, "where": "a.py:2 in g"}
     usual |= given
     usual["operation"] = (usual["description"] or "").partition(" ")[0]
-    return Account(**usual)
+    return RankStatus(**usual)
 
 
 def begin(recorder: Recorder, words: str) -> None:
@@ -152,8 +153,8 @@ async def job(size: int = 3, started: int | None = None, timeout: float = 600.0)
         await it.start(size if started is None else started)
         yield it
         for rank in it.ranks:
-            rank.member.leave()
-        it.judge.dismiss()
+            rank.agent.leave()
+        it.coordinator.dismiss()
         it.server.close()
 
 

@@ -1,4 +1,4 @@
-"""What the judge of a job does where a rank comes to its end, does not answer, is lost, or fails."""
+"""What the coordinator of a job does where a rank comes to its end, does not answer, is lost, or fails."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import time
 import pytest
 
 from mpicoll.supervise import ending
-from mpicoll.supervise.coordinator import Judge
-from mpicoll.supervise.messages import CallsOf, State, Told
+from mpicoll.supervise.coordinator import Coordinator
+from mpicoll.supervise.messages import CallsOf, State, StatusUpdate
 from mpicoll.supervise.report import Why
 from mpicoll.supervise.wire import connect, say
 from tests.pure.supervise.invented import Job, begin, ends, give_up_soon, let_time_fly, looks, play, until
@@ -25,7 +25,7 @@ def fast(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_rank_leaves_while_others_go_on(capfd: Output) -> None:
     async def scene(it: Job) -> None:
         it.make()
-        it.ranks[1].member.leave()
+        it.ranks[1].agent.leave()
         for r in (0, 2):
             begin(it.recorders[r], "bcast")
         await until(lambda: bool(ends))
@@ -41,8 +41,8 @@ def test_a_rank_has_not_finished_making_the_communicator(capfd: Output) -> None:
     """It answers that it does not know it. It is sound, and is not killed."""
 
     async def scene(it: Job) -> None:
-        del it.ranks[2].member.watched["c"]
-        it.ranks[1].member.leave()
+        del it.ranks[2].agent.watched["c"]
+        it.ranks[1].agent.leave()
         begin(it.recorders[0], "bcast")
         await until(lambda: bool(ends))
 
@@ -59,12 +59,14 @@ def test_a_rank_fails_of_what_others_have_called(capfd: Output, monkeypatch: pyt
     async def no_look(*_: object) -> None:
         pass
 
-    monkeypatch.setattr(Judge, "_judge", no_look)
+    monkeypatch.setattr(Coordinator, "_check", no_look)
 
     async def scene(it: Job) -> None:
         it.make("allgather", "bcast")
-        await until(lambda: len(it.judge._communicators["c"].ranks) == 3 if it.judge._communicators else False)
-        await it.ranks[0].member.dump("RuntimeError")
+        await until(
+            lambda: len(it.coordinator._communicators["c"].ranks) == 3 if it.coordinator._communicators else False
+        )
+        await it.ranks[0].agent.dump("RuntimeError")
         await until(lambda: bool(ends))
 
     play(scene)
@@ -76,7 +78,7 @@ def test_a_rank_leaves_long_before_others(capfd: Output) -> None:
 
     async def scene(it: Job) -> None:
         it.make()
-        it.ranks[1].member.leave()
+        it.ranks[1].agent.leave()
         await looks(40)
         assert not it.ranks[1].ended()
         await it.all_leave()
@@ -86,12 +88,12 @@ def test_a_rank_leaves_long_before_others(capfd: Output) -> None:
 
 
 def test_a_machine_that_stops_for_a_while() -> None:
-    """Judge and ranks stop at once, for longer than ranks may take to answer. These answer when they go on."""
+    """Coordinator and ranks stop at once, for longer than ranks may take to answer. These answer when they go on."""
 
     async def scene(it: Job) -> None:
         it.make(times=3)
         await until(lambda: it.compared() == 3)
-        asked = asyncio.ensure_future(it.judge._processes.ask([0, 1, 2], CallsOf("c"), 0.3))
+        asked = asyncio.ensure_future(it.coordinator._processes.ask([0, 1, 2], CallsOf("c"), 0.3))
         await asyncio.sleep(0)  # the question is on its way
         time.sleep(1)
         assert await asked == {0: 3, 1: 3, 2: 3}
@@ -105,8 +107,8 @@ def test_a_rank_is_silent(capfd: Output, monkeypatch: pytest.MonkeyPatch) -> Non
     give_up_soon(monkeypatch)
 
     async def scene(it: Job) -> None:
-        _, writer, _ = await connect(it.meeting, 2)
-        say(writer, Told([State("c", 1, "open", 0, None)], False, False))
+        _, writer, _ = await connect(it.rendezvous, 2)
+        say(writer, StatusUpdate([State("c", 1, "open", 0, None)], False, False))
         it.make()
         for recorder in it.recorders:
             begin(recorder, "barrier")
@@ -127,10 +129,10 @@ def test_a_rank_is_silent_while_others_are_at_their_end(capfd: Output, monkeypat
     give_up_soon(monkeypatch)
 
     async def scene(it: Job) -> None:
-        _, writer, _ = await connect(it.meeting, 2)
+        _, writer, _ = await connect(it.rendezvous, 2)
         await looks(20)
         for rank in it.ranks:
-            rank.member.leave()
+            rank.agent.leave()
         await until(lambda: bool(ends))
         writer.close()
 
@@ -145,8 +147,8 @@ def test_a_rank_computes_while_others_are_at_their_end() -> None:
         it.make()
         await until(lambda: it.compared() == 1)
         for rank in it.ranks[:2]:
-            rank.member.leave()
-        await until(lambda: it.judge._processes[2].silent >= 25.0 or bool(ends))
+            rank.agent.leave()
+        await until(lambda: it.coordinator._processes[2].silent >= 25.0 or bool(ends))
         await it.all_leave()
 
     play(scene, timeout=5.0)
@@ -165,7 +167,7 @@ def test_a_process_is_lost(others_wait: bool, capfd: Output) -> None:
             for r in (0, 2):
                 begin(it.recorders[r], "bcast")
             await until(lambda: bool(ends))
-            gone = it.judge._processes[1].gone
+            gone = it.coordinator._processes[1].gone
             assert gone is not None
             assert gone > 5.0  # by then, a launcher has ended the others, and said why
         else:
@@ -183,13 +185,13 @@ def test_a_rank_crashes_and_another_one_is_too_slow_to_answer(capfd: Output) -> 
     """The launcher is about to end it: that it has not answered so soon does not mean that it is stuck."""
 
     async def scene(it: Job) -> None:
-        _, writer, _ = await connect(it.meeting, 2)
-        await until(lambda: 2 in it.judge._processes and bool(it.judge._communicators))
-        await until(lambda: bool(it.judge._communicators["c"].ranks))
-        await it.judge._say_loss(1, "its process was killed")
+        _, writer, _ = await connect(it.rendezvous, 2)
+        await until(lambda: 2 in it.coordinator._processes and bool(it.coordinator._communicators))
+        await until(lambda: bool(it.coordinator._communicators["c"].ranks))
+        await it.coordinator._say_loss(1, "its process was killed")
         writer.close()
         for rank in it.ranks:
-            rank.member.may_leave.set()
+            rank.agent.may_leave.set()
         it.looking.cancel()
 
     play(scene, started=2)
@@ -203,19 +205,19 @@ def test_a_rank_crashes_and_another_one_is_too_slow_to_answer(capfd: Output) -> 
 def test_the_table_is_of_the_communicator_in_which_ranks_are(
     lost: int, capfd: Output, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They have used another one before. Where the judge is lost, each rank speaks for itself."""
-    monkeypatch.setattr(ending, "fate", lambda _: "its process was killed")
+    """They have used another one before. Where the coordinator is lost, each rank speaks for itself."""
+    monkeypatch.setattr(ending, "exit_reason", lambda _: "its process was killed")
 
     async def scene(it: Job) -> None:
         others = [rank.joins("d", it.all) for rank in it.ranks]
         it.make("barrier", times=3)
         for recorder in others:
             begin(recorder, "bcast")
-        await until(lambda: len(it.judge._communicators) == 2)
+        await until(lambda: len(it.coordinator._communicators) == 2)
         if lost:
-            await it.judge._say_loss(lost, "its process was killed")
+            await it.coordinator._say_loss(lost, "its process was killed")
         else:
-            it.ranks[1].member._say_loss()
+            it.ranks[1].agent._say_loss()
         await it.all_leave()
 
     play(scene)
@@ -238,7 +240,7 @@ def test_a_call_ended_midway_on_a_rank_that_leaves(others_wait: bool, capfd: Out
                 it.recorders[r].under_way = False
                 begin(it.recorders[r], "another one")
                 it.recorders[r].close()
-        it.ranks[1].member.leave()
+        it.ranks[1].agent.leave()
         await (until(lambda: bool(ends)) if others_wait else it.all_leave())
 
     play(scene)

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from mpicoll.supervise.messages import Account, Files
+from mpicoll.supervise.messages import Files, RankStatus
 from mpicoll.supervise.record import BROKEN, FREED
 from mpicoll.supervise.report import Missing, Silence, Why, files, text
 from mpicoll.units import named
-from tests.pure.supervise.invented import account
+from tests.pure.supervise.invented import status
 
 
-def lines(*accounts: Account | None, latest: bool = True) -> list[str]:
-    said = {rank: each for rank, each in enumerate(accounts) if each is not None}
-    missing: dict[int, Missing] = {rank: Silence.DOES_NOT_ANSWER for rank, each in enumerate(accounts) if each is None}
-    return text(Why.TIME_IS_UP, [*range(len(accounts))], said, missing, latest).splitlines()
+def lines(*statuses: RankStatus | None, latest: bool = True) -> list[str]:
+    said = {rank: each for rank, each in enumerate(statuses) if each is not None}
+    missing: dict[int, Missing] = {rank: Silence.DOES_NOT_ANSWER for rank, each in enumerate(statuses) if each is None}
+    return text(Why.TIME_IS_UP, [*range(len(statuses))], said, missing, latest).splitlines()
 
 
 def test_ranks_that_do_the_same_share_a_line() -> None:
-    behind = account(begun=3, number=2, description="bcast", waits=False)
-    title, waits, late, silent = lines(account(), behind, account(seconds=4.5), None, account())
+    behind = status(begun=3, number=2, description="bcast", waits=False)
+    title, waits, late, silent = lines(status(), behind, status(seconds=4.5), None, status())
     assert title == f"mpicoll: {Why.TIME_IS_UP.said()} (communicator of ranks 0-4):"
     assert waits == "  ranks 0, 2, 4  call 3: barrier, at a.py:1 in f: waits for 5 s"
     assert late.startswith(
@@ -27,32 +27,32 @@ def test_ranks_that_do_the_same_share_a_line() -> None:
 
 
 def test_words_for_several_ranks() -> None:
-    behind = account(begun=3, number=2, description="bcast", waits=False)
-    assert lines(account(), behind, behind)[2] == (
+    behind = status(begun=3, number=2, description="bcast", waits=False)
+    assert lines(status(), behind, behind)[2] == (
         "  ranks 1-2  have not come: their last call was 2: bcast, at a.py:1 in f. They are at a.py:2 in g"
     )
-    waits = account(waits=False, message="recv: no message came from rank 2 (tag 0)")
-    ended = account(waits=False, leaving=True)
+    waits = status(waits=False, message="recv: no message came from rank 2 (tag 0)")
+    ended = status(waits=False, leaving=True)
     assert lines(waits, ended, ended)[2].startswith("  ranks 1-2  have ended their program: their last call was 3:")
-    assert lines(account(), None, None)[2].startswith("  ranks 1-2  do not answer: they are stopped or stuck")
-    broken, unknown = account(state=BROKEN, waits=False), account(description=None, site=None, waits=False, number=7)
+    assert lines(status(), None, None)[2].startswith("  ranks 1-2  do not answer: they are stopped or stuck")
+    broken, unknown = status(state=BROKEN, waits=False), status(description=None, site=None, waits=False, number=7)
     assert "They cannot use the communicator any more, which is broken. They are at" in lines(broken, broken)[1]
     unknown = unknown.changed(leaving=True)
     assert lines(unknown, unknown)[1].endswith("have not come and have ended their program")
 
 
 def test_no_duration_is_said_of_what_has_just_begun() -> None:
-    assert lines(account(seconds=0.5))[1].endswith("in f: waits")
+    assert lines(status(seconds=0.5))[1].endswith("in f: waits")
 
 
 def test_a_rank_waits_for_a_message() -> None:
-    waits = account(waits=False, message="recv: no message came from rank 2 (tag 0)")
+    waits = status(waits=False, message="recv: no message came from rank 2 (tag 0)")
     assert lines(waits)[1] == "  rank 0  recv: no message came from rank 2 (tag 0), at a.py:2 in g: waits for 5 s"
 
 
 def test_a_call_of_before_is_shown_whatever_the_rank_does_now() -> None:
-    now = account(number=1, begun=9, waits=False, message="recv: no message came from rank 2 (tag 0)")
-    behind = account(number=1, begun=2, waits=False, description="bcast")
+    now = status(number=1, begun=9, waits=False, message="recv: no message came from rank 2 (tag 0)")
+    behind = status(number=1, begun=2, waits=False, description="bcast")
     assert [line.split(",")[0] for line in lines(now, behind, latest=False)[1:]] == [
         "  rank 0  call 1: barrier",
         "  rank 1  call 1: bcast",
@@ -60,24 +60,24 @@ def test_a_call_of_before_is_shown_whatever_the_rank_does_now() -> None:
 
 
 def test_a_rank_that_makes_no_more_calls() -> None:
-    unknown = account(description=None, site=None, waits=False, number=7)
+    unknown = status(description=None, site=None, waits=False, number=7)
     assert lines(unknown.changed(leaving=True))[1].endswith("has not come and has ended its program")
     assert "has not come and has freed the communicator. It is at" in lines(unknown.changed(state=FREED))[1]
-    assert "which is broken. It is at" in lines(account(state=BROKEN, waits=False))[1]
+    assert "which is broken. It is at" in lines(status(state=BROKEN, waits=False))[1]
 
 
 def test_a_rank_that_has_ended_is_not_where_its_last_call_was() -> None:
     """While another one waits for a message from it."""
-    waits = account(waits=False, message="recv: no message came from rank 1 (tag 0)")
-    ended = account(waits=False, leaving=True)
+    waits = status(waits=False, message="recv: no message came from rank 1 (tag 0)")
+    ended = status(waits=False, leaving=True)
     assert lines(waits, ended)[2] == "  rank 1  has ended its program: its last call was 3: barrier, at a.py:1 in f"
-    assert lines(ended, account(), latest=False)[1] == "  rank 0  call 3: barrier, at a.py:1 in f"
+    assert lines(ended, status(), latest=False)[1] == "  rank 0  call 3: barrier, at a.py:1 in f"
 
 
 def test_many_ranks_are_one_line() -> None:
     ranks = [*range(10_000)]
     said = text(
-        Why.DIFFERENT, ranks, {rank: account(description="bcast" if rank == 77 else "barrier") for rank in ranks}, {}
+        Why.DIFFERENT, ranks, {rank: status(description="bcast" if rank == 77 else "barrier") for rank in ranks}, {}
     )
     assert [line.split("  ")[1] for line in said.splitlines()[1:]] == ["ranks 0-76, 78-9999", "rank 77"]
 
@@ -102,12 +102,12 @@ def test_files() -> None:
 
 
 def test_what_is_likeliest_is_said_where_the_shape_supports_it() -> None:
-    waits = account(description="allreduce sum of 4 float32")
-    ended = account(begun=3, description=None, waits=False, leaving=True)
+    waits = status(description="allreduce sum of 4 float32")
+    ended = status(begun=3, description=None, waits=False, leaving=True)
     hint = text(Why.HAS_LEFT, [0, 1], {0: waits, 1: ended}, {}).splitlines()[3]
     assert hint.startswith("  Often rank 1 had fewer batches than the others: give all ranks equally many")
-    for accounts in ({0: account(), 1: ended}, {0: waits, 1: ended.changed(begun=0)}):
-        assert "batches" not in text(Why.HAS_LEFT, [0, 1], accounts, {})
+    for statuses in ({0: status(), 1: ended}, {0: waits, 1: ended.changed(begun=0)}):
+        assert "batches" not in text(Why.HAS_LEFT, [0, 1], statuses, {})
     late = {0: waits, 1: ended.changed(state=BROKEN)}  # it had a TimeoutError, as the others soon have
     assert "batches" not in text(Why.HAS_LEFT, [0, 1], late, {})
     assert "batches" not in text(Why.TIME_IS_UP, [0, 1], {0: waits, 1: ended}, {})

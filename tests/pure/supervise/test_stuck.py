@@ -7,33 +7,33 @@ from typing import Any
 import pytest
 
 from mpicoll.supervise.deadlock import Wait, stuck
-from mpicoll.supervise.messages import Account
-from tests.pure.supervise.invented import account
+from mpicoll.supervise.messages import RankStatus
+from tests.pure.supervise.invented import status
 
 
-def receives(*sources: int, **given: Any) -> Account:
+def receives(*sources: int, **given: Any) -> RankStatus:
     return waiting(sources=[*sources], **{"source_tag": 0} | given)
 
 
-def sends(*targets: int, **given: Any) -> Account:
+def sends(*targets: int, **given: Any) -> RankStatus:
     return waiting(targets=[*targets], **{"target_tag": 0} | given)
 
 
-def waiting(**given: Any) -> Account:
+def waiting(**given: Any) -> RankStatus:
     """A rank that waits for a message, and is in no call."""
-    return account(**{"begun": 3, "number": 2, "waits": False, "message": "recv"} | given)
+    return status(**{"begun": 3, "number": 2, "waits": False, "message": "recv"} | given)
 
 
-def sendrecv(other: int, sendtag: int, recvtag: int) -> Account:
+def sendrecv(other: int, sendtag: int, recvtag: int) -> RankStatus:
     return waiting(sources=[other], source_tag=recvtag, targets=[other], target_tag=sendtag)
 
 
-def collective(number: int, **given: Any) -> Account:
-    return account(number=number, begun=number + 1, **given)
+def collective(number: int, **given: Any) -> RankStatus:
+    return status(number=number, begun=number + 1, **given)
 
 
 @pytest.mark.parametrize(
-    ("accounts", "left", "expected"),
+    ("statuses", "left", "expected"),
     [
         ([receives(1), receives(0)], (), {0, 1}),
         ([sends(1), sends(0)], (), {0, 1}),
@@ -90,9 +90,9 @@ def collective(number: int, **given: Any) -> Account:
         ([sends(1)], (1,), {0}),
     ],
 )
-def test_who_waits_for_ever(accounts: list[Account], left: tuple[int, ...], expected: Any) -> None:
-    waits = {rank: Wait("c", range(3), each) for rank, each in enumerate(accounts)}
-    assert stuck(waits, {"c": {rank: each.begun for rank, each in enumerate(accounts)}}, {*left}) == {*expected}
+def test_who_waits_for_ever(statuses: list[RankStatus], left: tuple[int, ...], expected: Any) -> None:
+    waits = {rank: Wait("c", range(3), each) for rank, each in enumerate(statuses)}
+    assert stuck(waits, {"c": {rank: each.begun for rank, each in enumerate(statuses)}}, {*left}) == {*expected}
 
 
 @pytest.mark.parametrize(

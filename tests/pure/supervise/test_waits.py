@@ -1,4 +1,4 @@
-"""What the judge of a job finds in its ranks' waits for messages: which of them never end, and which may."""
+"""What the coordinator of a job finds in its ranks' waits for messages: which of them never end, and which may."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def fast(monkeypatch: pytest.MonkeyPatch) -> None:
 def waits_for_message(it: Job, *others: int) -> None:
     """Rank 0 waits for a message of one of these ranks."""
     pending = Pending.message("recv", "came from rank 1 (tag 0)", 1, "int64", Ends(others, 0))
-    it.ranks[0].member.watched["c"].waits.append((pending, monotonic()))
+    it.ranks[0].agent.watched["c"].waits.append((pending, monotonic()))
 
 
 @pytest.mark.slow
@@ -38,7 +38,7 @@ def test_a_message_of_ranks_that_have_left(
         for rank in {*others} - {0}:
             await looks(20)
             assert not ends
-            it.ranks[rank].member.leave()
+            it.ranks[rank].agent.leave()
         await until(lambda: bool(ends))
 
     play(scene)
@@ -48,15 +48,15 @@ def test_a_message_of_ranks_that_have_left(
 
 
 def waited(it: Job) -> float:
-    """Seconds for which a rank has waited, by the judge's looks."""
-    return it.judge._communicators["c"].waited if "c" in it.judge._communicators else 0.0
+    """Seconds for which a rank has waited, by the coordinator's looks."""
+    return it.coordinator._communicators["c"].waited if "c" in it.coordinator._communicators else 0.0
 
 
 async def on_two_hosts(it: Job, seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rank 0 is on another host. A message may need so many seconds from one to the other."""
     monkeypatch.setattr(deadlock, "_SECONDS_ON_A_NETWORK", seconds)
-    await until(lambda: len(it.judge._processes) == 3)
-    first = it.judge._processes[0]
+    await until(lambda: len(it.coordinator._processes) == 3)
+    first = it.coordinator._processes[0]
     first.process = first.process.changed(host="another")
 
 
@@ -71,7 +71,7 @@ def test_the_last_message_of_a_rank_may_come_long_after_it_has_left(
         await on_two_hosts(it, 200.0, monkeypatch)
         waits_for_message(it, 1)
         await until(lambda: waited(it) > 220.0)
-        it.ranks[1].member.leave()
+        it.ranks[1].agent.leave()
         begun = waited(it)
         await until(lambda: bool(ends))
         assert waited(it) - begun >= 200.0
@@ -87,7 +87,7 @@ def test_a_wait_that_begins_late_is_found_as_soon_as_another_one(monkeypatch: py
 
     async def scene(it: Job) -> None:
         it.make()
-        await until(lambda: len(it.judge._processes) == 3)
+        await until(lambda: len(it.coordinator._processes) == 3)
         waits_for_message(it, 1)
         await until(lambda: waited(it) > 170.0)
         begin(it.recorders[1], "barrier")
@@ -146,12 +146,12 @@ def test_a_wait_that_has_ended_meanwhile_ends_no_job() -> None:
     async def scene(it: Job) -> None:
         it.make()
         await until(lambda: it.compared() == 1)
-        await it.judge._end(it.judge._communicators["c"], None, Why.STUCK, [0])
+        await it.coordinator._end(it.coordinator._communicators["c"], None, Why.STUCK, [0])
         assert not ends
         begin(it.recorders[1], "bcast")
         begin(it.recorders[0], "barrier")
         begin(it.recorders[2], "barrier")
-        await until(lambda: bool(ends))  # and the judge goes on
+        await until(lambda: bool(ends))  # and the coordinator goes on
 
     play(scene)
 
@@ -170,10 +170,10 @@ def test_a_message_that_may_still_come(why: str, capfd: Output, monkeypatch: pyt
 
     async def scene(it: Job) -> None:
         it.make()
-        it.ranks[1].member.leave(serves=why == "it serves")
+        it.ranks[1].agent.leave(serves=why == "it serves")
         waits_for_message(it, *((1, 2) if why == "another rank may send" else (1,)))
         await until(warned)
-        it.ranks[0].member.watched["c"].waits.clear()
+        it.ranks[0].agent.watched["c"].waits.clear()
         await it.all_leave()
 
     play(scene)

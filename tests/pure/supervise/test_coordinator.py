@@ -1,4 +1,4 @@
-"""What the judge of a job finds in the calls of its ranks, and what it leaves alone."""
+"""What the coordinator of a job finds in the calls of its ranks, and what it leaves alone."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from mpicoll.supervise import ending, ranks
-from mpicoll.supervise.agent import Member
-from mpicoll.supervise.messages import AccountOf, Compare, Leave
+from mpicoll.supervise.agent import Agent
+from mpicoll.supervise.messages import Compare, Leave, StatusOf
 from mpicoll.supervise.ranks import SECONDS_TO_ANSWER
 from mpicoll.supervise.record import FREED, LENGTH
 from mpicoll.supervise.report import Why
@@ -56,18 +56,18 @@ def test_nobody_goes_before_the_end_is_said(capfd: Output, monkeypatch: pytest.M
     """A rank whose call has failed asks for a comparison, and others take long to say what they called."""
     told: list[Any] = []
     gone_at_end: list[list[Any]] = []
-    obey, ask = Member._obey, ranks.Processes.ask
+    obey, ask = Agent._obey, ranks.Processes.ask
 
-    def note(self: Member, message: object) -> None:
+    def note(self: Agent, message: object) -> None:
         told.append(message)
         obey(self, message)
 
     async def slowly(self: Any, ranks: Any, question: Any, seconds: float = SECONDS_TO_ANSWER) -> Any:
-        if isinstance(question, AccountOf):
+        if isinstance(question, StatusOf):
             await looks(20)
         return await ask(self, ranks, question, seconds)
 
-    monkeypatch.setattr(Member, "_obey", note)
+    monkeypatch.setattr(Agent, "_obey", note)
     monkeypatch.setattr(ranks.Processes, "ask", slowly)
     monkeypatch.setattr(
         ending, "end", lambda _: gone_at_end.append([m for m in told if isinstance(m, (Compare, Leave))])
@@ -77,8 +77,8 @@ def test_nobody_goes_before_the_end_is_said(capfd: Output, monkeypatch: pytest.M
         it.make(times=3)
         await until(lambda: it.compared() == 3)
         it.make("barrier", "bcast")
-        member = it.ranks[1].member
-        asking = asyncio.ensure_future(member.compare(member.watched["c"]))
+        agent = it.ranks[1].agent
+        asking = asyncio.ensure_future(agent.compare(agent.watched["c"]))
         await until(lambda: bool(gone_at_end))
         asking.cancel()  # the job has ended
 
@@ -149,7 +149,7 @@ def test_a_rank_comes_late(capfd: Output) -> None:
         it.make()
         for recorder in it.recorders:
             begin(recorder, "bcast")
-        it.ranks[0].member.leave()
+        it.ranks[0].agent.leave()
         await looks(20)
         assert not ends
         it.recorders[0].under_way = False
@@ -174,8 +174,8 @@ def test_what_is_over_is_forgotten(how: str) -> None:
                 if how == "freed":
                     recorder.state = FREED
                 recorder.close()
-        await until(lambda: all(len(rank.member.watched) == 1 for rank in it.ranks))
-        assert [*it.judge._communicators] == ["c"]
+        await until(lambda: all(len(rank.agent.watched) == 1 for rank in it.ranks))
+        assert [*it.coordinator._communicators] == ["c"]
 
     play(scene)
     assert not ends
@@ -210,7 +210,7 @@ def test_communicators_closed_with_mpi_are_compared() -> None:
     assert len(ends) == 1
 
 
-def test_what_ranks_agree_on_is_not_judged_before() -> None:
+def test_what_ranks_agree_on_is_not_compared_before() -> None:
     """With check="full" they find a difference themselves, and the program may catch their error."""
 
     async def scene(it: Job) -> None:

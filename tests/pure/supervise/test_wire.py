@@ -9,7 +9,17 @@ from typing import Any, get_args, get_origin, get_type_hints
 import pytest
 
 from mpicoll.supervise import messages
-from mpicoll.supervise.messages import MESSAGES, Account, AccountOf, Answer, CallsOf, HashOf, Message, State, Told
+from mpicoll.supervise.messages import (
+    MESSAGES,
+    Answer,
+    CallsOf,
+    HashOf,
+    Message,
+    RankStatus,
+    State,
+    StatusOf,
+    StatusUpdate,
+)
 from mpicoll.supervise.ranks import Processes
 from mpicoll.supervise.wire import line_of, message_in, read
 
@@ -73,20 +83,20 @@ def test_every_question_and_its_answer() -> None:
         b"7\n",
         b"[]\n",
         b"{}\n",
-        b'["Told"]\n',
-        b'["Told", [], true',
-        b'["Told", [], 1]\n',
-        b'["Told", [["State", "c", 1, "open", 0]], true]\n',
-        b'["Told", [["State", "c", true, "open", 0, null]], true]\n',
-        b'["Told", [["State", "c", 1.0, "open", 0, null]], true]\n',
-        b'["Told", [["State", "c", 1, "open", 0, ["x"]]], true]\n',
-        b'["Told", [["Beat"]], true]\n',
-        b'["Beat", 1]\n',
+        b'["StatusUpdate"]\n',
+        b'["StatusUpdate", [], true',
+        b'["StatusUpdate", [], 1]\n',
+        b'["StatusUpdate", [["State", "c", 1, "open", 0]], true]\n',
+        b'["StatusUpdate", [["State", "c", true, "open", 0, null]], true]\n',
+        b'["StatusUpdate", [["State", "c", 1.0, "open", 0, null]], true]\n',
+        b'["StatusUpdate", [["State", "c", 1, "open", 0, ["x"]]], true]\n',
+        b'["StatusUpdate", [["Heartbeat"]], true]\n',
+        b'["Heartbeat", 1]\n',
         b'["State", "c", 1, "open", 0, null]\n',
         b'["Ask", 1, ["Clock", 2]]\n',
-        b'["Ask", 1, ["Beat"]]\n',
+        b'["Ask", 1, ["Heartbeat"]]\n',
         b'["Fail", "c", true, [[1]], "", []]\n',
-        b'[["Beat"]]\n',
+        b'[["Heartbeat"]]\n',
         b"[null]\n",
     ],
 )
@@ -96,7 +106,7 @@ def test_what_is_no_message(line: bytes) -> None:
 
 
 def test_a_state_without_ranks() -> None:
-    told = Told([State("c", 1, "open", 0, None), State("d", 1, "open", 0, [0, 2])], False, False)
+    told = StatusUpdate([State("c", 1, "open", 0, None), State("d", 1, "open", 0, [0, 2])], False, False)
     assert message_in(line_of(told)) == told
 
 
@@ -117,4 +127,4 @@ def test_an_answer_must_fit_the_question(given: Any, taken: Any) -> None:
 def test_the_types_of_answers() -> None:
     assert CallsOf.answer() == int | None
     assert HashOf.answer() == str | None
-    assert AccountOf.answer() == Account | None
+    assert StatusOf.answer() == RankStatus | None

@@ -1,4 +1,4 @@
-"""A process and its connection to the judge: lost, made again, or never made, and strangers at the same port."""
+"""A process and its connection to the coordinator: lost, made again, or never made, and strangers at the same port."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from time import monotonic
 import pytest
 
 from mpicoll.supervise import ending
-from mpicoll.supervise.messages import Beat
+from mpicoll.supervise.messages import Heartbeat
 from mpicoll.supervise.record import BROKEN, FREED, OPEN, Ends, Pending, Record, Recorder
 from mpicoll.supervise.report import Why
-from mpicoll.supervise.watched import BEAT, SECONDS_TO_HEAR, Watched
-from mpicoll.supervise.wire import Meeting, connect, heard, listen, say
+from mpicoll.supervise.watched import HEARTBEAT, SECONDS_TO_HEAR, Watched
+from mpicoll.supervise.wire import Rendezvous, connect, heard, listen, say
 from tests.pure.supervise.invented import Job, Rank, begin, ends, give_up_soon, let_time_fly, looks, play, until
 
 Output = pytest.CaptureFixture[str]
@@ -36,7 +36,7 @@ def test_a_connection_is_lost_and_made_again(capfd: Output, monkeypatch: pytest.
         it.make()
         await until(lambda: it.compared() == 1)
         for _ in range(3):
-            it.judge._processes[1].writer.transport.abort()
+            it.coordinator._processes[1].writer.transport.abort()
             await looks(3)
             for recorder in it.recorders:
                 begin(recorder, "bcast")
@@ -59,7 +59,7 @@ def test_a_connection_is_lost_and_made_again(capfd: Output, monkeypatch: pytest.
         b"[" * 100_000 + b"\n",
         b'["Nonce", "x"]\n["Hello", "guess", 0, ["Process", 1, "host", 1]]\n',
         b'["Nonce", "x"]\n["Hello", "\xc3\xa9", 0, ["Process", 1, "host", 1]]\n',
-        b'["Nonce", "\\ud800"]\n["Told", [], true]\n',
+        b'["Nonce", "\\ud800"]\n["StatusUpdate", [], true]\n',
         b"GET / HTTP/1.1\r\n\r\n",
         b"[1, 2]\n",
         b'["Nonce", {"x": 1}]\n',
@@ -81,11 +81,11 @@ def test_strangers(said: bytes, capfd: Output) -> None:
     """Whoever speaks to the port without the job's token changes nothing, even by staying."""
 
     async def scene(it: Job) -> None:
-        _, writer = await asyncio.open_connection("127.0.0.1", it.meeting.port)
+        _, writer = await asyncio.open_connection("127.0.0.1", it.rendezvous.port)
         writer.write(said)
         it.make(times=4)
         await until(lambda: it.compared() == 4)
-        assert 0 not in it.judge._processes or it.judge._processes[0].writer is not writer
+        assert 0 not in it.coordinator._processes or it.coordinator._processes[0].writer is not writer
         await it.all_leave()
         writer.close()
 
@@ -99,7 +99,7 @@ def test_waits_that_follow_each_other_are_not_one(capfd: Output) -> None:
     """A rank that waits for one message after another is not late, though they look alike."""
 
     async def scene(it: Job) -> None:
-        waits = it.ranks[0].member.watched["c"].waits
+        waits = it.ranks[0].agent.watched["c"].waits
         for _ in range(400):
             waits.append((Pending.message("recv", "came from rank 1", 1, "int64", Ends([1])), monotonic()))
             await asyncio.sleep(0.004)
@@ -109,7 +109,7 @@ def test_waits_that_follow_each_other_are_not_one(capfd: Output) -> None:
     assert not ends
 
 
-def test_the_judge_is_gone() -> None:
+def test_the_coordinator_is_gone() -> None:
     """A rank that waits in a call ends the job; one that comes to its end just ends."""
 
     async def scene(it: Job) -> None:
@@ -118,40 +118,41 @@ def test_the_judge_is_gone() -> None:
         begin(it.recorders[1], "bcast")
         it.looking.cancel()
         it.server.close()
-        for process in it.judge._processes.values():
+        for process in it.coordinator._processes.values():
             process.writer.transport.abort()
-        it.ranks[2].member.leave()
+        it.ranks[2].agent.leave()
         await until(it.ranks[2].ended)
         assert not ends
         await until(lambda: bool(ends))
-        it.ranks[1].member.may_leave.set()
+        it.ranks[1].agent.may_leave.set()
 
     play(scene)
 
 
-def test_the_judge_is_gone_while_ranks_wait() -> None:
-    """A launcher that ends them comes first: else a rank whose fellow has killed the judge would blame it once more."""
+def test_the_coordinator_is_gone_while_ranks_wait() -> None:
+    """A launcher that ends them comes first: else a rank whose fellow has killed the coordinator would blame it once
+    more."""
 
     async def scene(it: Job) -> None:
         begin(it.recorders[1], "bcast")
-        waits = it.ranks[1].member.watched["c"]
+        waits = it.ranks[1].agent.watched["c"]
         await until(lambda: waits.seconds >= 2 * SECONDS_TO_HEAR)
         it.looking.cancel()
         it.server.close()
-        for process in it.judge._processes.values():
+        for process in it.coordinator._processes.values():
             process.writer.transport.abort()
         await until(lambda: bool(ends))
-        assert it.ranks[1].member._since_lost >= 2.0
-        it.ranks[1].member.may_leave.set()
+        assert it.ranks[1].agent._since_lost >= 2.0
+        it.ranks[1].agent.may_leave.set()
 
     play(scene)
 
 
 @pytest.mark.parametrize("a_rank_did_it", [False, True])
-def test_the_judge_was_killed(a_rank_did_it: bool, capfd: Output, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The next rank says so, unless another rank has ended the judge, and has said why."""
+def test_the_coordinator_was_killed(a_rank_did_it: bool, capfd: Output, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next rank says so, unless another rank has ended the coordinator, and has said why."""
     monkeypatch.setenv("PMIX_NAMESPACE", f"test-{os.getpid()}-{a_rank_did_it}")
-    says = "from mpicoll.launch.failure import is_first\nprint(is_first('judge'), flush=True)\ninput()"
+    says = "from mpicoll.launch.failure import is_first\nprint(is_first('coordinator'), flush=True)\ninput()"
     with ExitStack() as until_seen:
         if a_rank_did_it:
             speaker = until_seen.enter_context(subprocess.Popen([sys.executable, "-c", says], stdin=PIPE, stdout=PIPE))
@@ -165,9 +166,9 @@ def test_the_judge_was_killed(a_rank_did_it: bool, capfd: Output, monkeypatch: p
         async def scene(it: Job) -> None:
             it.make()
             await until(lambda: it.compared() == 1)
-            member = it.ranks[1].member
-            member._judge = ending.this_process().changed(pid=victim.pid)
-            member._say_loss()
+            agent = it.ranks[1].agent
+            agent._coordinator = ending.this_process().changed(pid=victim.pid)
+            agent._say_loss()
             await it.all_leave()
 
         play(scene)
@@ -175,16 +176,16 @@ def test_the_judge_was_killed(a_rank_did_it: bool, capfd: Output, monkeypatch: p
     assert said == "" if a_rank_did_it else said.startswith(f"mpicoll: {Why.IS_LOST.said()} (communicator of"), said
 
 
-def test_a_rank_that_has_long_not_heard_of_the_judge_comes_to_its_end() -> None:
-    """It asks seldom while it computes. That is no silence of the judge."""
+def test_a_rank_that_has_long_not_heard_of_the_coordinator_comes_to_its_end() -> None:
+    """It asks seldom while it computes. That is no silence of the coordinator."""
 
     async def scene(it: Job) -> None:
         it.make()
         await until(lambda: it.compared() == 1)
-        member = it.ranks[2].member
-        member._silent = BEAT
-        member.leave()
-        member._check_judge()
+        agent = it.ranks[2].agent
+        agent._silent = HEARTBEAT
+        agent.leave()
+        agent._check_coordinator()
         await it.all_leave()
 
     play(scene, timeout=5.0)
@@ -216,33 +217,33 @@ def test_a_communicator_ends_during_a_look(makes_one: bool, told: tuple[int, str
 def test_nobody_listens(unused_port: int) -> None:
     async def scene() -> None:
         async with asyncio.TaskGroup() as tasks:
-            rank = Rank(1, Meeting(("127.0.0.1",), unused_port, "word"), tasks)
+            rank = Rank(1, Rendezvous(("127.0.0.1",), unused_port, "word"), tasks)
             await until(rank.ended)
-            assert str(unused_port) in rank.member.reached.result(0)
+            assert str(unused_port) in rank.agent.reached.result(0)
 
     asyncio.run(scene())
 
 
 @pytest.fixture
 def unused_port() -> int:
-    sock, meeting = listen(True)
+    sock, rendezvous = listen(True)
     sock.close()
-    return meeting.port
+    return rendezvous.port
 
 
 def test_another_program_listens() -> None:
     async def scene() -> None:
         async def echoes(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            say(writer, await heard(reader) or Beat())
+            say(writer, await heard(reader) or Heartbeat())
             await heard(reader)
             writer.close()
 
-        sock, meeting = listen(True)
+        sock, rendezvous = listen(True)
         server = await asyncio.start_server(echoes, sock=sock)
         async with asyncio.TaskGroup() as tasks:
-            rank = Rank(1, meeting, tasks)
+            rank = Rank(1, rendezvous, tasks)
             await until(rank.ended)
-            assert "another program listens there" in rank.member.reached.result(0)
+            assert "another program listens there" in rank.agent.reached.result(0)
         server.close()
 
     asyncio.run(scene())
@@ -263,9 +264,9 @@ def test_a_stranger_who_listens_learns_nothing() -> None:
 
     async def scene() -> None:
         server = await asyncio.start_server(stranger, "127.0.0.1", 0)
-        meeting = Meeting(("127.0.0.1",), server.sockets[0].getsockname()[1], "the token of the job")
+        rendezvous = Rendezvous(("127.0.0.1",), server.sockets[0].getsockname()[1], "the token of the job")
         with pytest.raises(OSError, match="another program listens there"):
-            await connect(meeting, 1)
+            await connect(rendezvous, 1)
         await done.wait()
         server.close()
 
@@ -278,6 +279,6 @@ def test_a_stranger_who_listens_learns_nothing() -> None:
 def test_a_message_of_another_rank_in_the_job(ranks: list[int], also: str) -> None:
     """A communicator of some ranks has numbers of its own, and tables have those of the job."""
     pending = Pending.message("recv", "came from rank 1 (tag 0)", 1, "int64", Ends([1]))
-    account = Watched("c", ranks, Recorder(), [(pending, 0.0)], 600.0, False).account(None)
-    assert account.message == f"recv: no message came from rank 1 (tag 0){also}"
-    assert account.sources == [ranks[1]]
+    status = Watched("c", ranks, Recorder(), [(pending, 0.0)], 600.0, False).status(None)
+    assert status.message == f"recv: no message came from rank 1 (tag 0){also}"
+    assert status.sources == [ranks[1]]

@@ -18,38 +18,14 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
-from mpicoll.errors import MismatchError, MpicollError, TimeoutError
+from mpicoll import errors
 from mpicoll.launch.alone import is_elastic
 from mpicoll.launch.failure import is_first, was_done
 from mpicoll.supervise import ending, report
+from mpicoll.supervise import messages as msg
 from mpicoll.supervise.coordinator import Coordinator
 from mpicoll.supervise.demand import when_asked
 from mpicoll.supervise.dump import DumpWriter
-from mpicoll.supervise.messages import (
-    Answer,
-    Ask,
-    CallsOf,
-    Clock,
-    Compare,
-    Dump,
-    End,
-    EventList,
-    EventsFrom,
-    Fail,
-    Failed,
-    Files,
-    Forget,
-    HashOf,
-    Heartbeat,
-    Leave,
-    Lost,
-    Process,
-    Question,
-    State,
-    StatusOf,
-    StatusUpdate,
-    WriteFiles,
-)
 from mpicoll.supervise.sites import DaemonThread
 from mpicoll.supervise.trace import Events
 from mpicoll.supervise.watched import (
@@ -75,21 +51,21 @@ _SECONDS_FOR_LAUNCHER = 2.0
 _END = "coordinator"
 """What one rank of a node does: it says that the coordinator does not answer, and ends it."""
 
-Write = Callable[[str, dict[str, int]], Files]
+Write = Callable[[str, dict[str, int]], msg.Files]
 
 
 class Agent:
     """This process, rank ``rank`` of the job's world. ``write`` writes its last calls to files and says where, and
     ``events`` tells all of them for a trace."""
 
-    def __init__(self, rank: int, rendezvous: Rendezvous, write: Write, events: Callable[[int], EventList]) -> None:
+    def __init__(self, rank: int, rendezvous: Rendezvous, write: Write, events: Callable[[int], msg.EventList]) -> None:
         self.rank, self._rendezvous, self._write, self._events = rank, rendezvous, write, events
         self.watched: dict[str, Watched] = {}
         self.reached: Future[str] = Future()
         """Empty when the coordinator has answered, or why it cannot be reached."""
         self.writer: asyncio.StreamWriter | None = None
         """The connection to the coordinator, if there is one."""
-        self._coordinator: Process | None = None
+        self._coordinator: msg.Process | None = None
         """The coordinator's process, after it has said which."""
         self._silent = self._since_told = self._since_heartbeat = 0.0
         """Seconds since the coordinator was heard, since it was told of all changes, and since it was asked for an
@@ -97,7 +73,7 @@ class Agent:
         self._since_lost = 0.0
         """Seconds since the coordinator was lost."""
         self._leaving = self._serves = self._lost = False
-        self._requests: dict[Compare | Dump, asyncio.Event] = {}
+        self._requests: dict[msg.Compare | msg.Dump, asyncio.Event] = {}
         """What the coordinator was asked to do. An event is set when it has done so."""
         self.may_leave = asyncio.Event()
         """Set when nobody needs this process any more."""
@@ -159,20 +135,20 @@ class Agent:
             return
         if everything:
             self._since_told = 0.0
-        states: list[State] = []
+        states: list[msg.State] = []
         waits = self._leaving
         for each in self._all():
             state, told = each.state(), each.reported
             waits = waits or state[2] >= LONG
             if state != told and (everything or told is None or state[2] != told[2]):
                 first = told is None and each.ranks[0] == self.rank
-                states.append(State(each.name, *state, each.ranks if first else None))
+                states.append(msg.State(each.name, *state, each.ranks if first else None))
                 each.reported = state
         if states or (self._leaving and everything):
-            say(self.writer, StatusUpdate(states, self._leaving, self._serves))
+            say(self.writer, msg.StatusUpdate(states, self._leaving, self._serves))
         if self._since_heartbeat >= (HEARTBEAT_WHILE_WAITING if waits else HEARTBEAT):
             self._since_heartbeat = 0.0
-            say(self.writer, Heartbeat())
+            say(self.writer, msg.Heartbeat())
 
     def _check_coordinator(self) -> None:
         """End the job if the coordinator should end it and does not: it is stopped, or has ended."""
@@ -195,7 +171,7 @@ class Agent:
         """These ranks of the communicator are lost: it is cut, and need not be watched over any more."""
         self.watched.pop(watched.name, None)
         if self.writer is not None:
-            say(self.writer, Lost([watched.ranks[rank] for rank in ranks]))
+            say(self.writer, msg.Lost([watched.ranks[rank] for rank in ranks]))
 
     def _say_loss(self) -> None:
         """Say what this rank does when the coordinator has ended too early. The launcher is about to end this rank,
@@ -220,43 +196,42 @@ class Agent:
             report.show(f"mpicoll: rank {self.rank} {does}. {first}. The job ends")
         ending.end([self._coordinator] if self._coordinator is not None and not self._lost else [])
 
-    # -- what the coordinator and the program ask
-    # ---------------------------------------------------------------------------
+    # -- what the coordinator and the program ask ----------------------------------------------------------------------
 
     def _obey(self, message: object) -> None:
         match message:
-            case Ask(number, question):
+            case msg.Ask(number, question):
                 assert self.writer is not None
-                say(self.writer, Answer(number, self._answer(question)))
-            case Compare() | Dump():
+                say(self.writer, msg.Answer(number, self._answer(question)))
+            case msg.Compare() | msg.Dump():
                 if (done := self._requests.pop(message, None)) is not None:
                     done.set()
-            case Forget(name):
+            case msg.Forget(name):
                 self.watched.pop(name, None)
-            case Fail():
+            case msg.Fail():
                 ending.kill(message.silent)
                 if (failed := self.watched.pop(message.name, None)) is not None and failed.cut is not None:
                     failed.cut.fail(_failure(message))
-            case End(silent):
+            case msg.End(silent):
                 ending.prepare_to_end(silent)
-            case Leave():
+            case msg.Leave():
                 self.may_leave.set()
 
-    def _answer(self, question: Question[Any]) -> Any:
+    def _answer(self, question: msg.Question[Any]) -> Any:
         match question:
-            case WriteFiles(why, since):
+            case msg.WriteFiles(why, since):
                 return self._write(why, since)
-            case Clock():
+            case msg.Clock():
                 return monotonic()
-            case EventsFrom(first):
+            case msg.EventsFrom(first):
                 return self._events(first)
-            case CallsOf(name):
+            case msg.CallsOf(name):
                 each = self.watched.get(name)
                 return each and each.state()[0]
-            case HashOf(name, calls):
+            case msg.HashOf(name, calls):
                 each = self.watched.get(name)
                 return each and each.recorder.hash(calls)
-            case StatusOf(name, number):
+            case msg.StatusOf(name, number):
                 each = self.watched.get(name)
                 return each and each.status(number, self._leaving)
 
@@ -272,12 +247,12 @@ class Agent:
     def give_up(self) -> None:
         """Tell the coordinator, and who waits in this process, that this process cannot watch any more."""
         if self.writer is not None:
-            say(self.writer, Failed())
+            say(self.writer, msg.Failed())
         self._reach("its port, because this rank's watcher has failed")
 
     async def dump(self, why: str) -> None:
         """Let all processes write their files. If the coordinator cannot be asked, this one writes its own."""
-        if self.writer is not None and await happens(self._request(self.writer, Dump(why)), _SECONDS_TO_DUMP):
+        if self.writer is not None and await happens(self._request(self.writer, msg.Dump(why)), _SECONDS_TO_DUMP):
             return
         report.show(report.files({self.rank: self._write(why, {})}))
 
@@ -285,22 +260,22 @@ class Agent:
         """Let the coordinator compare the calls of a communicator now. If they differ, it ends the job."""
         if self.writer is not None:
             self.tell(everything=True)
-            await self._request(self.writer, Compare(watched.name)).wait()
+            await self._request(self.writer, msg.Compare(watched.name)).wait()
 
-    def _request(self, writer: asyncio.StreamWriter, request: Compare | Dump) -> asyncio.Event:
+    def _request(self, writer: asyncio.StreamWriter, request: msg.Compare | msg.Dump) -> asyncio.Event:
         """Ask the coordinator for this. The event is set when it has done so."""
         done = self._requests.setdefault(request, asyncio.Event())
         say(writer, request)
         return done
 
 
-def _failure(told: Fail) -> MpicollError:
+def _failure(told: msg.Fail) -> errors.MpicollError:
     """The error for what the coordinator says of a communicator."""
-    return MismatchError(told.operation, dict(told.calls)) if told.differ else TimeoutError(told.text)
+    return errors.MismatchError(told.operation, dict(told.calls)) if told.differ else errors.TimeoutError(told.text)
 
 
 class AgentThread:
-    """A thread with a agent of a job and, where this process is the job's first, with its coordinator.
+    """A thread with an agent of a job and, where this process is the job's first, with its coordinator.
 
     ``timeout``, ``folder`` and ``trace`` are those of the rules. ``all_watched`` tells the process's communicators."""
 

@@ -11,28 +11,9 @@ from typing import TypeVar
 from mpicoll.launch import last_calls
 from mpicoll.launch.alone import is_elastic
 from mpicoll.supervise import ending, report
+from mpicoll.supervise import messages as msg
 from mpicoll.supervise.deadlock import Deadlocks
 from mpicoll.supervise.dump import kept_by_all
-from mpicoll.supervise.messages import (
-    Answer,
-    CallsOf,
-    Compare,
-    Dump,
-    End,
-    Fail,
-    Failed,
-    Forget,
-    HashOf,
-    Heartbeat,
-    Hello,
-    Leave,
-    Lost,
-    Question,
-    RankStatus,
-    StatusOf,
-    StatusUpdate,
-    WriteFiles,
-)
 from mpicoll.supervise.ranks import SECONDS_TO_ANSWER, CommunicatorState, Processes, RankProcess
 from mpicoll.supervise.record import BROKEN, CLOSED, FREED, OPEN
 from mpicoll.supervise.report import Missing, Silence, Why
@@ -87,7 +68,9 @@ class Coordinator:
         self.writers.discard(writer)
         writer.close()
 
-    async def _serve_process(self, hello: Hello, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _serve_process(
+        self, hello: msg.Hello, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         rank = hello.rank
         here = self._processes[rank] = RankProcess(writer, hello.process)
         if self._trace is not None:
@@ -95,20 +78,20 @@ class Coordinator:
         while (message := await heard(reader)) is not None:
             here.silent = 0.0
             match message:
-                case Answer():
+                case msg.Answer():
                     self._processes.take(message)
-                case StatusUpdate():
+                case msg.StatusUpdate():
                     self._told(rank, message)
-                case Compare():
+                case msg.Compare():
                     self._tasks.create_task(self._compare_for(rank, message))
-                case Dump():
+                case msg.Dump():
                     self._tasks.create_task(self._dump_for(rank, message))
-                case Lost(ranks):
+                case msg.Lost(ranks):
                     self._lose({*ranks})
-                case Failed():
+                case msg.Failed():
                     self.dismiss()
-                case Heartbeat():
-                    self._processes.tell(rank, Heartbeat())
+                case msg.Heartbeat():
+                    self._processes.tell(rank, msg.Heartbeat())
         here.gone = 0.0
         if not (self._ending or self._dismissed or self._dumps or here.left is not None or is_elastic()):
             await self._say_loss(rank, ending.exit_reason(hello.process))
@@ -137,12 +120,12 @@ class Coordinator:
         if len(known) < 2:
             return known[0] if known else None
         others = [(each, [other for other in each.ranks if other != rank]) for each in known]
-        asked = [self._processes.ask(ranks, StatusOf(each.name, None), seconds) for each, ranks in others]
+        asked = [self._processes.ask(ranks, msg.StatusOf(each.name, None), seconds) for each, ranks in others]
         answers = await asyncio.gather(*asked)
         tells = [max([a.tells for a in each.values() if a], default=()) for each in answers]
         return known[tells.index(max(tells))]
 
-    def _told(self, rank: int, told: StatusUpdate) -> None:
+    def _told(self, rank: int, told: msg.StatusUpdate) -> None:
         if told.leaving and self._processes[rank].left is None:
             self._processes[rank].left, self._processes[rank].serves = 0.0, told.serves
             self._leaving.set()
@@ -180,7 +163,7 @@ class Coordinator:
     def dismiss(self) -> None:
         """Let all processes go. Nobody watches over them any more."""
         self._dismissed = True
-        self._processes.tell_all(Leave())
+        self._processes.tell_all(msg.Leave())
         for writer in self.writers:
             writer.close()
 
@@ -229,7 +212,7 @@ class Coordinator:
         if over and not self._ending and (each.are(BROKEN) or each.compared == each.most()):
             del self._communicators[each.name]
             for rank in each.ranks:
-                self._processes.tell(rank, Forget(each.name))
+                self._processes.tell(rank, msg.Forget(each.name))
 
     def _makes_no_more(self, each: CommunicatorState, rank: int) -> Why | None:
         """Why the rank makes no more calls of this communicator, None if it may."""
@@ -253,7 +236,7 @@ class Coordinator:
         if made == each.most() if numbers else each.longest() == SHORT:
             return False
         others = [other for other in each.ranks if other != rank]
-        statuses = await self._processes.ask(others, StatusOf(each.name, None))
+        statuses = await self._processes.ask(others, msg.StatusOf(each.name, None))
         if why == Why.HAS_FAILED:  # while one of them has not come, the others may wait for that one
             there = [a for other, a in statuses.items() if a and each.states.get(other) == OPEN]
             return bool(there) and all(a.waits and a.stuck > _SECONDS_OF_A_FAILURE for a in there)
@@ -265,7 +248,7 @@ class Coordinator:
         waiting = [rank for rank, wait in each.waits.items() if wait != SHORT]
         if not waiting or each.are(BROKEN, CLOSED):
             return False
-        statuses = await self._processes.ask(waiting, StatusOf(each.name, None))
+        statuses = await self._processes.ask(waiting, msg.StatusOf(each.name, None))
         return any(a.begun > each.most() and a.waits and a.seconds > 0 for a in statuses.values() if a)
 
     async def _check_waits(self) -> None:
@@ -286,7 +269,7 @@ class Coordinator:
             if each is not None:
                 await self._end(each, None, Why.IS_SILENT)
 
-    async def _compare_for(self, asking: int, request: Compare) -> None:
+    async def _compare_for(self, asking: int, request: msg.Compare) -> None:
         """Compare all calls of the rank that asks, for which others may have to come first."""
         for _ in range(_LOOKS_FOR_OTHERS):
             each = self._communicators.get(request.name)
@@ -312,14 +295,14 @@ class Coordinator:
     async def _hashes_now(self, each: CommunicatorState, ranks: Sequence[int], seconds: float) -> tuple[int, set[str]]:
         """How many calls all of these ranks have begun, and their different hashes of these calls. Empty if there are
         none, or if a rank does not know its own."""
-        calls = min(await self._from_all(ranks, CallsOf(each.name), seconds), default=0)
+        calls = min(await self._from_all(ranks, msg.CallsOf(each.name), seconds), default=0)
         return calls, await self._hashes(each, calls, ranks) if calls else set()
 
     async def _hashes(self, each: CommunicatorState, calls: int, ranks: Sequence[int]) -> set[str]:
         """The different hashes that these ranks have of so many first calls. Empty if one does not know its own."""
-        return {*await self._from_all(ranks, HashOf(each.name, calls), SECONDS_TO_ANSWER)}
+        return {*await self._from_all(ranks, msg.HashOf(each.name, calls), SECONDS_TO_ANSWER)}
 
-    async def _from_all(self, ranks: Sequence[int], question: Question[A | None], seconds: float) -> list[A]:
+    async def _from_all(self, ranks: Sequence[int], question: msg.Question[A | None], seconds: float) -> list[A]:
         """The answers of all of these ranks. Empty if one does not know its own."""
         answers = await self._processes.ask(ranks, question, seconds)
         known = [answer for answer in answers.values() if answer is not None]
@@ -340,9 +323,9 @@ class Coordinator:
 
     async def _statuses(
         self, each: CommunicatorState, number: int | None, seconds: float = SECONDS_TO_ANSWER
-    ) -> tuple[dict[int, RankStatus], dict[int, Missing]]:
+    ) -> tuple[dict[int, msg.RankStatus], dict[int, Missing]]:
         """What the ranks say of a call, and why some say nothing of it."""
-        answers = await self._processes.ask(each.ranks, StatusOf(each.name, number), seconds)
+        answers = await self._processes.ask(each.ranks, msg.StatusOf(each.name, number), seconds)
         statuses = {rank: answer for rank, answer in answers.items() if answer is not None}
         missing: dict[int, Missing] = {rank: Silence.DOES_NOT_KNOW for rank in answers if rank not in statuses}
         for rank in each.ranks:
@@ -365,11 +348,11 @@ class Coordinator:
     async def _dump(self, why: str) -> None:
         """Let all processes write their files."""
         since = {each.name: kept_by_all(each.most()) for each in self._communicators.values()}
-        self._say_once(report.files(await self._processes.ask(self._processes, WriteFiles(why, since))))
+        self._say_once(report.files(await self._processes.ask(self._processes, msg.WriteFiles(why, since))))
         if self._trace is not None:
             self._say_once(await self._trace.write(self._processes, SECONDS_TO_ANSWER))
 
-    async def _dump_for(self, asking: int, request: Dump) -> None:
+    async def _dump_for(self, asking: int, request: msg.Dump) -> None:
         """All ranks may ask at once. Files serve everybody who has asked before they were begun.
 
         A rank that fails asks for them. It may fail because others made another call, and it got what these sent."""
@@ -410,7 +393,7 @@ class Coordinator:
         there = [self._processes[rank] for rank in does_not_answer if rank in self._processes]
         silent = [process.process for process in there if process.gone is None]
         if job_ends:
-            self._processes.tell_all(End(silent))
+            self._processes.tell_all(msg.End(silent))
             await asyncio.sleep(0.1)  # until it is on its way
             self._ending, self._dismissed = False, True
             ending.end(silent)
@@ -418,5 +401,5 @@ class Coordinator:
             calls = [(each.ranks.index(rank), status.description or "no call") for rank, status in statuses.items()]
             operation = next((status.operation for _, status in sorted(statuses.items()) if status.operation), "")
             del self._communicators[each.name]
-            self._processes.tell_all(Fail(each.name, why == Why.DIFFERENT, operation, calls, text, silent))
+            self._processes.tell_all(msg.Fail(each.name, why == Why.DIFFERENT, operation, calls, text, silent))
             self._ending = False

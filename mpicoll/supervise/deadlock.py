@@ -3,7 +3,7 @@
 A rank that waits for a message waits for the ranks at its other end, and a rank in a collective for those that have not
 come to it. Such waits are a graph (Hilbrich, de Supinski, Schulz and Müller, A graph based approach for MPI deadlock
 detection, ICS 2009). What is not certain counts as a wait that may end. The coordinator asks ranks that have waited for
-long, twice. """
+long, twice."""
 
 from __future__ import annotations
 

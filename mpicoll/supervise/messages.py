@@ -13,11 +13,14 @@ class Message:
     """What is said, or a part of it: its class has annotated fields, as a frozen dataclass does. So many dataclasses
     would take 20 ms of each rank's start."""
 
+    kinds: ClassVar[dict[str, type[Message]]] = {}
+    """All such classes, by their names."""
     fields: ClassVar[tuple[str, ...]] = ()
-    """Their names."""
+    """The names of its fields."""
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
+        cls.kinds[cls.__name__] = cls
         cls.fields = cls.__match_args__ = tuple(get_annotations(cls))  # type: ignore[attr-defined, misc]  # it makes them
 
     def __init__(self, *values: Any, **named: Any) -> None:
@@ -137,8 +140,7 @@ class Answer(Message):
     value: Any
 
 
-# -- what the coordinator says
-# ----------------------------------------------------------------------------------------------
+# -- what the coordinator says ----------------------------------------------------------------------------------------
 
 
 class Forget(Message):
@@ -170,8 +172,7 @@ class Leave(Message):
     """Nobody needs this process any more."""
 
 
-# -- what the coordinator asks
-# ----------------------------------------------------------------------------------------------
+# -- what the coordinator asks ----------------------------------------------------------------------------------------
 
 
 class Question(Message, Generic[A]):
@@ -302,14 +303,3 @@ class Ask(Message):
 
     number: int
     question: CallsOf | HashOf | StatusOf | WriteFiles | Clock | EventsFrom
-
-
-MESSAGES = {
-    kind.__name__: kind
-    for kind in (
-        *(Nonce, Welcome, Hello, Accepted),
-        *(StatusUpdate, Heartbeat, Compare, Dump, Lost, Failed, Answer),
-        *(Ask, Forget, Fail, End, Leave),
-    )
-}
-"""All kinds, by their names."""

@@ -105,7 +105,7 @@ def _table(
 
 
 def _instead(missing: Missing, many: bool = False) -> str:
-    """What is said in the place of an status, of one rank or of ``many``."""
+    """What is said in the place of a status, of one rank or of ``many``."""
     return missing if isinstance(missing, str) else missing.value[many]
 
 

@@ -19,7 +19,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from mpicoll.errors import LaunchError
 from mpicoll.supervise import ending
-from mpicoll.supervise.messages import MESSAGES, Accepted, Hello, Message, Nonce, Process, Welcome
+from mpicoll.supervise.messages import Accepted, Hello, Message, Nonce, Process, Welcome
 
 LIMIT = 1 << 26
 """Bytes of the longest message."""
@@ -200,7 +200,7 @@ def line_of(message: object) -> bytes:
 def message_in(line: bytes) -> object:
     """The message of a line. Raises ValueError if there is none."""
     value = json.loads(line) if line.endswith(b"\n") else None
-    kind = MESSAGES.get(value[0]) if isinstance(value, list) and value and isinstance(value[0], str) else None
+    kind = Message.kinds.get(value[0]) if isinstance(value, list) and value and isinstance(value[0], str) else None
     if kind is None:
         raise ValueError("not a message")
     return read(value, kind)

@@ -30,7 +30,7 @@ def test_no_false_alarm(name: str) -> None:
 
 BREAKS = {
     "the coordinator": "from mpicoll.supervise.coordinator import Coordinator\nCoordinator._check = None",
-    "a agent": "from mpicoll.supervise.agent import Agent\nif launched_rank() == 1: Agent._check_coordinator = None",
+    "an agent": "from mpicoll.supervise.agent import Agent\nif launched_rank() == 1: Agent._check_coordinator = None",
     "the network": """
 from dataclasses import replace
 from mpicoll.supervise import wire

@@ -21,7 +21,7 @@ from mpicoll.arrays.buffers import as_buffer, memory_overlaps
 from mpicoll.arrays.dtypes import OPS
 from mpicoll.calls import select
 from mpicoll.errors import ArgumentError
-from mpicoll.supervise.messages import MESSAGES, RankStatus
+from mpicoll.supervise.messages import Message, RankStatus
 from mpicoll.supervise.wire import message_in, read
 from mpicoll.units import nbytes, ranges, rough, size_text
 from tests import oracle
@@ -80,7 +80,7 @@ def test_overlap_is_that_of_bytes(first: slice, second: slice, one: str, other: 
 # -- messages of the watchers -----------------------------------------------------------------------------------------
 
 PLAIN = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.sampled_from([*MESSAGES]),
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.sampled_from([*Message.kinds]),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=3),
     max_leaves=8,
 )
@@ -90,7 +90,7 @@ PLAIN = st.recursive(
 def test_what_strangers_say_is_a_message_or_refused(said: Any) -> None:
     line = json.dumps(said).encode() + b"\n"
     with suppress(ValueError):
-        assert type(message_in(line)).__name__ in MESSAGES
+        assert type(message_in(line)).__name__ in Message.kinds
     with suppress(ValueError):
         assert isinstance(read(said, RankStatus), RankStatus)
 

@@ -9,17 +9,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 import pytest
 
 from mpicoll.supervise import messages
-from mpicoll.supervise.messages import (
-    MESSAGES,
-    Answer,
-    CallsOf,
-    HashOf,
-    Message,
-    RankStatus,
-    State,
-    StatusOf,
-    StatusUpdate,
-)
+from mpicoll.supervise.messages import Answer, CallsOf, HashOf, Message, RankStatus, State, StatusOf, StatusUpdate
 from mpicoll.supervise.ranks import Processes
 from mpicoll.supervise.wire import line_of, message_in, read
 
@@ -40,7 +30,7 @@ def some(kind: Any) -> Any:
     return {int: 7, float: 0.5, str: "words, of \u20ac and \n", bool: True, Any: None}[kind]
 
 
-@pytest.mark.parametrize("kind", MESSAGES.values(), ids=MESSAGES)
+@pytest.mark.parametrize("kind", Message.kinds.values(), ids=Message.kinds)
 def test_every_message_arrives_as_it_is(kind: Any) -> None:
     message = some(kind)
     assert message_in(line_of(message)) == message
@@ -92,7 +82,6 @@ def test_every_question_and_its_answer() -> None:
         b'["StatusUpdate", [["State", "c", 1, "open", 0, ["x"]]], true]\n',
         b'["StatusUpdate", [["Heartbeat"]], true]\n',
         b'["Heartbeat", 1]\n',
-        b'["State", "c", 1, "open", 0, null]\n',
         b'["Ask", 1, ["Clock", 2]]\n',
         b'["Ask", 1, ["Heartbeat"]]\n',
         b'["Fail", "c", true, [[1]], "", []]\n',

@@ -81,7 +81,7 @@ class Coordinator:
                 case msg.Answer():
                     self._processes.take(message)
                 case msg.StatusUpdate():
-                    self._told(rank, message)
+                    self._update(rank, message)
                 case msg.Compare():
                     self._tasks.create_task(self._compare_for(rank, message))
                 case msg.Dump():
@@ -125,11 +125,11 @@ class Coordinator:
         tells = [max([a.tells for a in each.values() if a], default=()) for each in answers]
         return known[tells.index(max(tells))]
 
-    def _told(self, rank: int, told: msg.StatusUpdate) -> None:
-        if told.leaving and self._processes[rank].left is None:
-            self._processes[rank].left, self._processes[rank].serves = 0.0, told.serves
+    def _update(self, rank: int, update: msg.StatusUpdate) -> None:
+        if update.leaving and self._processes[rank].left is None:
+            self._processes[rank].left, self._processes[rank].serves = 0.0, update.serves
             self._leaving.set()
-        for state in told.states:
+        for state in update.states:
             each = self._communicators.setdefault(state.name, CommunicatorState(state.name))
             each.calls[rank], each.states[rank], each.waits[rank] = state.calls, state.state, state.wait
             if state.ranks and self._lost.isdisjoint(state.ranks):
@@ -146,7 +146,7 @@ class Coordinator:
     # -- what it does -------------------------------------------------------------------------------------------------
 
     async def look_on(self) -> None:
-        """Coordinator again and again what is known. Returns when all processes have left."""
+        """Check again and again what is known. Returns when all processes have left."""
         while self._ending or not (self._dismissed or self._all_have_left()):
             if not await happens(self._leaving, LOOK):
                 self._processes.time_passes(LOOK)

@@ -19,6 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from mpicoll.algorithms.collectives import COLLECTIVES
 from mpicoll.errors import ArgumentError
 from mpicoll.machine.system import write_whole
 from mpicoll.supervise.demand import Answer
@@ -228,23 +229,15 @@ _BACKEND = "gloo"
 
 # It also knows a list of collectives only. An operation that is not among them takes the name of a similar one, which
 # no other operation of the same shape has. mpicoll's own description follows the name.
-_NAMES = {
-    "bcast": "broadcast",
-    "reduce": "reduce",
-    "allreduce": "all_reduce",
-    "gather": "gather",
+_NAMES = {each.name: each.torch for each in COLLECTIVES.values() if each.torch} | {
     "gatherv": "gather",
-    "allgather": "all_gather",
     "allgatherv": "all_gather_v",
-    "scatter": "scatter",
     "scatterv": "scatter",
-    "reduce_scatter": "reduce_scatter",
     "reduce_scatterv": "reduce_scatter_v",
     "alltoall": "all_to_all_single",
     "alltoallv": "all_to_all_v_single",
     "scan": "_reduce_oop",
     "exscan": "_reduce_oop",
-    "barrier": "barrier",
     "bcast_object": "_broadcast_oop",
     "gather_object": "gather",
     "allgather_object": "all_gather_v",
@@ -309,11 +302,7 @@ def _sizes(operation: str, elements: int, ranks: int) -> tuple[list[list[int]], 
     """The sizes of a rank's input and output, if its longest array has so many elements."""
     if not elements:
         return [[]], [[]]
-    part = elements // ranks
-    match operation:
-        case "allgather" | "gather":
-            return [[part]], [[elements]]
-        case "reduce_scatter" | "scatter":
-            return [[elements]], [[part]]
-        case _:
-            return [[elements]], [[elements]]
+    part, table = elements // ranks, COLLECTIVES.get(operation)
+    given = part if table is not None and table.gathers else elements
+    gotten = part if table is not None and table.scatters else elements
+    return [[given]], [[gotten]]

@@ -8,7 +8,6 @@ import subprocess
 import sys
 from contextlib import ExitStack
 from subprocess import PIPE
-from time import monotonic
 
 import pytest
 
@@ -92,21 +91,6 @@ def test_strangers(said: bytes, capfd: Output) -> None:
     play(scene)
     assert not ends
     assert capfd.readouterr().err == ""
-
-
-@pytest.mark.slow
-def test_waits_that_follow_each_other_are_not_one(capfd: Output) -> None:
-    """A rank that waits for one message after another is not late, though they look alike."""
-
-    async def scene(it: Job) -> None:
-        waits = it.ranks[0].agent.watched["c"].waits
-        for _ in range(400):
-            waits.append((Pending.message("recv", "came from rank 1", 1, "int64", Ends([1])), monotonic()))
-            await asyncio.sleep(0.004)
-            waits.clear()
-
-    play(scene, timeout=5.0)
-    assert not ends
 
 
 def test_the_coordinator_is_gone() -> None:
@@ -212,23 +196,6 @@ def test_a_communicator_ends_during_a_look(makes_one: bool, told: tuple[int, str
     recorder = Ending()
     recorder.begin(Record("barrier"))
     assert Watched("c", [0], recorder, [], 600.0, True).state()[:2] == told
-
-
-def test_nobody_listens(unused_port: int) -> None:
-    async def scene() -> None:
-        async with asyncio.TaskGroup() as tasks:
-            rank = Rank(1, Rendezvous(("127.0.0.1",), unused_port, "word"), tasks)
-            await until(rank.ended)
-            assert str(unused_port) in rank.agent.reached.result(0)
-
-    asyncio.run(scene())
-
-
-@pytest.fixture
-def unused_port() -> int:
-    sock, rendezvous = listen(True)
-    sock.close()
-    return rendezvous.port
 
 
 def test_another_program_listens() -> None:

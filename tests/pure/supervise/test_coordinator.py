@@ -36,22 +36,6 @@ def test_equal_calls(calls: int, capfd: Output) -> None:
     assert capfd.readouterr().err == ""
 
 
-def test_a_difference_while_ranks_are_in_the_call(capfd: Output) -> None:
-    async def scene(it: Job) -> None:
-        it.make(times=3)
-        for r, recorder in enumerate(it.recorders):
-            begin(recorder, "bcast" if r == 1 else "barrier")
-        await until(lambda: bool(ends))
-
-    play(scene)
-    said = capfd.readouterr().err
-    assert said.startswith(
-        f"mpicoll: {Why.DIFFERENT.said()} (communicator of ranks 0-2):\n  ranks 0, 2  call 3: barrier, at"
-    )
-    assert "\n  rank 1      call 3: bcast, at" in said
-    assert ends == [[]]
-
-
 def test_nobody_goes_before_the_end_is_said(capfd: Output, monkeypatch: pytest.MonkeyPatch) -> None:
     """A rank whose call has failed asks for a comparison, and others take long to say what they called."""
     told: list[Any] = []
@@ -126,24 +110,6 @@ def test_a_difference_of_long_ago(forgotten: bool, capfd: Output, monkeypatch: p
         assert f"ranks 0-2  call 77: they have made {20 * LENGTH} calls since, and have forgotten this one" in said
 
 
-def test_a_rank_that_is_far_behind(capfd: Output) -> None:
-    """Others went through a call in which it is stuck, because that was another one."""
-
-    async def scene(it: Job) -> None:
-        it.make(times=2)
-        begin(it.recorders[1], "bcast")
-        for r in (0, 2):
-            for _ in range(1 + 20 * LENGTH):
-                it.recorders[r].under_way = False
-                begin(it.recorders[r], "barrier")
-        await until(lambda: bool(ends))
-
-    play(scene)
-    said = capfd.readouterr().err
-    assert "rank 1      call 2: bcast, at invented.py" in said
-    assert f"ranks 0, 2  call 2: they have made {20 * LENGTH} calls since" in said
-
-
 def test_a_rank_comes_late(capfd: Output) -> None:
     async def scene(it: Job) -> None:
         it.make()
@@ -176,51 +142,6 @@ def test_what_is_over_is_forgotten(how: str) -> None:
                 recorder.close()
         await until(lambda: all(len(rank.agent.watched) == 1 for rank in it.ranks))
         assert [*it.coordinator._communicators] == ["c"]
-
-    play(scene)
-    assert not ends
-
-
-def test_one_rank_frees_a_communicator_that_others_use(capfd: Output) -> None:
-    async def scene(it: Job) -> None:
-        it.make()
-        it.recorders[2].state = FREED
-        it.recorders[2].close()
-        for r in (0, 1):
-            begin(it.recorders[r], "bcast")
-        await until(lambda: bool(ends))
-
-    play(scene)
-    said = capfd.readouterr().err
-    assert Why.HAS_FREED.value in said
-    assert "rank 2     has not come and has freed the communicator" in said
-
-
-def test_communicators_closed_with_mpi_are_compared() -> None:
-    """The program has called MPI.Finalize itself. Its last calls are compared all the same."""
-
-    async def scene(it: Job) -> None:
-        it.make()
-        it.make("barrier", "bcast")
-        for recorder in it.recorders:
-            recorder.close()
-        await it.all_leave()
-
-    play(scene)
-    assert len(ends) == 1
-
-
-def test_what_ranks_agree_on_is_not_compared_before() -> None:
-    """With check="full" they find a difference themselves, and the program may catch their error."""
-
-    async def scene(it: Job) -> None:
-        recorders = [rank.joins("f", it.all, agrees=True) for rank in it.ranks]
-        for r, recorder in enumerate(recorders):
-            begin(recorder, "bcast" if r == 1 else "barrier")
-        await looks(30)
-        for recorder in recorders:
-            recorder.close()
-        await it.all_leave()
 
     play(scene)
     assert not ends

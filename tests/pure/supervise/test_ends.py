@@ -9,9 +9,9 @@ import pytest
 
 from mpicoll.supervise import ending
 from mpicoll.supervise.coordinator import Coordinator
-from mpicoll.supervise.messages import CallsOf, State, StatusUpdate
+from mpicoll.supervise.messages import CallsOf
 from mpicoll.supervise.report import Why
-from mpicoll.supervise.wire import connect, say
+from mpicoll.supervise.wire import connect
 from tests.pure.supervise.invented import Job, begin, ends, give_up_soon, let_time_fly, looks, play, until
 
 Output = pytest.CaptureFixture[str]
@@ -20,21 +20,6 @@ Output = pytest.CaptureFixture[str]
 @pytest.fixture(autouse=True)
 def fast(monkeypatch: pytest.MonkeyPatch) -> None:
     let_time_fly(monkeypatch)
-
-
-def test_a_rank_leaves_while_others_go_on(capfd: Output) -> None:
-    async def scene(it: Job) -> None:
-        it.make()
-        it.ranks[1].agent.leave()
-        for r in (0, 2):
-            begin(it.recorders[r], "bcast")
-        await until(lambda: bool(ends))
-
-    play(scene)
-    said = capfd.readouterr().err
-    assert Why.HAS_LEFT.value in said
-    assert "rank 1      has not come and has ended its program" in said
-    assert "ranks 0, 2  call 1: bcast, at" in said
 
 
 def test_a_rank_has_not_finished_making_the_communicator(capfd: Output) -> None:
@@ -99,29 +84,6 @@ def test_a_machine_that_stops_for_a_while() -> None:
         assert await asked == {0: 3, 1: 3, 2: 3}
 
     play(scene)
-
-
-@pytest.mark.slow
-def test_a_rank_is_silent(capfd: Output, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It answers nothing: it is stopped. The others wait in a call until their time is up."""
-    give_up_soon(monkeypatch)
-
-    async def scene(it: Job) -> None:
-        _, writer, _ = await connect(it.rendezvous, 2)
-        say(writer, StatusUpdate([State("c", 1, "open", 0, None)], False, False))
-        it.make()
-        for recorder in it.recorders:
-            begin(recorder, "barrier")
-        await looks(10)
-        assert not ends
-        await until(lambda: bool(ends))
-        writer.close()
-
-    play(scene, started=2, timeout=20.0)
-    said = capfd.readouterr().err
-    assert Why.TIME_IS_UP.value in said
-    assert "rank 2     does not answer: it is stopped or stuck" in said
-    assert ends[0] == [ending.this_process()]
 
 
 @pytest.mark.slow

@@ -25,28 +25,6 @@ def waits_for_message(it: Job, *others: int) -> None:
     it.ranks[0].agent.watched["c"].waits.append((pending, monotonic()))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("others", [(1,), (0, 1, 2)])
-def test_a_message_of_ranks_that_have_left(
-    others: tuple[int, ...], capfd: Output, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(watched, "is_alone", lambda: True)
-
-    async def scene(it: Job) -> None:
-        it.make()
-        waits_for_message(it, *others)
-        for rank in {*others} - {0}:
-            await looks(20)
-            assert not ends
-            it.ranks[rank].agent.leave()
-        await until(lambda: bool(ends))
-
-    play(scene)
-    said = capfd.readouterr().err
-    assert Why.HAS_LEFT.value in said
-    assert "  recv: no message came from rank 1 (tag 0), at " in said
-
-
 def waited(it: Job) -> float:
     """Seconds for which a rank has waited, by the coordinator's looks."""
     return it.coordinator._communicators["c"].waited if "c" in it.coordinator._communicators else 0.0
@@ -100,44 +78,23 @@ def test_a_wait_that_begins_late_is_found_as_soon_as_another_one(monkeypatch: py
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("hosts", [1, 2])
-def test_ranks_that_wait_for_each_other(hosts: int, capfd: Output, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_that_wait_for_each_other_on_two_nodes(capfd: Output, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rank 0 waits for a message of rank 1, which waits in a collective. Between nodes, a message may take its time."""
     monkeypatch.setattr(watched, "is_alone", lambda: True)
 
     async def scene(it: Job) -> None:
         it.make()
-        if hosts == 2:
-            await on_two_hosts(it, 100.0, monkeypatch)
+        await on_two_hosts(it, 100.0, monkeypatch)
         waits_for_message(it, 1)
         begin(it.recorders[1], "barrier")
-        if hosts == 2:
-            await looks(100)
-            assert not ends
+        await looks(100)
+        assert not ends
         await until(lambda: bool(ends))
 
     play(scene)
     said = capfd.readouterr().err
     assert Why.STUCK.value in said
     assert "rank 1  call 1: barrier, at " in said
-
-
-@pytest.mark.slow
-def test_ranks_that_wait_for_each_other_in_two_communicators(capfd: Output, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rank 0 waits in c, and rank 1 in d. Rank 2 still computes, and cannot help them."""
-    monkeypatch.setattr(watched, "is_alone", lambda: True)
-
-    async def scene(it: Job) -> None:
-        it.make()
-        others = [rank.joins("d", it.all) for rank in it.ranks]
-        begin(it.recorders[0], "barrier")
-        begin(others[1], "barrier")
-        await until(lambda: bool(ends))
-
-    play(scene)
-    said = capfd.readouterr().err
-    assert Why.STUCK.value in said
-    assert Why.MEANWHILE.value in said
 
 
 def test_a_wait_that_has_ended_meanwhile_ends_no_job() -> None:

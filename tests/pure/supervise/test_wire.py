@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import resource
 from typing import Any, get_args, get_origin, get_type_hints
 
 import pytest
 
+from mpicoll.errors import LaunchError
 from mpicoll.supervise import messages
 from mpicoll.supervise.messages import Answer, CallsOf, HashOf, Message, RankStatus, State, StatusOf, StatusUpdate
 from mpicoll.supervise.ranks import Processes
-from mpicoll.supervise.wire import line_of, message_in, read
+from mpicoll.supervise.wire import line_of, listen, message_in, read
 
 
 def some(kind: Any) -> Any:
@@ -117,3 +120,24 @@ def test_the_types_of_answers() -> None:
     assert CallsOf.answer() == int | None
     assert HashOf.answer() == str | None
     assert StatusOf.answer() == RankStatus | None
+
+
+NO_LIMIT = resource.RLIM_INFINITY
+
+
+@pytest.mark.parametrize(
+    ("soft", "hard", "after"),
+    [(1024, 4096, 1024), (NO_LIMIT, NO_LIMIT, NO_LIMIT), (20, 4096, 4096), (300, NO_LIMIT, NO_LIMIT), (20, 300, None)],
+)
+def test_limits_of_open_files(soft: int, hard: int, after: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The soft limit is raised only if it must be. Where that does not help, the job does not begin."""
+    limits = [(soft, hard)]
+    monkeypatch.setattr(resource, "getrlimit", lambda _: limits[-1])
+    monkeypatch.setattr(resource, "setrlimit", lambda _, new: limits.append(new))
+    monkeypatch.setattr(os, "listdir", lambda _: ["0"] * 12)
+    if after is None:
+        with pytest.raises(LaunchError, match=r"rank 4 may open 300 files, and needs 520: one for each of 500 ranks"):
+            listen(True, 4, 500)
+    else:
+        listen(True, 4, 500)[0].close()
+        assert limits[-1] == (after, hard)

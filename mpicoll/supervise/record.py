@@ -27,7 +27,7 @@ from mpicoll.node.loaded import kernel
 from mpicoll.supervise.sites import Site, here, is_library, place_of, site_of
 
 LENGTH = 256
-"""CommunicatorState of a ring. Those of the ring before are kept, too."""
+"""Calls of a ring. Those of the ring before are kept, too."""
 _RINGS = 1024
 """Rings of which the calls' digests are kept, 2 KiB each. A rank may be so far ahead of others."""
 
@@ -116,7 +116,7 @@ Queued = tuple[str, Site, float]
 """A call that was handed in: what the program has called, where, and when."""
 
 Ring = tuple[list[Record], list[CodeType], list[int]]
-"""CommunicatorState, in three lists: what was called, and where. A tuple a call would cost twice the time."""
+"""Calls, in three lists: what was called, and where. A tuple a call would cost twice the time."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,7 @@ class Events:
 
     def __init__(self) -> None:
         self._ended: deque[tuple[Event, float, str]] = deque(maxlen=MOST)
-        """CommunicatorState, how long they took, and whether they were done or ended midway."""
+        """Calls, how long they took, and whether they were done or ended midway."""
         self._under_way: dict[TracedRecorder, Event] = {}
         self._threads: dict[int, str] = {}
         self._to_tell: list[tuple[Event, float, str]] = []

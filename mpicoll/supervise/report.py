@@ -3,7 +3,6 @@ communicator."""
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Sequence
 from enum import Enum
@@ -63,8 +62,8 @@ class Silence(Enum):
 Missing = Silence | str
 """What is said in the place of a rank's status. If it is in words, these are of this rank alone."""
 
-_MORE = re.compile("allreduce|reduce_scatter|allgather")
-"""The calls that a program makes for each batch."""
+_MORE = "allreduce", "reduce_scatter", "allgather"
+"""How the operations begin that a program calls for each batch."""
 
 
 class _Line(NamedTuple):
@@ -112,7 +111,7 @@ def _instead(missing: Missing, many: bool = False) -> str:
 def _likeliest(statuses: dict[int, RankStatus]) -> list[str]:
     """What mostly is the cause where ranks have come to their ends after some calls, and others make one more."""
     ended = [rank for rank, each in sorted(statuses.items()) if each.leaving and each.begun and each.state != BROKEN]
-    if not ended or not any(status.waits and _MORE.match(status.description or "") for status in statuses.values()):
+    if not ended or not any(status.waits and status.operation.startswith(_MORE) for status in statuses.values()):
         return []
     ddp = ", or let DDP wait for the others: `with model.join():`" if "torch" in sys.modules else ""
     return [f"  Often {named(ended)} had fewer batches than the others: give all ranks equally many{ddp}"]

@@ -50,9 +50,9 @@ class Group(NamedTuple):
     """Which of them this process is."""
     one_node: bool
     """Whether all of them are processes of this node."""
-    first_says: Callable[[Any], Any]
+    bcast: Callable[[Any], Any]
     """Gives all ranks what the first one gives. Collective."""
-    all_say: Callable[[Any], list[Any]]
+    allgather: Callable[[Any], list[Any]]
     """Gives all ranks what each of them gives. Collective."""
     name: Callable[[Sequence[int]], str] | None = None
     """Names the group of these ranks. Only the first rank is asked. None if no name is there: then one is made."""
@@ -129,10 +129,10 @@ def _common_watcher(group: Group, timeout: float, dump: str, trace: str) -> tupl
         if rendezvous is None:
             trace_file = checked_trace(trace, first) if trace else None
             sock, rendezvous = listen(group.one_node, first, len(ranks))
-    rendezvous, name = group.first_says((rendezvous, name))
+    rendezvous, name = group.bcast((rendezvous, name))
     me = ranks[group.rank]
     watcher = _watchers.get(rendezvous) or AgentThread(me, rendezvous, sock, timeout, dump, trace_file, _all_watched)
-    problems = group.all_say(watcher.agent.reached.result())
+    problems = group.allgather(watcher.agent.reached.result())
     if not any(problems):
         _watchers[rendezvous] = watcher
         return watcher, name

@@ -109,9 +109,10 @@ def __dir__() -> list[str]:
     return __all__
 
 
-# torch.compile may look into the functions of process_groups: in a graph, a rank is a constant.
+# torch.compile may look into the functions of process_groups and memory: in a graph, a rank is a constant.
 for _module in (barriers, collectives, lists, messages, objects):
-    for _name in _module.__all__:
-        uncompiled(getattr(_module, _name))
+    for _function in vars(_module).values():
+        if getattr(_function, "__module__", None) == _module.__name__:
+            uncompiled(_function)
 
 registration.register()

@@ -1,8 +1,13 @@
 """Butterflies. In each step every member exchanges data with a partner, and both end with what the two had.
 
 In one direction, the vector halves with each step until a member holds its own block, reduced. In the other direction,
-the blocks double until a member holds all. Butterflies differ in who meets whom in which step, and so in how
-far the long messages travel.
+the blocks double until a member holds all. Butterflies differ in who meets whom in which step, and so in how far the
+long messages travel: in Rabenseifner's, partners differ in one bit of their numbers; in swing and in Bine (binomial
+negabinary) butterflies, they are as near as possible.
+
+Folding lets an algorithm for a power of two of ranks, or for an even number, serve any number of ranks. The first ranks
+form pairs. The second rank of a pair hands its input to the first, which acts for both. At the end, the second rank
+gets its result. The ranks that act are the members. They are numbered in the order of their ranks.
 """
 
 from __future__ import annotations
@@ -10,9 +15,23 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from mpicoll.algorithms.folding import Fold
 from mpicoll.algorithms.registry import power_of_two
-from mpicoll.algorithms.steps import INPUT, OUTPUT, Blocks, Place, Recv, RecvReduce, Send, Space, Steps, run
+from mpicoll.algorithms.steps import (
+    INPUT,
+    OUTPUT,
+    SCRATCH,
+    Blocks,
+    Copy,
+    Place,
+    Recv,
+    RecvReduce,
+    Send,
+    Space,
+    Steps,
+    merged,
+    one,
+    run,
+)
 
 
 class Butterfly(NamedTuple):
@@ -65,7 +84,7 @@ def double(fold: Fold, butterfly: Butterfly) -> Steps:
         yield (Send(peer, mine, OUTPUT), Recv(peer, theirs, OUTPUT))
 
 
-def allreduce(at: Place, butterfly: Butterfly) -> Steps:
+def halve_and_double(at: Place, butterfly: Butterfly) -> Steps:
     """Halve, then double, with one block for each member."""
     members = power_of_two(at)
     fold = Fold(at, members)
@@ -76,3 +95,155 @@ def allreduce(at: Place, butterfly: Butterfly) -> Steps:
         yield from double(fold, butterfly)
     if fold.paired:
         yield from fold.spread(run(0, members))
+
+
+class Fold:
+    """The part of a rank when ``members`` of the ranks, at least half, act for all. Ranks are counted from the root.
+
+    ``paired`` says whether this rank forms a pair with ``twin``. ``away`` says whether ``twin`` acts for it.
+    """
+
+    def __init__(self, at: Place, members: int) -> None:
+        self._at, self._pairs = at, at.size - members
+        self.paired = at.shifted < 2 * self._pairs
+        self.away = self.paired and at.shifted % 2 == 1
+        self.twin = at.actual(at.shifted ^ 1)
+        self.member = at.shifted // 2 if self.paired else at.shifted - self._pairs
+
+    def rank(self, member: int) -> int:
+        """The rank that is this member."""
+        return self._at.actual(self._first(member))
+
+    def blocks(self, start: int, stop: int) -> Blocks:
+        """The blocks of the ranks that members ``start`` to ``stop`` act for, if each rank has one block."""
+        return run(self._first(start), self._first(stop))
+
+    def _first(self, member: int) -> int:
+        return member + min(member, self._pairs)
+
+    def reduce(self, blocks: int, into: Space) -> Steps:
+        """Each of a pair combines one half of their two vectors. The first then collects the whole in ``into``."""
+        lower, upper = run(0, blocks // 2), run(blocks // 2, blocks)
+        if self.away:
+            yield (Send(self.twin, lower, INPUT), RecvReduce(self.twin, upper, INPUT, into, mine_first=False))
+            yield (Send(self.twin, upper, into),)
+        else:
+            yield (Send(self.twin, upper, INPUT), RecvReduce(self.twin, lower, INPUT, into, mine_first=True))
+            yield (Recv(self.twin, upper, into),)
+
+    def spread(self, blocks: Blocks) -> Steps:
+        """The first of a pair sends blocks of its OUTPUT to the second."""
+        yield (Recv(self.twin, blocks, OUTPUT) if self.away else Send(self.twin, blocks, OUTPUT),)
+
+    def allgather(self, exchange: Steps) -> Steps:
+        """An all-gather. In ``exchange``, a member that has the blocks of the ranks it acts for collects all blocks."""
+        rank, size = self._at.rank, self._at.size
+        yield (Copy(one(rank), INPUT, OUTPUT),)
+        if self.paired:
+            yield (Send(self.twin, one(rank), OUTPUT) if self.away else Recv(self.twin, one(self.twin), OUTPUT),)
+        if not self.away:
+            yield from exchange
+        if self.paired:
+            second = rank if self.away else self.twin
+            yield from self.spread(run(0, second) + run(second + 1, size))
+
+
+def rabenseifner_allreduce(at: Place) -> Steps:
+    """A reduce-scatter by recursive halving, then an all-gather by recursive doubling.
+
+    Cost: 2 log2(p) a + 2(p-1)/p n b + (p-1)/p n g; where p is no power of two, 3 a + 2 n b + n/2 g more
+    Source: Rabenseifner, Optimization of collective reduction operations, ICCS (2004)
+    """
+    return halve_and_double(at, binary(power_of_two(at)))
+
+
+def rabenseifner_reduce(at: Place) -> Steps:
+    """A reduce-scatter by recursive halving, then a gather to the root on a binomial tree.
+
+    Cost: 2 log2(p) a + 2(p-1)/p n b + (p-1)/p n g; where p is no power of two, 2 a + n b + n/2 g more
+    Source: Rabenseifner, Optimization of collective reduction operations, ICCS (2004)
+    """
+    members = power_of_two(at)
+    fold, halving = Fold(at, members), binary(members)
+    into: Space = SCRATCH if at.shifted else OUTPUT
+    if fold.paired:
+        yield from fold.reduce(members, into)
+    if fold.away:
+        return
+    yield from halve(fold, halving, into if fold.paired else INPUT, into, into)
+    me = fold.member
+    for step in reversed(range(halving.steps)):
+        partner = halving.partner(me, step)
+        if partner < me:
+            yield (Send(fold.rank(partner), halving.held(me, step + 1), into),)
+            return
+        yield (Recv(fold.rank(partner), halving.held(partner, step + 1), into),)
+
+
+def swing_allreduce(at: Place) -> Steps:
+    """A reduce-scatter, then an all-gather, between partners at distance 1, -1, 3, -5, 11, ... The longest messages go
+    to the nearest partners.
+
+    This is the paper's bandwidth-optimal variant on a ring (a torus of one dimension, one port). Ranks beyond a power
+    of two are folded. The paper serves even numbers of ranks without folding.
+
+    Cost: 2 log2(p) a + 2(p-1)/p n b + (p-1)/p n g; where p is no power of two, 3 a + 2 n b + n/2 g more
+    Source: De Sensi, Bonato, Saam and Hoefler, Swing: short-cutting rings for higher bandwidth allreduce, NSDI (2024)
+    """
+    members = power_of_two(at)
+    steps = members.bit_length() - 1
+
+    def held(member: int, step: int) -> Blocks:
+        # From this step on, all distances differ by multiples of 2^(step+1), and a partner has the other parity.
+        if step == steps:
+            return one(member)
+        modulus = 2 << step
+        met = _swing_partner(member, step, members)
+        return merged(b for m in (member, met) for b in range(m % modulus, members, modulus))
+
+    return halve_and_double(at, Butterfly(steps, lambda m, step: _swing_partner(m, step, members), held))
+
+
+def _swing_partner(member: int, step: int, members: int) -> int:
+    """Whom a member meets in a step. Even members go one way, and odd members go the other way."""
+    distance: int = (1 - (-2) ** (step + 1)) // 3
+    return (member - distance if member % 2 else member + distance) % members
+
+
+def bine_allreduce(at: Place) -> Steps:
+    """A reduce-scatter, then an all-gather, over a Bine butterfly of growing distance. The blocks are renumbered so
+    that each message is one run of blocks.
+
+    The members meet the same partners as in swing: this is how the paper defines the butterfly. The renumbering is the
+    paper's, too. An all-reduce need not undo it, because it does not matter which rank reduces which block. Ranks
+    beyond a power of two are folded.
+
+    Cost: 2 log2(p) a + 2(p-1)/p n b + (p-1)/p n g; where p is no power of two, 3 a + 2 n b + n/2 g more
+    Source: De Sensi, Pasqualoni, Piarulli, Bonato, Ba, Turisini, Domke and Hoefler, Bine trees: enhancing collective
+      operations by optimizing communication locality, SC (2025)
+    """
+    members = power_of_two(at)
+    steps = members.bit_length() - 1
+
+    def held(member: int, step: int) -> Blocks:
+        several = members >> step
+        start = _renumbered(member, steps) & -several
+        return run(start, start + several)
+
+    return halve_and_double(at, Butterfly(steps, lambda member, step: _swing_partner(member, step, members), held))
+
+
+_ODD_DIGITS = 0xAAAA_AAAA_AAAA_AAAA
+"""The digits of base -2 whose values are negative."""
+
+
+def _renumbered(member: int, digits: int) -> int:
+    """The block of a member: the Gray code of its number in base -2, reversed. An even number is negated first.
+
+    Each step of the butterfly changes one digit of the code, the lowest digit first. In the reversed code this is the
+    highest digit.
+    """
+    signed = member if member % 2 else -member
+    negabinary = ((signed + _ODD_DIGITS) ^ _ODD_DIGITS) & ((1 << digits) - 1)
+    gray = negabinary ^ (negabinary >> 1)
+    return int(f"{gray:0{digits}b}"[::-1], 2)

@@ -2,8 +2,21 @@
 
 from __future__ import annotations
 
-from mpicoll.algorithms.pipeline import Pipeline, Stage
-from mpicoll.algorithms.steps import INPUT, OUTPUT, SCRATCH, Copy, Place, Recv, RecvReduce, Send, Space, Steps, one
+from mpicoll.algorithms.steps import (
+    INPUT,
+    OUTPUT,
+    SCRATCH,
+    Copy,
+    Pipeline,
+    Place,
+    Recv,
+    RecvReduce,
+    Send,
+    Space,
+    Stage,
+    Steps,
+    one,
+)
 
 
 def bcast(at: Place) -> Steps:

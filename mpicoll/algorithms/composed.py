@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from mpicoll.algorithms.pipeline import Pipeline, Stage
 from mpicoll.algorithms.steps import (
     INPUT,
     OUTPUT,
     Action,
     Blocks,
     Copy,
+    Pipeline,
     Place,
     Recv,
     RecvReduce,
     Send,
     Space,
+    Stage,
     Steps,
     run,
 )

@@ -1,4 +1,5 @@
-"""Direct algorithms. Every block goes straight from the rank that has it to the ranks that need it."""
+"""Direct algorithms. Every block goes straight from the rank that has it to the ranks that need it: all at once, or one
+by one, in pairs of ranks."""
 
 from __future__ import annotations
 
@@ -142,3 +143,30 @@ def _others(at: Place) -> tuple[list[int], list[int]]:
     """The other ranks, counted up from this one and counted down. Every rank's i-th send meets an i-th receive."""
     distances = range(1, at.size)
     return [(at.rank + i) % at.size for i in distances], [(at.rank - i) % at.size for i in distances]
+
+
+def pairwise_reduce_scatter(at: Place) -> Steps:
+    """In step k, each rank sends the rank k after it that rank's block, and adds the block that it receives to its own.
+
+    Cost: (p-1) a + (p-1)/p n b + (p-1)/p n g
+    Source: Thakur, Rabenseifner and Gropp, Optimization of collective communication operations in MPICH,
+      IJHPCA 19 (2005)
+    """
+    mine: Space = INPUT
+    for step in range(1, at.size):
+        after, before = (at.rank + step) % at.size, (at.rank - step) % at.size
+        yield (Send(after, one(after), INPUT), RecvReduce(before, one(at.rank), mine, OUTPUT, mine_first=False))
+        mine = OUTPUT
+
+
+def pairwise_alltoall(at: Place) -> Steps:
+    """In step k, each rank sends to the rank k after it and receives from the rank k before it.
+
+    Cost: (p-1) a + (p-1)/p n b
+    Source: Thakur, Rabenseifner and Gropp, Optimization of collective communication operations in MPICH,
+      IJHPCA 19 (2005)
+    """
+    yield (Copy(one(at.rank), INPUT, OUTPUT),)
+    for step in range(1, at.size):
+        after, before = (at.rank + step) % at.size, (at.rank - step) % at.size
+        yield (Send(after, one(after), INPUT), Recv(before, one(before), OUTPUT))

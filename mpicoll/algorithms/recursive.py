@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mpicoll.algorithms import butterfly
-from mpicoll.algorithms.folding import Fold
+from mpicoll.algorithms.butterfly import Fold
 from mpicoll.algorithms.registry import power_of_two
 from mpicoll.algorithms.steps import (
     INPUT,

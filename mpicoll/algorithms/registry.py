@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 from mpicoll.algorithms.collectives import COLLECTIVES, canonical
-from mpicoll.algorithms.pipeline import Pipeline
-from mpicoll.algorithms.steps import INPUT, OUTPUT, Copy, Nodes, Place, Schedule, Step, Steps, run
+from mpicoll.algorithms.steps import INPUT, OUTPUT, Copy, Nodes, Pipeline, Place, Schedule, Step, Steps, run
 from mpicoll.errors import ArgumentError, ScheduleError
 
 MOST = 1000

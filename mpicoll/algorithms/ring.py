@@ -1,11 +1,13 @@
-"""Algorithms on a ring. Each rank sends to the next rank and receives from the one before, one block at a time.
+"""Algorithms on a ring, on which each rank talks only to the rank before it and to the rank after it.
 
-Every rank sends and receives the fewest bytes that any algorithm can, and all links work all the time. The price is a
-number of steps that grows with the number of ranks.
+Most send to the next rank and receive from the one before, one block at a time. Every rank sends and receives the
+fewest bytes that any algorithm can, and all links work all the time. The price is a number of steps that grows with the
+number of ranks.
 """
 
 from __future__ import annotations
 
+from mpicoll.algorithms.butterfly import Fold
 from mpicoll.algorithms.steps import INPUT, OUTPUT, SCRATCH, Copy, Place, Recv, RecvReduce, Send, Space, Steps, one
 
 
@@ -70,3 +72,32 @@ def _allgather(at: Place, parts: int) -> Steps:
         for part in range(parts):
             sent, taken = ((rank - step - k) % size * parts + part for k in (0, 1))
             yield (Send((rank + 1) % size, one(sent), OUTPUT), Recv((rank - 1) % size, one(taken), OUTPUT))
+
+
+def neighbour_exchange_allgather(at: Place) -> Steps:
+    """Pairs of neighbours exchange their blocks. Then each passes on what came last, to its two neighbours in turn.
+
+    Cost: p/2 a + (p-1)/p n b; where p is odd, 2 a + n b more
+    Source: Chen, Zhang, Zhang and Yuan, Performance evaluation of allgather algorithms on terascale Linux cluster with
+      Fast Ethernet, HPC-Asia (2005)
+    """
+    members = at.size & -2
+    fold = Fold(at, members)
+    return fold.allgather(_exchange(fold, members))
+
+
+def _exchange(fold: Fold, members: int) -> Steps:
+    me, pairs = fold.member, members // 2
+    side = -1 if me % 2 else 1  # where the other rank of the pair is
+    peer = fold.rank(me + side)
+    yield (Send(peer, fold.blocks(me, me + 1), OUTPUT), Recv(peer, fold.blocks(me + side, me + side + 1), OUTPUT))
+    last = pair = me // 2
+    for step in range(1, pairs):
+        side = -side
+        came = (pair + side * ((step + 1) // 2)) % pairs
+        peer = fold.rank((me + side) % members)
+        yield (
+            Send(peer, fold.blocks(2 * last, 2 * last + 2), OUTPUT),
+            Recv(peer, fold.blocks(2 * came, 2 * came + 2), OUTPUT),
+        )
+        last = came

@@ -14,10 +14,23 @@ from collections.abc import Iterable
 from itertools import accumulate, pairwise
 from itertools import chain as following
 
-from mpicoll.algorithms import binary, chain, direct, dissemination, ring
+from mpicoll.algorithms import binary, bruck, chain, direct, ring
 from mpicoll.algorithms.composed import among, stages
-from mpicoll.algorithms.pipeline import Pipeline
-from mpicoll.algorithms.steps import INPUT, OUTPUT, SCRATCH, Blocks, Place, Recv, Send, Space, Steps, merged, one, run
+from mpicoll.algorithms.steps import (
+    INPUT,
+    OUTPUT,
+    SCRATCH,
+    Blocks,
+    Pipeline,
+    Place,
+    Recv,
+    Send,
+    Space,
+    Steps,
+    merged,
+    one,
+    run,
+)
 
 
 def allreduce(at: Place) -> Steps:
@@ -168,7 +181,7 @@ def barrier(at: Place) -> Steps:
     """
     node, leaders, _ = _around(at)
     for ranks in (node, leaders, node):
-        yield from among(at, ranks, dissemination.barrier, [])
+        yield from among(at, ranks, bruck.dissemination_barrier, [])
 
 
 def _around(at: Place) -> tuple[tuple[int, ...], list[int], int]:

@@ -16,9 +16,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from mpicoll.algorithms.pipeline import Pipeline
 from mpicoll.algorithms.registry import Outline
-from mpicoll.algorithms.steps import Action, Blocks, Copy, RecvReduce, Schedule, Send, Step
+from mpicoll.algorithms.steps import Action, Blocks, Copy, Pipeline, RecvReduce, Schedule, Send, Step
 from mpicoll.errors import MpicollError, ScheduleError
 
 Ints = NDArray[np.int64]

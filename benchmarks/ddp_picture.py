@@ -14,7 +14,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mpicoll.bench.report.style import FAINT, REFERENCE, SETTINGS, WIDTH, Style, legend, note, styles
+from mpicoll.analysis.palette import Style, styles
+from mpicoll.bench.plot import FAINT, REFERENCE, SETTINGS, WIDTH, legend, note
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

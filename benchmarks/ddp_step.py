@@ -44,8 +44,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from mpicoll import registration
-from mpicoll.bench.measuring.environment import environment
-from mpicoll.bench.session import Session
+from mpicoll.bench.session import Session, environment
 from mpicoll.torch.groups.work import CollectiveWork
 
 LAYERS = 32

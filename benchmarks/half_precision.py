@@ -18,8 +18,7 @@ import torch
 from mpi4py import MPI
 
 import mpicoll
-from mpicoll.bench.measuring.environment import environment
-from mpicoll.bench.session import Session
+from mpicoll.bench.session import Session, environment
 
 SIZES = (1 << 20, 16 << 20)
 SHARED = "shared"

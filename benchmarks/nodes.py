@@ -34,8 +34,7 @@ from mpicoll.algorithms.steps import Nodes
 from mpicoll.analysis.cost.machines import Level, Machine
 from mpicoll.analysis.cost.simulation import costs
 from mpicoll.bench import fit
-from mpicoll.bench.measuring.environment import environment
-from mpicoll.bench.session import Session
+from mpicoll.bench.session import Session, environment
 from mpicoll.machine.vendors import SETTINGS
 from mpicoll.units import size_text
 

@@ -13,7 +13,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from mpicoll.bench.report.style import SETTINGS, WIDTH, legend, note, styles
+from mpicoll.analysis.palette import styles
+from mpicoll.bench.plot import SETTINGS, WIDTH, legend, note
 
 BAND = "#f1f3f4"
 """Behind every other rank."""

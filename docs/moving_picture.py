@@ -10,9 +10,9 @@ from html import escape
 from pathlib import Path
 
 from mpicoll.algorithms import find
-from mpicoll.analysis.drawing.canvas import COLOURS, EMPTY, FAINT, GRID, INK, PLUS
 from mpicoll.analysis.drawing.draw import pictured
 from mpicoll.analysis.drawing.picture import Arrow, Picture, Shown, Spot
+from mpicoll.analysis.palette import EMPTY, FAINT, GRID, INK, OF_CELLS, PLUS
 
 FILE = Path(__file__).with_name("allreduce_ring.svg")
 WIDE, TALL, GAP = 92, 30, 78
@@ -144,7 +144,7 @@ def _block(spot: Spot, shown: Shown) -> str:
     x, y = _corner(spot)
     wide = WIDE / len(shown.colours)
     stripes = "".join(
-        f'<rect x="{x + i * wide:g}" y="{y}" width="{wide:g}" height="{TALL}" fill="{COLOURS[number]}"/>'
+        f'<rect x="{x + i * wide:g}" y="{y}" width="{wide:g}" height="{TALL}" fill="{OF_CELLS[number]}"/>'
         for i, number in enumerate(shown.colours)
     )
     edge = f'<rect {_box(spot)} fill="none" stroke="{GRID}"/>'

@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mpicoll.algorithms.collectives import COLLECTIVES
-from mpicoll.bench.report import comparison
-from mpicoll.bench.report.record import load
+from mpicoll.bench import comparison
+from mpicoll.bench.records import load
 from mpicoll.errors import ArgumentError
 from mpicoll.launch.launcher import end
 from mpicoll.units import nbytes

@@ -23,8 +23,7 @@ from mpicoll.algorithms.steps import INPUT, OUTPUT, Copy, Recv, RecvReduce, Sche
 from mpicoll.analysis.cost.fit import Prediction, Probe, fitted
 from mpicoll.analysis.cost.machines import Machine
 from mpicoll.analysis.cost.simulation import costs
-from mpicoll.bench.measuring.environment import environment
-from mpicoll.bench.session import open_session
+from mpicoll.bench.session import environment, open_session
 from mpicoll.calls.call import checked
 from mpicoll.calls.plan import Plan, Workspace
 from mpicoll.fabrics.routes import scheduled

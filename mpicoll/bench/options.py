@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any
@@ -12,13 +13,13 @@ from typing import Any
 from mpicoll.algorithms.collectives import COLLECTIVES, canonical
 from mpicoll.arrays.dtypes import DTYPES, OPS, Dtype, reduction
 from mpicoll.bench.backends import BACKENDS
-from mpicoll.bench.report.style import check_drawable
 from mpicoll.calls import select
 from mpicoll.calls.choice import DEVICE, IPC, STAGED
 from mpicoll.errors import ArgumentError, DtypeError, misspelt
 from mpicoll.units import nbytes, size_text
 
 DEVICES = ("cpu", "cuda")
+PICTURES = (".png", ".pdf", ".svg")
 
 
 def bad(option: str, expected: str, given: object) -> ArgumentError:
@@ -69,42 +70,47 @@ class Options:
         return " ".join([*arguments, f"--seconds {self.seconds:g}"])
 
 
-def read(given: Mapping[str, str | None]) -> Options:
+def read(given: Mapping[str, Any]) -> Options:
     """The options from what was typed, by their names without dashes. Raises ArgumentError, which names the option."""
+    typed = {name: text or "" for name, text in given.items()}
 
-    def text(name: str) -> str:
-        return given[name] or ""
+    def number(name: str, low: float, high: float, what: str, kind: Callable[[str], Any] = int) -> Any:
+        try:
+            n = kind(typed[name])
+        except ValueError:
+            n = None
+        if n is None or not low <= n <= high:
+            raise bad(f"-{name}" if name == "n" else f"--{name}", what, repr(typed[name]))
+        return n
 
-    ranks = _number(text("n"), "-n", 1, 1 << 20, "a positive number of ranks")
-    dtype = DTYPES[_names(text("dtype"), "--dtype", "dtype", tuple(DTYPES))[0]]
-    low, high = _size(text("min"), "--min", dtype), _size(text("max"), "--max", dtype)
+    def names(name: str, known: Iterable[str], what: str = "") -> tuple[str, ...]:
+        return _names(typed[name], f"--{name}", what or name, [*known])
+
+    ranks = number("n", 1, 1 << 20, "a positive number of ranks")
+    dtype = DTYPES[names("dtype", DTYPES)[0]]
+    low, high = (_size(typed[name], f"--{name}", dtype) for name in ("min", "max"))
     if low > high:
-        raise bad("--min", f"no more than --max ({size_text(high)})", text("min"))
-    collectives = _collectives(text("collective"))
-    device = _names(text("device"), "--device", "device", DEVICES)[0]
+        raise bad("--min", f"no more than --max ({size_text(high)})", typed["min"])
+    collectives = _collectives(typed["collective"])
+    device = names("device", DEVICES)[0]
     options = Options(
         collectives=collectives,
         ranks=ranks,
-        backends=_names(text("backends"), "--backends", "backend", tuple(BACKENDS)) if given["backends"] else (),
+        backends=names("backends", BACKENDS, "backend") if typed["backends"] else (),
         low=low,
         high=high,
-        factor=_number(text("factor"), "--factor", 2, 1 << 40, "a whole number from 2 on"),
+        factor=number("factor", 2, 1 << 40, "a whole number from 2 on"),
         dtype=dtype,
-        op=_op(text("op"), dtype, collectives),
-        root=_number(text("root"), "--root", 0, ranks - 1, f"a rank below {ranks}"),
+        op=_op(names("op", (each for each in OPS if each != "premul_sum"), "operation")[0], dtype, collectives),
+        root=number("root", 0, ranks - 1, f"a rank below {ranks}"),
         device=device,
-        algorithms=_algorithms(given["algorithms"], collectives, device),
-        seconds=_number(text("seconds"), "--seconds", 1e-3, 3600, "seconds from 0.001 to 3600", float),
-        json=output("bench", "--json", given["json"]),
-        csv=output("bench", "--csv", given["csv"]),
-        plot=output("bench", "--plot", given["plot"]),
+        algorithms=() if given["algorithms"] is None else _algorithms(typed["algorithms"], collectives, device),
+        seconds=number("seconds", 1e-3, 3600, "seconds from 0.001 to 3600", float),
+        **outputs("bench", **{name: given[name] for name in ("json", "csv", "plot")}),
         wide=given["wide"] is not None,
     )
     if options.algorithms and options.backends and "mpicoll" not in options.backends:
-        raise bad("--algorithms", "mpicoll among --backends", text("backends"))
-    if options.plot:
-        check_drawable("bench", options.plot)
-    check_apart("bench", json=options.json, csv=options.csv, plot=options.plot)
+        raise bad("--algorithms", "mpicoll among --backends", typed["backends"])
     return options
 
 
@@ -136,8 +142,8 @@ def _collectives(text: str) -> tuple[str, ...]:
     return _names(",".join(canonical(n) or n for n in names), "collective", "collective", (*COLLECTIVES, "all"))
 
 
-def _op(text: str, dtype: Dtype, collectives: Sequence[str]) -> str:
-    op = _names(text, "--op", "operation", [o for o in OPS if o != "premul_sum"])[0]
+def _op(op: str, dtype: Dtype, collectives: Sequence[str]) -> str:
+    """The operation, if all of the collectives that reduce can compute it."""
     for name in collectives:
         if COLLECTIVES[name].reduces:
             try:
@@ -147,10 +153,8 @@ def _op(text: str, dtype: Dtype, collectives: Sequence[str]) -> str:
     return op
 
 
-def _algorithms(text: str | None, collectives: Sequence[str], device: str) -> tuple[str, ...]:
+def _algorithms(text: str, collectives: Sequence[str], device: str) -> tuple[str, ...]:
     """Names that at least one of the collectives knows. On a GPU, routes are among them, as ``staged:ring``."""
-    if text is None:
-        return ()
     known = dict.fromkeys(a for c in collectives for a in select.names(c))
     if device != "cpu":
         asked = (name.strip() for name in text.split(","))
@@ -159,26 +163,24 @@ def _algorithms(text: str | None, collectives: Sequence[str], device: str) -> tu
     return _names(text, "--algorithms", "algorithm", tuple(known))
 
 
-def _number(text: str, option: str, low: float, high: float, what: str, kind: Callable[[str], Any] = int) -> Any:
-    try:
-        n = kind(text)
-    except ValueError:
-        n = None
-    if n is None or not low <= n <= high:
-        raise bad(option, what, repr(text))
-    return n
-
-
-def check_apart(operation: str, **outputs: Path | None) -> None:
-    """Raise ArgumentError if two options name one file: what one of them writes would be lost."""
+def outputs(operation: str, **typed: str | None) -> dict[str, Path | None]:
+    """The files that options of these names give. Each must be writable, and another one: what the first of two
+    options writes would be lost. The file of ``plot`` must be one that Matplotlib can draw."""
+    files = {option: _writable(operation, f"--{option}", text) for option, text in typed.items()}
+    plot = files.get("plot")
+    if plot and find_spec("matplotlib") is None:
+        expected = "matplotlib to be installed (pip install matplotlib)"
+        raise ArgumentError(operation, "--plot", expected, "an environment without it")
+    if plot and plot.suffix.lower() not in PICTURES:
+        raise ArgumentError(operation, "--plot", f"a name that ends in {', '.join(PICTURES)}", repr(str(plot)))
     by_path: dict[Path, str] = {}
-    for option, path in outputs.items():
+    for option, path in files.items():
         if path is not None and (other := by_path.setdefault(path.resolve(), option)) != option:
             raise ArgumentError(operation, f"--{option}", f"another file than --{other}", repr(str(path)))
+    return files
 
 
-def output(operation: str, option: str, text: str | None) -> Path | None:
-    """A file to write, in a directory that exists and is writable."""
+def _writable(operation: str, option: str, text: str | None) -> Path | None:
     if text is None:
         return None
     if text == "-":

@@ -82,6 +82,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         argcomplete.autocomplete(whole)
     try:
         args, unknown = whole.parse_known_args(given)
+        args.typed = [*given[1:]]
         args.parser = whole.commands[vars(args).pop("command")]  # whose name is no argument of its own
         if unknown:
             args.parser.refuse(unknown)

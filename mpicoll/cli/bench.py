@@ -9,7 +9,7 @@ import sys
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mpicoll.bench.backends import BACKENDS
 from mpicoll.cli.arguments import Refused, collectives, completes, writing
@@ -27,8 +27,6 @@ Measures collectives on several backends in one job, on the same buffers, and ch
 Started by itself, the command starts its own ranks. Inside `mpicoll run`, mpirun or srun, it is one of the ranks.
 Ctrl-C ends it after the current size, and keeps what was measured.
 """
-_FLAGS = ("wide",)
-"""Options without a value."""
 _NOT_HERE = {
     "-w": "each batch begins with two calls that are not timed",
     "-c": "every result is checked",
@@ -78,32 +76,21 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
 
 
 def _handle(args: argparse.Namespace) -> int:
-    """Start the ranks, or be one of them."""
+    """Start the ranks with the same arguments, or be one of them."""
     from mpicoll.bench.options import read
+    from mpicoll.bench.progress import STOP, ask_to_stop, on_terminal
 
-    typed = {name: value for name, value in vars(args).items() if value is None or isinstance(value, str)}
     if under_launcher():
-        return _rank(typed)
-    typed["n"] = typed["n"] or "2"
-    return _launch(typed, read(typed).ranks)
-
-
-def _launch(typed: dict[str, str | None], ranks: int) -> int:
-    """Start the ranks with the same options, and tell them when Ctrl-C was pressed."""
-    from mpicoll.bench.measuring.interruption import STOP, ask
-    from mpicoll.bench.measuring.progress import on_terminal
-
-    collective = typed.pop("collective") or ""
-    options = [f"--{name}" for name in _FLAGS if typed.pop(name) is not None]
-    options += [f"-n{v}" if name == "n" else f"--{name}={v}" for name, v in typed.items() if v is not None]
+        return _rank(vars(args))
+    ranks = read(vars(args) | {"n": args.n or "2"}).ranks
     with TemporaryDirectory(prefix="mpicoll-") as folder:
         stop = Path(folder, "stop")
         os.environ.update({**on_terminal(), STOP: str(stop)})
-        code = launcher.attended(["-m", "mpicoll", "bench", collective, *options], ranks, partial(ask, stop))
+        code = launcher.attended(["-m", "mpicoll", "bench", *args.typed], ranks, partial(ask_to_stop, stop))
         return 128 + signal.SIGINT if stop.exists() else code
 
 
-def _rank(typed: dict[str, str | None]) -> int:
+def _rank(typed: dict[str, Any]) -> int:
     """Measure as one of the ranks. Rank 0 prints the first rank's error. It alone returns a code other than 0."""
     from mpi4py import MPI
 
@@ -126,7 +113,7 @@ def _rank(typed: dict[str, str | None]) -> int:
     return code if rank == 0 else 0
 
 
-def _read(typed: dict[str, str | None], size: int) -> tuple[Options | None, str | None]:
+def _read(typed: dict[str, Any], size: int) -> tuple[Options | None, str | None]:
     """The options, or what is wrong with them."""
     from mpicoll.bench.options import bad, read
 
@@ -141,12 +128,11 @@ def _read(typed: dict[str, str | None], size: int) -> tuple[Options | None, str 
 
 def _measure(options: Options, world: Intracomm) -> int:
     """Measure, and write the files on rank 0. Returns 1 if a result was wrong or nothing was measured."""
-    from mpicoll.bench.measuring import sweep
-    from mpicoll.bench.report import plot, record
+    from mpicoll.bench import plot, records, sweep
 
     report = sweep.run(options, world)
     if world.rank == 0:
-        writes = {"json": record.write_json, "csv": record.write_csv, "plot": plot.draw}
+        writes = {"json": records.write_json, "csv": records.write_csv, "plot": plot.draw}
         files = {name: file for name in writes if (file := getattr(options, name))}
         for name, file in files.items():
             with writing(file, "bench", f"--{name}"):

@@ -107,8 +107,7 @@ def _compare(args: argparse.Namespace) -> int:
     from mpicoll.algorithms.collectives import COLLECTIVES
     from mpicoll.analysis.cost.chart import draw
     from mpicoll.analysis.cost.comparison import compared, table
-    from mpicoll.bench.options import check_apart, output
-    from mpicoll.bench.report.style import check_drawable
+    from mpicoll.bench.options import outputs
 
     ranks = args.ranks or 2
     machine, names = _machine(args.machine or "laptop"), _algorithms(args)
@@ -127,10 +126,7 @@ def _compare(args: argparse.Namespace) -> int:
     if args.sizes is not None and not moves:
         raise _bad("--sizes", f"nothing: a {args.collective} moves no data", " to ".join(map(size_text, args.sizes)))
     sizes = args.sizes or (_sizes("1K:64M") if moves else [0])
-    plot, record, goal = (output("simulate", f"--{name}", getattr(args, name)) for name in ("plot", "json", "goal"))
-    check_apart("simulate", plot=plot, json=record, goal=goal)
-    if plot:
-        check_drawable("simulate", plot)
+    plot, record, goal = outputs("simulate", plot=args.plot, json=args.json, goal=args.goal).values()
     if plot and not moves:
         raise _bad("--plot", f"nothing: a {args.collective} has no sizes", plot)
     if plot and len(sizes) < 2:
@@ -236,12 +232,12 @@ def _write_goal(path: Path, name: str, algorithm: str, ranks: int, root: int, ma
 
 
 def _fit(args: argparse.Namespace) -> int:
-    from mpicoll.bench.options import output
+    from mpicoll.bench.options import outputs
 
     for name in ("collective", "machine", "nodes", "placement", "sizes", "algorithms", "root", "plot", "goal"):
         if getattr(args, name) is not None:
             raise _bad("--fit", f"no {name} beside it", getattr(args, name))
-    record = output("simulate", "--json", args.json)
+    record = outputs("simulate", json=args.json)["json"]
     if under_launcher():
         return _measure(record)
     ranks = 2 if args.ranks is None else args.ranks

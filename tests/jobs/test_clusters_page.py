@@ -37,7 +37,7 @@ DIES = """
 ON_A_GPU = """
     from mpi4py import MPI
     from mpicoll.bench.backends import Unavailable, open_backend
-    from mpicoll.bench.report.rows import Note
+    from mpicoll.bench.records import Note
     from mpicoll.bench.session import Session
 
     try:

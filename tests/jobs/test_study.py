@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 from benchmarks.mpi_vs_nccl.study import Part
-from mpicoll.bench.report.record import write_json
-from mpicoll.bench.report.rows import Report
+from mpicoll.bench.records import Report, write_json
 from tests.jobs.jobs import REPOSITORY, Done, done, python
 
 STUDY = str(REPOSITORY / "benchmarks" / "mpi_vs_nccl" / "study.py")

@@ -27,7 +27,7 @@ MPI4PY = (
     "fabrics.routes.devices.scheduled", "fabrics.routes.exchange", "fabrics.routes.large", "fabrics.routes.native",
     "fabrics.routes.scheduled",
     "fabrics.bounded_allgather", "fabrics.making", "fabrics.mpi", "fabrics.mpi_messages", "fabrics.mpi_objects",
-    "bench.backends", "bench.fit", "bench.measuring", "bench.session", "cli.bench",
+    "bench.fit", "bench.on_arrays", "bench.session", "bench.sweep", "bench.timing", "cli.bench",
     "doctor.child", "probe.tries",
 )  # fmt: skip
 # Who may import torch. Others look for it among the modules that the program has loaded.

@@ -8,13 +8,13 @@ colour, so that the chart can also be read in grey.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from colorsys import hsv_to_rgb
 from itertools import groupby
 from math import log2
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mpicoll.analysis.cost.comparison import Comparison, duration
+from mpicoll.analysis.palette import Style, styles
 from mpicoll.units import size_text
 
 if TYPE_CHECKING:
@@ -23,11 +23,6 @@ if TYPE_CHECKING:
 Times = dict[str, list[float]]
 """Seconds of each size, by algorithm."""
 
-COLOURS = (
-    "#0b3c6f", "#e08214", "#1b9e77", "#b2182b", "#7570b3", "#666666",
-    "#e7298a", "#66a61e", "#8c510a", "#3f97d0", "#000000", "#c0a000",
-)  # fmt: skip
-MARKERS = "os^vDPX<>*phd"
 CLOSE = 0.04
 """Lines lie on each other if their times differ by less than this part of them."""
 WIDTH, MARKER, DASH = 1.8, 5.5, 4.0
@@ -42,7 +37,7 @@ def draw(c: Comparison, path: Path) -> None:
 
     figure = Figure(figsize=(10, 5.6), dpi=160, layout="constrained", facecolor="white")
     axes, band = figure.subplots(2, 1, sharex=True, height_ratios=(12, 1))
-    looks = {name: _look(i, len(c.seconds)) for i, name in enumerate(c.seconds)}
+    looks = styles(c.seconds)
     _lines(axes, c, looks)
     _fastest(band, c, looks)
     axes.set_title(f"{c.collective}, {c.ranks} ranks on {c.machine.name}: the model", loc="left", fontweight="bold")
@@ -51,16 +46,8 @@ def draw(c: Comparison, path: Path) -> None:
     figure.savefig(path)
 
 
-def _look(number: int, of: int) -> tuple[str, str]:
-    """The colour and the marker of one line of so many."""
-    marker = MARKERS[number % len(MARKERS)]
-    if of <= len(COLOURS):
-        return COLOURS[number], marker
-    return "#" + "".join(f"{round(180 * part):02x}" for part in hsv_to_rgb(number / of, 1.0, 1.0)), marker
-
-
-def _lines(axes: Axes, c: Comparison, looks: dict[str, tuple[str, str]]) -> None:
-    for name, (colour, marker) in looks.items():
+def _lines(axes: Axes, c: Comparison, looks: dict[str, Style]) -> None:
+    for name, (colour, marker, _) in looks.items():
         times = c.seconds[name]
         style: dict[str, Any] = {"color": colour, "linewidth": WIDTH, "markersize": MARKER}
         for first, last, together in runs(c.seconds, name):
@@ -79,12 +66,12 @@ def _lines(axes: Axes, c: Comparison, looks: dict[str, tuple[str, str]]) -> None
     axes.grid(color="#e6e8eb", linewidth=0.7)
 
 
-def _fastest(band: Axes, c: Comparison, looks: dict[str, tuple[str, str]]) -> None:
+def _fastest(band: Axes, c: Comparison, looks: dict[str, Style]) -> None:
     """Show the fastest for each size: its colour, its marker, and its name where there is room."""
     low, high = c.sizes[0] / 2**0.6, c.sizes[-1] * 2**0.6
     inch = log2(high / low) / 7.0
     for r in c.ranges:
-        colour, marker = looks[r.algorithm]
+        colour, marker, _ = looks[r.algorithm]
         edges = (r.first / 2**0.5, r.last * 2**0.5)
         band.axvspan(*edges, color=colour, alpha=0.25, linewidth=0)
         middle = (edges[0] * edges[1]) ** 0.5

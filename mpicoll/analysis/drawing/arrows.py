@@ -12,8 +12,9 @@ from math import cos, pi, sin
 from pathlib import Path
 
 from mpicoll.analysis.drawing import canvas, caption
-from mpicoll.analysis.drawing.canvas import EMPTY, FAINT, FAULT, GRID, INK, LINE, PLUS, Canvas, Point, box
+from mpicoll.analysis.drawing.canvas import Canvas, Point, box
 from mpicoll.analysis.drawing.picture import Arrow, Panel, Picture, Spot
+from mpicoll.analysis.palette import EMPTY, FAINT, FAULT, GRID, INK, LINE, PLUS, of_cell
 
 # Lengths in inches.
 CELL, TALL = 0.56, 0.27
@@ -161,7 +162,7 @@ class _Drawing:
             return
         share = CELL / len(shown.colours)
         for i, number in enumerate(shown.colours):
-            colour = canvas.colour(number, self.picture.colours)
+            colour = of_cell(number, self.picture.colours)
             self.fills[colour].append(box(x + i * share, y, share, TALL))
         self.strokes[(INK, 1.3, "solid") if shown.fresh else ("#94a3b8", 0.6, "solid")].append(outline)
         whole = shown.label in ("Σ", "all")

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from colorsys import hsv_to_rgb
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from mpicoll.analysis.palette import FAINT, FAULT, INK, LINE, PLUS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -17,14 +18,6 @@ Point = tuple[float, float]
 MOST_PIXELS = 8000
 """The most pixels of a PNG, across or down."""
 
-# They are light, so that black text is legible on each of them. Within that limit they differ as much as they can.
-COLOURS = (
-    "#8ecae6", "#ffbf80", "#9bd6a3", "#f49a93", "#c9b8f2", "#ecd678", "#f3abd3", "#bfb6a8",
-    "#5fb3ce", "#e39b4c", "#69bd76", "#dd7d79", "#a58fdc", "#c9b146", "#d97fb3", "#969ba6",
-)  # fmt: skip
-INK, FAINT, LINE, PLUS, EMPTY, GRID = "#1f2937", "#6b7280", "#475569", "#b91c1c", "#f8fafc", "#d5dae1"
-FAULT = "#e00028"
-"""The colour of what is wrong."""
 _LOOKS: Any = {
     "font.family": "sans-serif",
     "font.sans-serif": ["DejaVu Sans"],
@@ -84,14 +77,6 @@ def save(width: float, height: float, draw: Callable[[Canvas], object], file: Pa
         # The file holds neither a date nor a version, so that the same drawing gives the same file.
         metadata = {"Date": None, "Creator": None} if file.suffix.lower() == ".svg" else {"Software": None}
         figure.savefig(file, dpi=min(160, MOST_PIXELS / max(width, height)), metadata=metadata)
-
-
-def colour(number: int, of: int) -> str:
-    """One of ``of`` colours, which all differ. They are hues from red to pink where the list is too short."""
-    if of <= len(COLOURS):
-        return COLOURS[number]
-    red, green, blue = hsv_to_rgb(0.9 * number / of, 0.45, 0.95)
-    return f"#{round(255 * red):02x}{round(255 * green):02x}{round(255 * blue):02x}"
 
 
 def box(x: float, y: float, wide: float, tall: float) -> list[Point]:

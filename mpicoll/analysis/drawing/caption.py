@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from textwrap import wrap
 
-from mpicoll.analysis.drawing.canvas import FAINT, FAULT, INK, Canvas
+from mpicoll.analysis.drawing.canvas import Canvas
+from mpicoll.analysis.palette import FAINT, FAULT, INK
 from mpicoll.errors import ScheduleError
 
 LEAST_WIDE = 7.5

@@ -11,8 +11,9 @@ from pathlib import Path
 
 from mpicoll.algorithms.collectives import COLLECTIVES
 from mpicoll.analysis.drawing import canvas, caption
-from mpicoll.analysis.drawing.canvas import EMPTY, FAINT, FAULT, GRID, INK, LINE, Canvas, box
+from mpicoll.analysis.drawing.canvas import Canvas, box
 from mpicoll.analysis.drawing.picture import Panel, Picture, Shown
+from mpicoll.analysis.palette import EMPTY, FAINT, FAULT, GRID, INK, LINE, of_cell
 
 # Lengths in inches.
 TALL = 0.18
@@ -98,7 +99,7 @@ def _cell(on: Canvas, picture: Picture, shown: Shown | None, wide: float, x: flo
         return
     counts = _counts(picture)
     many = len(shown.colours)
-    colour = _shade(many / picture.ranks) if counts else canvas.colour(shown.colours[0], picture.colours)
+    colour = _shade(many / picture.ranks) if counts else of_cell(shown.colours[0], picture.colours)
     label = shown.label if not counts else "Σ" if many == picture.ranks else str(many)
     on.fills[colour].append(outline)
     on.strokes[(INK, 1.0, "solid") if shown.fresh else ("#94a3b8", 0.4, "solid")].append(outline)

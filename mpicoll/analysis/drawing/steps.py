@@ -23,8 +23,8 @@ from mpicoll.algorithms import Algorithm
 from mpicoll.analysis.cost.comparison import duration
 from mpicoll.analysis.cost.presets import MACHINES
 from mpicoll.analysis.cost.simulation import costs_of
-from mpicoll.analysis.drawing.canvas import colour
 from mpicoll.analysis.drawing.picture import MOST_RANKS, Arrow, Picture, Shown, Spot
+from mpicoll.analysis.palette import of_cell
 from mpicoll.units import size_text
 
 MACHINE = MACHINES["laptop"]
@@ -78,7 +78,7 @@ def steps(picture: Picture, algorithm: Algorithm, root: int) -> dict[str, Any]:
     found: dict[str, Any] = {
         "blocks": picture.blocks,
         "strips": list(picture.strips),
-        "colours": [colour(number, picture.colours) for number in range(picture.colours)],
+        "colours": [of_cell(number, picture.colours) for number in range(picture.colours)],
         "kinds": [[label, list(colours)] for label, colours in kinds],
         "start": panels[0]["writes"],
         "rounds": panels[1:],

@@ -10,9 +10,9 @@ import pytest
 
 from mpicoll.algorithms import Algorithm, algorithms
 from mpicoll.algorithms.collectives import COLLECTIVES
-from mpicoll.analysis.drawing.canvas import colour
 from mpicoll.analysis.drawing.draw import draw, pictured, usual_nodes, usual_segments
 from mpicoll.analysis.drawing.picture import MOST_RANKS, Panel, Picture, meaning
+from mpicoll.analysis.palette import of_cell
 from mpicoll.analysis.proof.cases import prove
 from mpicoll.cli import main
 from tests.known import known
@@ -187,7 +187,7 @@ def test_many_cells_are_matrices(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("many", [1, 16, 17, 300])
 def test_colours_do_not_repeat(many: int) -> None:
-    assert len({colour(number, many) for number in range(many)}) == many
+    assert len({of_cell(number, many) for number in range(many)}) == many
 
 
 @pytest.mark.slow

@@ -10,9 +10,9 @@ import pytest
 
 from mpicoll.algorithms import Algorithm, algorithms, find
 from mpicoll.algorithms.steps import INPUT, OUTPUT, SCRATCH, Copy, Place, Recv, RecvReduce, Send, Steps, one
-from mpicoll.analysis.drawing.canvas import FAULT
 from mpicoll.analysis.drawing.draw import draw, pictured
 from mpicoll.analysis.drawing.picture import Picture
+from mpicoll.analysis.palette import FAULT
 from mpicoll.cli import main
 from mpicoll.errors import ScheduleError
 

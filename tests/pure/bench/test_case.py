@@ -7,9 +7,8 @@ import pytest
 
 from mpicoll.algorithms.collectives import COLLECTIVES
 from mpicoll.arrays.dtypes import DTYPES
-from mpicoll.bench.cases.case import PLACEMENTS, Case, Placement, elements
-from mpicoll.bench.cases.data import expected, given, words
-from mpicoll.bench.cases.memory import POISON, Arena
+from mpicoll.bench.cases import PLACEMENTS, Case, Placement, elements, expected, given, words
+from mpicoll.bench.memory import POISON, Arena
 
 ALL = [(name, p) for name, placements in PLACEMENTS.items() for p in placements]
 

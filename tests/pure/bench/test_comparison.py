@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from mpicoll.bench.report import comparison
-from mpicoll.bench.report.record import SCHEMA
+from mpicoll.bench import comparison
+from mpicoll.bench.records import SCHEMA
 from mpicoll.errors import ArgumentError
 
 ENVIRONMENT = {

@@ -13,8 +13,7 @@ import pytest
 from mpicoll.algorithms.collectives import COLLECTIVES
 from mpicoll.arrays.dtypes import DTYPES, OPS
 from mpicoll.arrays.kernels import COMBINE, storage
-from mpicoll.bench.cases.case import Case
-from mpicoll.bench.cases.data import expected, given, words, wrong
+from mpicoll.bench.cases import Case, expected, given, words, wrong
 from mpicoll.errors import DtypeError
 
 LEGAL = []

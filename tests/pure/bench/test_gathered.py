@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from mpicoll.bench.report import plot, scaling
-from mpicoll.bench.report.record import columns, load, write_json
-from mpicoll.bench.report.rows import Report
+from mpicoll.bench import plot, scaling
+from mpicoll.bench.records import Report, columns, load, write_json
 from mpicoll.errors import ArgumentError
 
 RECORDS = Path(__file__).parents[3] / "benchmarks" / "records"

@@ -137,7 +137,7 @@ def test_a_gpu_s_routes_are_algorithms_there() -> None:
 
 
 def test_a_picture_needs_matplotlib(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("mpicoll.bench.report.style.find_spec", lambda _: None)
+    monkeypatch.setattr("mpicoll.bench.options.find_spec", lambda _: None)
     with pytest.raises(ArgumentError, match=r"--plot: expected matplotlib.*pip install matplotlib"):
         options(plot=str(tmp_path / "f.png"))
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import csv
 from pathlib import Path
 
-from mpicoll.bench.report.record import write_csv
-from mpicoll.bench.report.rows import Report
+from mpicoll.bench.records import Report, write_csv
 
 
 def test_a_table_without_rows_names_its_columns(tmp_path: Path) -> None:

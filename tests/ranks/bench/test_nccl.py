@@ -15,12 +15,12 @@ from typing import Any, cast
 
 import pytest
 
-from mpicoll.bench.backends import Unavailable, nccl
-from mpicoll.bench.cases.case import Placement
-from mpicoll.bench.report import plot, record, table
-from mpicoll.bench.report.rows import Report, grouped, rated
-from mpicoll.bench.report.verdict import verdict
+from mpicoll.bench import on_torch, plot, records, table
+from mpicoll.bench.backends import Unavailable
+from mpicoll.bench.cases import Placement
+from mpicoll.bench.records import Report, grouped, rated
 from mpicoll.bench.session import Session, most_alike
+from mpicoll.bench.table import verdict
 from tests.ranks.bench.test_output import lines, report, row
 
 FULL = "GPU shared by 2 ranks: not NCCL's bandwidth"
@@ -47,7 +47,7 @@ node-01:1897:1910 [0] NCCL INFO Connected all rings, use ring PXN 0 GDR 1
     ],
 )
 def test_a_line_of_the_log(line: str, transport: str) -> None:
-    assert nccl.transports(LOG.format(line)) == [transport]
+    assert on_torch.transports(LOG.format(line)) == [transport]
 
 
 def test_each_transport_is_named_once() -> None:
@@ -56,13 +56,13 @@ def test_each_transport_is_named_once() -> None:
         "01/0 : 0[0] -> 1[1] via P2P/CUMEM",
         "00/0 : 1[1] -> 2[0] [send] via NET/IB/1",
     ]
-    assert nccl.transports("".join(map(LOG.format, lines))) == ["P2P/CUMEM", "NET/IB"]
-    assert nccl.transports("node-01:1:1 [0] NCCL INFO Using network Socket") == []
+    assert on_torch.transports("".join(map(LOG.format, lines))) == ["P2P/CUMEM", "NET/IB"]
+    assert on_torch.transports("node-01:1:1 [0] NCCL INFO Using network Socket") == []
 
 
 def test_the_log_goes_to_a_file_that_is_removed() -> None:
     environment: dict[str, str] = {}
-    log = nccl.Log.asked_for(environment)
+    log = on_torch.Log.asked_for(environment)
     assert environment["NCCL_DEBUG"] == "INFO"
     file = Path(environment["NCCL_DEBUG_FILE"])
     assert log.route() == "nccl"
@@ -77,13 +77,13 @@ def test_the_log_goes_to_a_file_that_is_removed() -> None:
 @pytest.mark.parametrize("given", [{"NCCL_DEBUG": "WARN"}, {"NCCL_DEBUG_FILE": "/dev/null"}])
 def test_a_log_of_the_users_own_stays_theirs(given: dict[str, str]) -> None:
     environment = dict(given)
-    assert "unknown" in nccl.Log.asked_for(environment).route()
+    assert "unknown" in on_torch.Log.asked_for(environment).route()
     assert environment == given
 
 
 @pytest.mark.parametrize("version", [(2, 30, 0), (2, 31, 2), (3, 0)])
 def test_ranks_that_share_a_gpu_with_a_new_nccl(version: tuple[int, ...]) -> None:
-    found = nccl.settings_for_sharing(version, 1)
+    found = on_torch.settings_for_sharing(version, 1)
     assert found["NCCL_MULTI_RANK_GPU_ENABLE"] == "1"
     assert int(found["NCCL_MAX_CTAS"]) <= 16
     assert "NCCL_HOSTID" not in found
@@ -91,7 +91,7 @@ def test_ranks_that_share_a_gpu_with_a_new_nccl(version: tuple[int, ...]) -> Non
 
 @pytest.mark.parametrize("version", [(2, 9, 9), (2, 29, 7)])
 def test_ranks_that_share_a_gpu_with_an_old_nccl(version: tuple[int, ...]) -> None:
-    found = [nccl.settings_for_sharing(version, rank) for rank in range(3)]
+    found = [on_torch.settings_for_sharing(version, rank) for rank in range(3)]
     assert [set(each) for each in found] == [{"NCCL_HOSTID"}] * 3
     assert len({each["NCCL_HOSTID"] for each in found}) == 3
 
@@ -118,10 +118,10 @@ def opened(monkeypatch: pytest.MonkeyPatch, sharing: int, version: tuple[int, ..
         monkeypatch.delenv(name)
     monkeypatch.setattr(os, "environ", os.environ.copy())
     torch = FakeTorch(version)
-    monkeypatch.setattr(nccl, "torch_itself", lambda: torch)
-    monkeypatch.setattr(nccl, "distributed", lambda: torch.distributed)
+    monkeypatch.setattr(on_torch, "torch_itself", lambda: torch)
+    monkeypatch.setattr(on_torch, "distributed", lambda: torch.distributed)
     world = cast(Any, SimpleNamespace(rank=3))
-    nccl.open_nccl(Session(world, world, "cuda:0", sharing)).close()
+    on_torch.open_nccl(Session(world, world, "cuda:0", sharing)).close()
     return torch.seen
 
 
@@ -140,10 +140,10 @@ def test_settings_for_a_shared_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nccl, "torch_itself", lambda: FakeTorch((2, 30)))
+    monkeypatch.setattr(on_torch, "torch_itself", lambda: FakeTorch((2, 30)))
     world = cast(Any, SimpleNamespace(rank=0))
     with pytest.raises(Unavailable, match="--device cuda"):
-        nccl.open_nccl(Session(world, world, "cpu"))
+        on_torch.open_nccl(Session(world, world, "cpu"))
 
 
 def test_gpus_are_counted_by_what_they_are() -> None:
@@ -174,8 +174,8 @@ def test_rows_of_a_shared_gpu_say_so(tmp_path: Path) -> None:
     for rows in lines(found):
         expected = FULL if rows[0].backend == "nccl" else "GPU shared by 2 ranks"
         assert all(table.line(rows, 7, wide).endswith(f"({expected})") for wide in (False, True))
-    record.write_json(found, tmp_path / "f.json")
-    record.write_csv(found, tmp_path / "f.csv")
+    records.write_json(found, tmp_path / "f.json")
+    records.write_csv(found, tmp_path / "f.csv")
     written = json.loads((tmp_path / "f.json").read_text())["rows"]
     with (tmp_path / "f.csv").open(newline="") as f:
         written += [{**it, "comparable": it["comparable"] == "True"} for it in csv.DictReader(f)]

@@ -14,13 +14,13 @@ from pathlib import Path
 import pytest
 
 from mpicoll.algorithms.collectives import COLLECTIVES
+from mpicoll.analysis.palette import styles
 from mpicoll.arrays.dtypes import DTYPES
-from mpicoll.bench.cases.case import PLACEMENTS, Case, Placement
-from mpicoll.bench.measuring.progress import TERMINAL, Progress
-from mpicoll.bench.report import plot, record, table
-from mpicoll.bench.report.rows import Note, Report, Row, grouped, measured, rated
-from mpicoll.bench.report.style import styles
-from mpicoll.bench.report.verdict import verdict
+from mpicoll.bench import plot, records, table
+from mpicoll.bench.cases import PLACEMENTS, Case, Placement
+from mpicoll.bench.progress import TERMINAL, Progress
+from mpicoll.bench.records import Note, Report, Row, grouped, measured, rated
+from mpicoll.bench.table import verdict
 
 ENVIRONMENT = {
     "cpu": "A Processor", "fingerprint": "A of 1", "oversubscribed": True, "huge_pages": "madvise", "cores": 2,
@@ -154,8 +154,8 @@ def test_routes_are_named_where_there_are_several() -> None:
 
 def test_json_and_csv_agree(tmp_path: Path) -> None:
     found = report()
-    record.write_json(found, tmp_path / "f.json")
-    record.write_csv(found, tmp_path / "f.csv")
+    records.write_json(found, tmp_path / "f.json")
+    records.write_csv(found, tmp_path / "f.csv")
     rows = json.loads((tmp_path / "f.json").read_text())["rows"]
     with (tmp_path / "f.csv").open(newline="") as f:
         table_rows = list(csv.DictReader(f))
@@ -168,7 +168,7 @@ def test_json_and_csv_agree(tmp_path: Path) -> None:
 def test_the_json_is_what_the_manual_describes(tmp_path: Path) -> None:
     found = report()
     found.notes.append(Note("nccl", "there is no GPU"))
-    record.write_json(found, tmp_path / "f.json")
+    records.write_json(found, tmp_path / "f.json")
     written = json.loads((tmp_path / "f.json").read_text())
     manual = (Path(__file__).parents[3] / "docs/how-to/benchmark.md").read_text()
     for key in [*written, *written["rows"][0], *written["not_run"][0], *written["environment"]]:
@@ -178,7 +178,7 @@ def test_the_json_is_what_the_manual_describes(tmp_path: Path) -> None:
 def test_a_device_is_not_replaced_by_a_file(tmp_path: Path) -> None:
     device = tmp_path / "f.json"
     device.symlink_to("/dev/null")  # and not the device itself, which a mistake would cost
-    record.write_json(report(), device)
+    records.write_json(report(), device)
     assert device.is_symlink()
     assert [*tmp_path.iterdir()] == [device]
 
@@ -186,8 +186,8 @@ def test_a_device_is_not_replaced_by_a_file(tmp_path: Path) -> None:
 def test_an_empty_report_can_be_written(tmp_path: Path) -> None:
     found = report()
     found.rows.clear()
-    record.write_json(found, tmp_path / "f.json")
-    record.write_csv(found, tmp_path / "f.csv")
+    records.write_json(found, tmp_path / "f.json")
+    records.write_csv(found, tmp_path / "f.csv")
     assert json.loads((tmp_path / "f.json").read_text())["rows"] == []
 
 
@@ -218,7 +218,7 @@ def test_the_picture_shows_the_floor(tmp_path: Path) -> None:
 
 def test_a_picture_is_drawn_again_from_its_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("matplotlib")
-    record.write_json(report(), tmp_path / "f.json")
+    records.write_json(report(), tmp_path / "f.json")
     monkeypatch.setattr(sys, "argv", ["plot", str(tmp_path / "f.json"), str(tmp_path / "f.png")])
     assert plot.main() == 0
     assert (tmp_path / "f.png").read_bytes().startswith(b"\x89PNG")
@@ -269,20 +269,19 @@ def test_a_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
 def test_the_version_of_the_driver(
     line: str, version: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from mpicoll.bench.measuring import environment
+    from mpicoll.bench import session
 
-    monkeypatch.setattr(environment, "_DRIVER", tmp_path / "version")
-    assert environment._driver() is None
+    monkeypatch.setattr(session, "_DRIVER", tmp_path / "version")
+    assert session._driver() is None
     (tmp_path / "version").write_text(line)
-    assert environment._driver() == version
+    assert session._driver() == version
 
 
 @pytest.mark.mpi
 def test_the_environment_names_no_machine() -> None:
     from mpi4py import MPI
 
-    from mpicoll.bench.measuring.environment import environment
-    from mpicoll.bench.session import open_session
+    from mpicoll.bench.session import environment, open_session
 
     session = open_session(MPI.COMM_WORLD, "cpu")
     found = environment(session)

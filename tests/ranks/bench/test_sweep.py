@@ -12,14 +12,14 @@ import pytest
 from mpi4py import MPI
 
 from mpicoll.algorithms.collectives import COLLECTIVES
+from mpicoll.bench import sweep, timing
 from mpicoll.bench.backends import Unavailable, open_backend
-from mpicoll.bench.cases.case import Case, elements
-from mpicoll.bench.cases.memory import Arena, Buffers
-from mpicoll.bench.measuring import floor, opening, sweep
-from mpicoll.bench.measuring.timing import Runner, clocks, measure
+from mpicoll.bench.cases import Case, elements
+from mpicoll.bench.memory import Arena, Buffers
 from mpicoll.bench.options import Options, read
-from mpicoll.bench.report.rows import Report
+from mpicoll.bench.records import Report
 from mpicoll.bench.session import Session, open_session
+from mpicoll.bench.timing import Runner, clocks, measure
 from tests.devices.simulated import Simulated
 
 pytestmark = pytest.mark.mpi
@@ -118,9 +118,9 @@ def test_each_size_has_its_floor(session: Session) -> None:
 
 
 def test_the_floor_is_a_copy(session: Session) -> None:
-    case = floor.copy_case(5000, "cpu")
+    case = timing.copy_case(5000, "cpu")
     pairs = Arena().buffers(case)
-    runner = Runner(pairs, [floor.copy(pair, on_gpu=False) for pair in pairs])
+    runner = Runner(pairs, [timing.copy(pair, on_gpu=False) for pair in pairs])
     runner.batch(session.world, len(pairs))
     assert runner.check() == 0
     for pair in pairs:
@@ -213,9 +213,9 @@ def test_bare_mpi_says_why_it_has_no_bfloat16(session: Session) -> None:
 
 def test_each_algorithm_is_a_line(session: Session) -> None:
     opts = options("allreduce,bcast", backends="mpicoll", algorithms="native,exchange")
-    lines = opening.lines_of(opts, session)
+    lines = sweep.lines_of(opts, session)
     assert lines == ["mpicoll:native", "mpicoll:exchange"]
-    backends, notes = opening.open_backends(lines, session)
+    backends, notes = sweep.open_backends(lines, session)
     assert notes == []
     report = swept(session, opts, backends)
     assert {row.backend: row.route for row in report.rows} == {
@@ -325,7 +325,7 @@ def test_a_host_has_one_clock(session: Session) -> None:
 
 
 def test_a_backend_that_is_not_there_is_noted(session: Session) -> None:
-    backends, notes = opening.open_backends(["nccl", "mpi"], session)
+    backends, notes = sweep.open_backends(["nccl", "mpi"], session)
     assert list(backends) == ["mpi"]
     assert [n.backend for n in notes] == ["nccl"]
     assert notes[0].collective is None
@@ -345,8 +345,8 @@ def test_unavailable_is_no_crash(session: Session) -> None:
             raise Unavailable("only here")
         return 1
 
-    assert opening.agreed(session, attempt) == (None, "only here")
-    assert opening.agreed(session, lambda: 7) == (7, "")
+    assert sweep.agreed(session, attempt) == (None, "only here")
+    assert sweep.agreed(session, lambda: 7) == (7, "")
 
 
 @pytest.mark.cuda

@@ -11,9 +11,9 @@ from mpi4py import MPI
 
 from mpicoll.algorithms.collectives import COLLECTIVES
 from mpicoll.arrays.dtypes import DTYPES
-from mpicoll.bench.cases.case import Case
-from mpicoll.bench.cases.memory import Arena
-from mpicoll.bench.measuring.timing import ROUNDS, Runner, _orders, _plan, measure
+from mpicoll.bench.cases import Case
+from mpicoll.bench.memory import Arena
+from mpicoll.bench.timing import ROUNDS, Runner, _orders, _plan, measure
 
 
 @pytest.mark.parametrize("runners", [1, 2, 3, 5])

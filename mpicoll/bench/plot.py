@@ -1,31 +1,25 @@
-"""How pictures of measurements look: a colour, a marker and a dash pattern for each line, settings for Matplotlib, and
-two panels for each collective: times on the left, and bandwidths on the right.
+"""The picture: time and bus bandwidth over size, with a line for each backend, and the floor under the times.
 
-No two lines have the same colour. They also differ in marker and dashes, so that a print without colours can be read.
+``python -m mpicoll.bench.plot record.json picture.png`` draws it again from a record.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from colorsys import hls_to_rgb
-from importlib.util import find_spec
+import sys
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from mpicoll.errors import ArgumentError
+import numpy as np
+
+from mpicoll.analysis.palette import Style, styles
+from mpicoll.bench.records import Report, Row, grouped, load, program
+from mpicoll.units import size_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-PICTURES = (".png", ".pdf", ".svg")
-
-COLORS = (
-    *("#0b3c6f", "#e08214", "#1b9e77", "#b2182b", "#7570b3"),
-    *("#666666", "#56b4e9", "#7a4a12", "#d64fa0", "#9aa800"),
-)
-MARKERS = "os^DvPX<>*hp"
-DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1, 1)), (0, (4, 1.2, 1, 1.2)), (0, (7, 2)))
 
 FAINT = "#5f6368"
 """For what stands beside the data."""
@@ -52,53 +46,6 @@ SETTINGS: Any = {
 
 FLOOR = "memory copy"
 """The line below all times."""
-
-
-class Style(NamedTuple):
-    """How one line is drawn."""
-
-    color: str
-    marker: str
-    dashes: Any
-
-    def line(self, label: str) -> dict[str, Any]:
-        """The line's properties, as Matplotlib names them."""
-        return {"linestyle": self.dashes, "linewidth": 1.5} | self.points(label)
-
-    def points(self, label: str) -> dict[str, Any]:
-        """The properties of its markers alone."""
-        return {
-            "color": self.color, "marker": self.marker, "label": label,
-            "markersize": 5, "markeredgecolor": "white", "markeredgewidth": 0.5,
-        }  # fmt: skip
-
-
-def styles(names: Iterable[str]) -> dict[str, Style]:
-    """A style for each of the names, each in a colour of its own."""
-    distinct = list(dict.fromkeys(names))
-    colors = COLORS if len(distinct) <= len(COLORS) else _hues(len(distinct))
-    return {
-        name: Style(color, MARKERS[i % len(MARKERS)], DASHES[i % len(DASHES)])
-        for i, (name, color) in enumerate(zip(distinct, colors, strict=False))
-    }
-
-
-def _hues(n: int) -> list[str]:
-    """As many hues as asked for, evenly spaced, dark and lighter ones in turns."""
-    found = []
-    for i in range(n):
-        rgb = hls_to_rgb(i / n, (0.28, 0.52, 0.4)[i % 3], 0.75)
-        found.append("#" + "".join(f"{round(255 * part):02x}" for part in rgb))
-    return found
-
-
-def check_drawable(operation: str, file: Path) -> None:
-    """Raise ArgumentError if no picture can be drawn into a file of this name, which --plot gave."""
-    if find_spec("matplotlib") is None:
-        expected = "matplotlib to be installed (pip install matplotlib)"
-        raise ArgumentError(operation, "--plot", expected, "an environment without it")
-    if file.suffix.lower() not in PICTURES:
-        raise ArgumentError(operation, "--plot", f"a name that ends in {', '.join(PICTURES)}", repr(str(file)))
 
 
 class Panel(NamedTuple):
@@ -131,7 +78,7 @@ class Panel(NamedTuple):
         return handles
 
 
-def draw(path: Path, parts: Mapping[str, tuple[Panel, Panel]], source: str = "") -> None:
+def draw_panels(path: Path, parts: Mapping[str, tuple[Panel, Panel]], source: str = "") -> None:
     """Draw the panels of times and of bandwidths of each part, by its title. Below all stands the ``source``."""
     import matplotlib
     from matplotlib.figure import Figure
@@ -172,3 +119,42 @@ def legend(figure: Figure, handles: dict[str, Any]) -> float:
 def note(figure: Figure, text: str) -> None:
     """Write below all panels where the data come from."""
     figure.supxlabel(text, x=0.01, ha="left", fontsize=7.5, color=FAINT)
+
+
+def draw(report: Report, path: Path) -> None:
+    """Draw two panels for each collective that moves data, in the placement that is usual for it."""
+    e = report.environment
+    machine = " · ".join((f"{e['cpu']}, {e['cores']} cores", *dict.fromkeys(e["gpus"]), e["mpi"]))
+    versions = "".join(f" · {name} {e[name]}" for name in ("mpi4py", "torch", "mpicoll") if e[name])
+    usual = grouped((row for row in report.rows if row.size and row.is_usual), "collective")
+    panels = {_title(rows[0], e["ranks"]): _panels(rows, report.copies) for rows in usual.values()}
+    draw_panels(path, panels, textwrap.fill(machine + versions, 130))
+
+
+def _title(row: Row, ranks: int) -> str:
+    op = f" {row.redop}" if row.redop else ""
+    return f"{row.collective}, {row.type}{op}, {ranks} ranks, {row.placement.replace('-', ' ')}"
+
+
+def _panels(rows: Sequence[Row], copies: dict[int, float]) -> tuple[Panel, Panel]:
+    lines = grouped(rows, "label")
+    times = {name: [(row.size, row.p50_us / 1e6) for row in mine] for name, mine in lines.items()}
+    bands = {
+        name: [(row.size, *np.percentile(row.times_us, (10, 90)) / 1e6) for row in mine] for name, mine in lines.items()
+    }
+    bandwidths = {name: [(row.size, row.bandwidth) for row in mine] for name, mine in lines.items()}
+    floor = [(size, copies[size] / 1e6) for size in sorted({row.size for row in rows}) if size in copies]
+    if floor:
+        times[FLOOR] = floor
+    return (
+        Panel("size (bytes)", "time: median, and band from p10 to p90", size_text, times, bands),
+        Panel("size (bytes)", "bus bandwidth (GB/s), of the median", size_text, bandwidths),
+    )
+
+
+def main() -> int:
+    return program(__doc__, lambda record, picture: draw(load(record), picture), record=Path, picture=Path)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -6,6 +6,8 @@ rank. After each batch the last result is checked.
 
 The host's clock takes the time of each call. On a GPU the call ends when all work of the GPU is done. There, CUDA
 events take a second time, of the work on the stream alone.
+
+The floor under the time of a collective is how long this machine takes to copy as many bytes, without any message.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain
 from math import inf
 from secrets import randbits
@@ -22,9 +25,11 @@ import numpy as np
 from mpi4py import MPI
 from numpy.typing import NDArray
 
-from mpicoll.bench.cases.case import Case
-from mpicoll.bench.cases.data import expected, words, wrong
-from mpicoll.bench.cases.memory import Buffers
+from mpicoll.algorithms.collectives import COLLECTIVES
+from mpicoll.arrays.dtypes import DTYPES
+from mpicoll.bench.cases import Case, expected, words, wrong
+from mpicoll.bench.memory import Arena, Buffers
+from mpicoll.bench.session import Session
 
 ROUNDS = (6, 10)
 """The fewest and the most rounds. In a round each runner makes one batch of calls."""
@@ -191,3 +196,25 @@ def _plan(costs: Sequence[float], seconds: float) -> tuple[int, list[int]]:
     rounds = int(min(max(seconds / sum(costs), ROUNDS[0]), ROUNDS[1])) // 2 * 2
     each = seconds / rounds / len(costs)
     return rounds, [int(min(max(each / cost, 1), CALLS)) for cost in costs]
+
+
+def copy_case(size: int, device: str) -> Case:
+    """A copy of ``size`` bytes: what an all-gather among one rank has to do."""
+    return Case(COLLECTIVES["allgather"], size, DTYPES["uint8"], "sum", 0, 0, 1, "out", device)
+
+
+def copy_time(session: Session, arena: Arena, size: int, seconds: float) -> float:
+    """The median time in microseconds in which each rank copies ``size`` bytes, all ranks at the same time. Collective.
+
+    It is measured as the backends are, for about ``seconds``. A call's time is that of the slowest rank.
+    """
+    pairs = arena.buffers(copy_case(size, session.device))
+    runner = Runner(pairs, [copy(pair, session.on_gpu) for pair in pairs])
+    measure(session.world, [runner], seconds)
+    return round(float(np.median(runner.times)), 3)
+
+
+def copy(pair: Buffers, on_gpu: bool) -> Callable[[], object]:
+    """The call that copies one buffer of the pair to the other."""
+    x, out = pair.torch() if on_gpu else pair.numpy()
+    return partial(out.copy_, x) if on_gpu else partial(np.copyto, out, x)

@@ -1,4 +1,4 @@
-"""``python -m mpicoll.bench.report.scaling FOLDER N``: compares N benchmarks, each on another number of nodes.
+"""``python -m mpicoll.bench.scaling FOLDER N``: compares N benchmarks, each on another number of nodes.
 
 It reads the records ``nodes-*.json`` in the folder, prints a table, and writes ``scaling.json`` and ``scaling.png``
 there. It loads neither MPI nor torch.
@@ -12,9 +12,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from mpicoll.bench.report import style
-from mpicoll.bench.report.record import columns, load, program
-from mpicoll.bench.report.rows import Report, Row, grouped
+from mpicoll.bench import plot
+from mpicoll.bench.records import Report, Row, columns, grouped, load, program
 from mpicoll.errors import ArgumentError
 from mpicoll.units import count, size_text
 
@@ -63,17 +62,17 @@ def table(points: Sequence[Point]) -> list[str]:
 def draw(points: Sequence[Point], path: Path) -> None:
     """Draw two panels for each collective: the time of the smallest size, and the bus bandwidth of the largest."""
 
-    def panel(points: Sequence[Point], what: str, y: Callable[[Point], float]) -> style.Panel:
+    def panel(points: Sequence[Point], what: str, y: Callable[[Point], float]) -> plot.Panel:
         of_size = f" of {size_text(points[0].size)} bytes" if points[0].size else ""
         lines = {name: [(p.nodes, y(p)) for p in mine] for name, mine in grouped(points, "label").items()}
-        return style.Panel("nodes", what + of_size, str, lines)
+        return plot.Panel("nodes", what + of_size, str, lines)
 
     panels = {}
     for name, mine in grouped(points, "collective").items():
         of_size = grouped(mine, "size")
         times = panel(of_size[min(of_size)], "median time", lambda p: p.p50_us / 1e6)
         panels[name] = times, panel(of_size[max(of_size)], "bus bandwidth (GB/s)", lambda p: p.bandwidth)
-    style.draw(path, panels)
+    plot.draw_panels(path, panels)
 
 
 def _compare(folder: Path, records: int) -> int:

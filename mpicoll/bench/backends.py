@@ -1,6 +1,6 @@
 """The ways of calling collectives that are compared.
 
-A new one is a file in this folder with a function that opens it, and a line in :data:`BACKENDS`.
+A new one is a class in ``on_arrays`` or ``on_torch``, and a line in :data:`BACKENDS`.
 """
 
 from __future__ import annotations
@@ -10,17 +10,17 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from mpicoll.bench.cases.memory import Buffers
+    from mpicoll.bench.memory import Buffers
     from mpicoll.bench.session import Session
 
 BACKENDS = {
-    "mpicoll": "communicator:ArrayLevel",
-    "mpicoll:shared": "communicator:open_shared",
-    "mpi": "mpi:Bare",
-    "mpicoll.torch": "torchlike:open_mpicoll_torch",
-    "torch": "torchlike:open_torch",
-    "gloo": "torchlike:open_gloo",
-    "nccl": "nccl:open_nccl",
+    "mpicoll": "on_arrays:ArrayLevel",
+    "mpicoll:shared": "on_arrays:open_shared",
+    "mpi": "on_arrays:Bare",
+    "mpicoll.torch": "on_torch:open_mpicoll_torch",
+    "torch": "on_torch:open_torch",
+    "gloo": "on_torch:open_gloo",
+    "nccl": "on_torch:open_nccl",
 }
 """By the name that ``--backends`` takes: the file, and what opens the backend there."""
 
@@ -49,5 +49,5 @@ def open_backend(line: str, session: Session) -> Backend:
     """The backend for a line of the table, ``name`` or ``name:algorithm``. Collective. Raises Unavailable."""
     name, _, algorithm = (line, "", "") if line in BACKENDS else line.partition(":")
     file, _, function = BACKENDS[name].partition(":")
-    opens: Callable[..., Backend] = getattr(import_module(f"{__name__}.{file}"), function)
+    opens: Callable[..., Backend] = getattr(import_module(f"mpicoll.bench.{file}"), function)
     return opens(session, algorithm) if algorithm else opens(session)

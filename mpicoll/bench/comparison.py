@@ -1,4 +1,4 @@
-"""``python -m mpicoll.bench.report.comparison FOLDER``: one report of many benchmarks.
+"""``python -m mpicoll.bench.comparison FOLDER``: one report of many benchmarks.
 
 Each is of one collective and one dtype. It reads the records ``FOLDER/parts/*.json``, and writes ``report.md``,
 ``results.json`` and a picture for each dtype to the folder. A part that has left its output, as ``NAME.txt``, and no
@@ -19,10 +19,9 @@ from statistics import median
 from typing import Any
 
 from mpicoll.algorithms.collectives import COLLECTIVES
-from mpicoll.bench.report import plot
-from mpicoll.bench.report.record import columns, head, load, program
-from mpicoll.bench.report.rows import Report, Row, grouped
-from mpicoll.bench.report.table import by_size
+from mpicoll.bench import plot
+from mpicoll.bench.records import Report, Row, columns, grouped, head, load, program
+from mpicoll.bench.table import by_size
 from mpicoll.errors import ArgumentError
 from mpicoll.units import size_text
 

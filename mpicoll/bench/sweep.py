@@ -2,29 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any
+from importlib.util import find_spec
+from typing import Any, TypeVar
 
 from mpi4py import MPI
 
 from mpicoll import units
 from mpicoll.algorithms.collectives import COLLECTIVES, Collective
-from mpicoll.bench.backends import Backend
-from mpicoll.bench.cases.case import PLACEMENTS, Case, Placement, elements
-from mpicoll.bench.cases.memory import Arena, arena_bytes
-from mpicoll.bench.measuring import interruption
-from mpicoll.bench.measuring.environment import environment
-from mpicoll.bench.measuring.floor import copy_case, copy_time
-from mpicoll.bench.measuring.opening import agreed, lines_of, open_backends
-from mpicoll.bench.measuring.progress import Progress
-from mpicoll.bench.measuring.timing import Runner, clocks, measure
+from mpicoll.bench import table
+from mpicoll.bench.backends import Backend, Unavailable, open_backend
+from mpicoll.bench.cases import PLACEMENTS, Case, Placement, elements
+from mpicoll.bench.memory import Arena, arena_bytes
 from mpicoll.bench.options import Options, bad
-from mpicoll.bench.report import table
-from mpicoll.bench.report.rows import Note, Report, Row, grouped, measured, rated
-from mpicoll.bench.session import Session, open_session
+from mpicoll.bench.progress import Progress, asked_to_stop
+from mpicoll.bench.records import Note, Report, Row, grouped, measured, rated
+from mpicoll.bench.session import Session, environment, open_session
+from mpicoll.bench.timing import Runner, clocks, copy_case, copy_time, measure
+from mpicoll.errors import ArgumentError, MpicollError
 from mpicoll.machine.system import free_memory
 
 FOR_COPIES = 0.05
@@ -61,7 +60,7 @@ def sweep(options: Options, session: Session, backends: dict[str, Backend], repo
             progress.write(table.heading(collective, width, options.wide))
             part = _Sweep(options, session, backends, report, arena, arenas, collective)
             for size in sizes[collective.name]:
-                if interruption.seen(session.world):
+                if asked_to_stop(session.world):
                     report.interrupted = True
                     break
                 progress.at(f"{collective.name} {size}")
@@ -183,3 +182,57 @@ def _settings(options: Options) -> dict[str, Any]:
 
 def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+T = TypeVar("T")
+
+
+def lines_of(options: Options, session: Session) -> list[str]:
+    """The lines of the table: the backends. If algorithms are named, each of them is a line instead of ``mpicoll``."""
+    names = list(options.backends) or ["mpicoll", "mpi"]
+    if not options.backends and find_spec("torch") is not None:
+        names += ["gloo", "nccl"] if session.on_gpu else ["gloo"]
+    return [
+        line
+        for name in names
+        for line in ([f"mpicoll:{a}" for a in options.algorithms] or [name] if name == "mpicoll" else [name])
+    ]
+
+
+def open_backends(lines: Sequence[str], session: Session) -> tuple[dict[str, Backend], list[Note]]:
+    """The backends that run here, and a note for each that does not."""
+    backends, notes = {}, []
+    for line in lines:
+        opened, reason = agreed(session, partial(open_backend, line, session))
+        if opened is None:
+            notes.append(Note(line, reason))
+        else:
+            backends[line] = opened
+    return backends, notes
+
+
+def agreed(session: Session, attempt: Callable[[], T]) -> tuple[T | None, str]:
+    """The attempt's result if it succeeded on every rank; otherwise None, and the reason of the first rank that failed.
+
+    Collective.
+    """
+    found, reason = None, ""
+    try:
+        found = attempt()
+    except MpicollError as e:
+        if isinstance(e, ArgumentError) and e.operation == "mpicoll":
+            raise  # a setting of the user's is wrong, as MPICOLL_ALGORITHM: then nothing is to be measured
+        reason = str(e).splitlines()[0]
+    except Unavailable as e:
+        reason = str(e)
+    except Exception as e:  # what a library itself raises, as gloo does for an operation that it does not have
+        reason = _in_a_line(e)
+    reasons = [r for r in session.world.allgather(reason) if r]
+    return (None, reasons[0]) if reasons else (found, "")
+
+
+def _in_a_line(e: Exception) -> str:
+    """An exception's message without paths. NCCL's own words come after "Last error:"."""
+    lines = (str(e).strip() or type(e).__name__).partition("Last error:")
+    text = (lines[2].strip() or lines[0]).splitlines()[0]
+    return re.sub(r"(/[\w.+-]+)+/", "", text)[:160]

@@ -15,8 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mpicoll.arrays.kernels import storage
-from mpicoll.bench.cases.case import Case
-from mpicoll.bench.cases.data import given, words
+from mpicoll.bench.cases import Case, given, words
 
 PAIRS = 4
 """Pairs of buffers that calls use in turns, so that no call finds in the caches what the call before it left there."""

@@ -1,1 +1,0 @@
-"""Runs the calls of all backends in turns, and takes their times."""

@@ -1,1 +1,0 @@
-"""Shows what a benchmark measured: the table, the files, the pictures."""

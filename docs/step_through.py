@@ -1,7 +1,7 @@
 """What the manual's player shows: every algorithm among 2 to 8 ranks, round by round, with its predicted times.
 
 The steps are those of the drawings: of the schedules that run, each proved before it is followed.
-``mpicoll/analysis/drawing/steps.py`` says what the data is.
+``mpicoll/analysis/drawing/page.py`` says what the data is.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from mpicoll.algorithms import Algorithm, algorithms
-from mpicoll.analysis.drawing import steps
+from mpicoll.analysis.drawing import page
 from mpicoll.analysis.drawing.draw import pictured
 
 RANKS = range(2, 9)
@@ -17,12 +17,12 @@ RANKS = range(2, 9)
 
 def script() -> str:
     """The script with the data of all algorithms."""
-    return steps.script(everything())
+    return page.script(everything())
 
 
-def everything() -> steps.Pictures:
+def everything() -> page.Pictures:
     """Each collective's algorithms, and each one's pictures by the number of ranks."""
-    found: steps.Pictures = {}
+    found: page.Pictures = {}
     for algorithm in algorithms():
         found.setdefault(algorithm.collective, {})[algorithm.name] = of_algorithm(algorithm)
     return found
@@ -37,4 +37,4 @@ def _of(algorithm: Algorithm, size: int) -> dict[str, Any]:
     picture = pictured(algorithm, size)
     if picture.fault is not None:
         raise picture.fault
-    return steps.steps(picture, algorithm, 0)
+    return page.steps(picture, algorithm, 0)

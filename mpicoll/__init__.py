@@ -11,7 +11,7 @@ from mpicoll import errors
 
 if TYPE_CHECKING:
     from mpicoll.algorithms import Algorithm
-    from mpicoll.analysis.proof.registration import register
+    from mpicoll.analysis.proof.cases import register
     from mpicoll.arrays.dtypes import Op
     from mpicoll.communicator.communicator import Communicator
     from mpicoll.communicator.threaded import threads
@@ -25,7 +25,7 @@ _HOMES = {
     "Algorithm": "mpicoll.algorithms",
     "Communicator": "mpicoll.communicator.communicator",
     "Op": "mpicoll.arrays.dtypes",
-    "register": "mpicoll.analysis.proof.registration",
+    "register": "mpicoll.analysis.proof.cases",
     "spawn": "mpicoll.launch.launcher",
     "threads": "mpicoll.communicator.threaded",
 }

@@ -78,7 +78,7 @@ def _algorithm(collective: str, given: str) -> Algorithm:
 def _of_file(collective: str, file: Path, name: str | None) -> Algorithm:
     """The algorithm that the file registers, which may be wrong. Without a name, it is the only one."""
     from mpicoll.algorithms import algorithms, temporary_registry
-    from mpicoll.analysis.proof.registration import unproved
+    from mpicoll.analysis.proof.cases import unproved
 
     if not file.is_file():
         raise ArgumentError("draw", "algorithm", "a file that exists", repr(str(file)))

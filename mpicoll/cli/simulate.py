@@ -189,8 +189,7 @@ def _machines() -> Iterable[str]:
 
 
 def _machine(text: str) -> Machine:
-    from mpicoll.analysis.cost.machines import read
-    from mpicoll.analysis.cost.presets import MACHINES
+    from mpicoll.analysis.cost.presets import MACHINES, read
 
     if text in MACHINES:
         return MACHINES[text]

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from itertools import groupby
 from math import isnan
-from typing import Any, NamedTuple
+from multiprocessing import active_children, get_context
+from signal import SIG_BLOCK, SIG_SETMASK, SIGINT, pthread_sigmask
+from typing import Any, NamedTuple, TypeVar
 
 from mpicoll import algorithms
 from mpicoll.analysis.cost.machines import Machine
-from mpicoll.analysis.cost.processes import at_once
 from mpicoll.analysis.cost.simulation import Costs, costs
 from mpicoll.analysis.cost.traffic import Watched
+from mpicoll.errors import MpicollError
 from mpicoll.units import size_text
+
+Result = TypeVar("Result")
 
 
 class Range(NamedTuple):
@@ -82,13 +88,50 @@ def compared(
     def cost(name: str) -> Costs:
         return costs(collective, name, ranks, machine, sizes, root, watched(name))
 
-    if min(processes, len(chosen)) == 1:
-        found = dict(zip(chosen, map(cost, chosen), strict=True))
-    else:
-        found = at_once(cost, chosen, processes)
+    at_once = min(processes, len(chosen))
+    found = dict(zip(chosen, map(cost, chosen) if at_once == 1 else in_processes(cost, chosen, at_once), strict=True))
     notes = {name: each.note for name, each in found.items() if each.note}
     seconds = {name: each.seconds.tolist() for name, each in found.items()}
     return Comparison(collective, ranks, root, machine, tuple(sizes), seconds, notes)
+
+
+def in_processes(work: Callable[[str], Result], names: Sequence[str], processes: int) -> list[Result]:
+    """What ``work`` returns for each name, from so many forked processes.
+
+    Raises what ``work`` raises, and MpicollError if a process ends early. Only this process hears Ctrl-C. Whatever ends
+    the work, no process is left.
+    """
+    before = {*active_children()}
+    pool = ProcessPoolExecutor(processes, get_context("fork"), _begin, (work,))
+    try:
+        mask = pthread_sigmask(SIG_BLOCK, {SIGINT})  # a process that is forked meanwhile never hears it
+        try:
+            futures = [pool.submit(_do, name) for name in names]
+        finally:
+            pthread_sigmask(SIG_SETMASK, mask)
+        done, _ = wait(futures, return_when=FIRST_EXCEPTION)
+        for future in done:
+            future.result()
+        return [future.result() for future in futures]
+    except BrokenProcessPool as error:
+        raise MpicollError("a process that costed an algorithm ended early: was there too little memory?") from error
+    finally:
+        for process in {*active_children()} - before:
+            process.kill()
+        pool.shutdown(cancel_futures=True)
+
+
+_work: Callable[[str], Any]
+"""In a forked process, what it does. A function that is local to another one cannot be sent."""
+
+
+def _begin(work: Callable[[str], Any]) -> None:
+    global _work
+    _work = work
+
+
+def _do(name: str) -> Any:
+    return _work(name)
 
 
 def table(c: Comparison) -> str:

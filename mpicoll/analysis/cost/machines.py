@@ -1,24 +1,114 @@
-"""A machine as the cost model sees it: its levels from the inside out, and what the work of a rank costs.
+"""A machine as the cost model sees it: its levels from the inside out, the networks that join them, and what the work
+of a rank costs. Times are in seconds, rates in seconds per byte.
 
-Times are in seconds, rates in seconds per byte.
+A network has links, and says which of them a message takes between two units of a level, such as two nodes of a
+cluster. Units are numbered from 0. A link carries messages one way, so that a cable is two links. Each network has a
+method ``path``. It takes the units and the target's port of each message (three arrays of shape (messages,)), and gives
+the numbers of the links in the order in which a message takes them, of shape (messages, links). A message that has no
+link in some column has -1 there. A link has the same column in every path where the network allows it, because the
+simulation looks at one column after the other. ``hop`` is the time in seconds that each link adds to the latency.
+``most`` is the number of units that the network can join, or None for any number.
 """
 
 from __future__ import annotations
 
-import json
-import tomllib
-from collections.abc import Mapping
-from dataclasses import MISSING, asdict, dataclass, fields, replace
-from itertools import pairwise
-from pathlib import Path
-from typing import Any
+from dataclasses import asdict, dataclass, field, replace
+from math import prod
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mpicoll.algorithms.steps import Nodes
-from mpicoll.analysis.cost.networks import NETWORKS, Dragonfly, FatTree, Network, Torus
 from mpicoll.errors import ArgumentError
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FatTree:
+    """Switches in stages, from the units up. A switch of stage s has ``units[s]`` units below it and ``uplinks[s]``
+    links to the switches above, and as many back. Several switches that share their units, such as a pod, count as one.
+
+    A message goes up only as far as it must. The port of its target chooses the link at each stage, on the way up and
+    on the way down (d-mod-k: G. Rodriguez and others, Oblivious routing schemes in extended generalized fat tree
+    networks, CLUSTER 2009).
+    """
+
+    kind: str = field(default="fat-tree", init=False)
+    units: tuple[int, ...]
+    uplinks: tuple[int, ...]
+    hop: float = 0.0
+    most: ClassVar[None] = None
+
+    def path(self, source: Ints, target: Ints, port: Ints) -> Ints:
+        up: list[Ints] = []
+        down: list[Ints] = []
+        for stage, (units, uplinks) in enumerate(zip(self.units, self.uplinks, strict=True)):
+            a, b = source // units, target // units
+            for column, switch, way in ((up, a, 0), (down, b, 1)):
+                link = ((switch * uplinks + port % uplinks) * len(self.units) + stage) * 2 + way
+                column.append(np.where(a == b, -1, link))
+        return np.stack([*up, *reversed(down)], axis=-1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dragonfly:
+    """Groups of ``units`` units. From each group ``links`` links lead to each other group, and within a group there is
+    a way for all.
+
+    A message takes one link, by the shortest way (minimal routing). The port of its target chooses between the links of
+    two groups. J. Kim and others, Technology-driven, highly-scalable dragonfly topology, ISCA 2008.
+    """
+
+    kind: str = field(default="dragonfly", init=False)
+    units: int
+    links: int
+    hop: float = 0.0
+    most: ClassVar[None] = None
+
+    def path(self, source: Ints, target: Ints, port: Ints) -> Ints:
+        a, b = source // self.units, target // self.units
+        groups = max(a.max(initial=0), b.max(initial=0)) + 1
+        link = (a * groups + b) * self.links + port % self.links
+        return np.where(a == b, -1, link)[:, None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Torus:
+    """A grid of ``dims`` units, closed to a ring in each dimension. Each unit has a link to the next unit and a link to
+    the one before in each dimension. Units are numbered as the ranks of a Cartesian grid in MPI: along the last
+    dimension first.
+
+    A message goes along one dimension after the other, each time by the shorter way (dimension-ordered routing). Where
+    both ways are equally long, it goes forward from even coordinates and backward from odd ones.
+    """
+
+    kind: str = field(default="torus", init=False)
+    dims: tuple[int, ...]
+    hop: float = 0.0
+
+    @property
+    def most(self) -> int:
+        return prod(self.dims)
+
+    def path(self, source: Ints, target: Ints, port: Ints) -> Ints:
+        at, to = [*np.unravel_index(source, self.dims)], np.unravel_index(target, self.dims)
+        columns = []
+        for d, n in enumerate(self.dims):
+            ahead = (to[d] - at[d]) % n
+            forward = (2 * ahead < n) | ((2 * ahead == n) & (at[d] % 2 == 0))
+            for _ in range(n // 2):
+                link = (np.ravel_multi_index(tuple(at), self.dims) * len(self.dims) + d) * 2 + forward
+                moves = at[d] != to[d]
+                columns.append(np.where(moves, link, -1))
+                at[d] = np.where(moves, (at[d] + np.where(forward, 1, -1)) % n, at[d])
+        return np.stack(columns, axis=-1)
+
+
+Network = FatTree | Dragonfly | Torus
+NETWORKS = (FatTree, Dragonfly, Torus)
+
 
 Ranks = NDArray[np.int64]
 PLACEMENTS = ("block", "round-robin")
@@ -103,9 +193,10 @@ class Machine:
 
         Raises ArgumentError where that cannot be."""
         if len(self.levels) != 2:
-            raise _bad("--nodes", "a machine of two levels, nodes and what joins them, as ethernet", self.name)
+            expected = "a machine of two levels, nodes and what joins them, as ethernet"
+            raise ArgumentError("simulate", "--nodes", expected, self.name)
         if size % nodes:
-            raise _bad("--nodes", f"a number that divides the {size} ranks", str(nodes))
+            raise ArgumentError("simulate", "--nodes", f"a number that divides the {size} ranks", str(nodes))
         node = replace(self.levels[0], ranks=size // nodes)
         return replace(self, levels=(node, self.levels[1]))
 
@@ -191,159 +282,10 @@ class Machine:
         return rate[sum(nbytes > most for most in self.caches)]
 
     def as_dict(self) -> dict[str, Any]:
-        """The machine in the form that ``from_dict`` reads."""
+        """The machine in the form that ``presets.from_dict`` reads."""
         return asdict(self)
 
 
 def _ranks(level: Level) -> int:
     assert level.ranks is not None
     return level.ranks
-
-
-def read(path: Path) -> Machine:
-    """The machine that a JSON or TOML file describes. Raises ArgumentError, which names the field."""
-    try:
-        text = path.read_text()
-        given = tomllib.loads(text) if path.suffix.lower() == ".toml" else json.loads(text)
-    except OSError as e:
-        raise _bad(
-            "--machine", "the name of a machine, or a JSON or TOML file that describes one", f"{path}: {e.strerror}"
-        ) from e
-    except ValueError as e:
-        raise _bad("--machine", "a file in JSON (or TOML, if so named)", f"{path}: {e}") from e
-    return from_dict(given)
-
-
-def from_dict(given: object) -> Machine:
-    """The machine described by these keys. Raises ArgumentError, which names the field that is wrong."""
-    values = _keys(Machine, given, "machine")
-    levels, caches = values["levels"], _caches(values["caches"])
-    if not isinstance(levels, list | tuple) or not levels:
-        raise _bad("machine.levels", "a list of levels, from the inside out", repr(levels))
-    found = tuple(_level(each, f"machine.levels[{i}]", i + 1 == len(levels), caches) for i, each in enumerate(levels))
-    for i, (inner, outer) in enumerate(pairwise(found)):
-        if outer.ranks is not None and outer.ranks % _ranks(inner):
-            expected = f"a multiple of the {inner.ranks} of the level inside it"
-            raise _bad(f"machine.levels[{i + 1}].ranks", expected, str(outer.ranks))
-    if values["placement"] not in PLACEMENTS:
-        raise _bad("machine.placement", " or ".join(PLACEMENTS), repr(values["placement"]))
-    made = Machine(
-        name=_text(values, "machine", "name"),
-        source=_text(values, "machine", "source"),
-        levels=found,
-        reduction=_rate(values, "machine", "reduction", caches),
-        copy=_rate(values, "machine", "copy", caches),
-        reduction_overhead=_seconds(values, "machine", "reduction_overhead"),
-        copy_overhead=_seconds(values, "machine", "copy_overhead"),
-        step=_seconds(values, "machine", "step"),
-        caches=caches,
-        eager=None if values["eager"] is None else _whole(values, "machine", "eager", 0),
-        cores=None if values["cores"] is None else _whole(values, "machine", "cores", 1),
-        placement=values["placement"],
-    )
-    for i, level in enumerate(found):
-        units = None if level.network is None else level.network.most
-        if units is not None and level.ranks is not None and level.ranks > units * made.below(i):
-            expected = f"at most the {units * made.below(i)} ranks that network.dims holds"
-            raise _bad(f"machine.levels[{i}].ranks", expected, str(level.ranks))
-    return made
-
-
-def _level(given: object, where: str, outermost: bool, caches: tuple[int, ...]) -> Level:
-    values = _keys(Level, given, where)
-    if not isinstance(values["overlap"], bool):
-        raise _bad(f"{where}.overlap", "true or false", repr(values["overlap"]))
-    return Level(
-        name=_text(values, where, "name"),
-        ranks=None if outermost and values["ranks"] is None else _whole(values, where, "ranks", 1),
-        latency=_seconds(values, where, "latency"),
-        gap=_rate(values, where, "gap", caches),
-        overhead=_seconds(values, where, "overhead"),
-        ports=_whole(values, where, "ports", 1),
-        overlap=values["overlap"],
-        network=None if values["network"] is None else _network(values["network"], f"{where}.network"),
-    )
-
-
-def _network(given: object, where: str) -> Network:
-    kinds = " or ".join(each.kind for each in NETWORKS)
-    if not isinstance(given, Mapping):
-        raise _bad(where, f"a table whose kind is {kinds}", repr(given))
-    of = next((each for each in NETWORKS if each.kind == given.get("kind")), None)
-    if of is None:
-        raise _bad(f"{where}.kind", kinds, repr(given.get("kind")))
-    values = _keys(of, given, where)
-    hop = _seconds(values, where, "hop")
-    if of is Torus:
-        return Torus(dims=_wholes(values, where, "dims", 2), hop=hop)
-    if of is Dragonfly:
-        return Dragonfly(units=_whole(values, where, "units", 1), links=_whole(values, where, "links", 1), hop=hop)
-    units, uplinks = (_wholes(values, where, name, 1) for name in ("units", "uplinks"))
-    if any(upper % lower or upper == lower for lower, upper in pairwise(units)):
-        raise _bad(f"{where}.units", "each a multiple of the one before", repr(values["units"]))
-    if len(uplinks) != len(units):
-        raise _bad(f"{where}.uplinks", f"{len(units)} numbers, one for each of units", repr(values["uplinks"]))
-    return FatTree(units=units, uplinks=uplinks, hop=hop)
-
-
-def _keys(of: type[Level | Machine | Network], given: object, where: str) -> dict[str, Any]:
-    """The values of the fields. A field that is left out has its default."""
-    if not isinstance(given, Mapping):
-        raise _bad(where, "a table of " + ", ".join(f.name for f in fields(of)), repr(given))
-    known: dict[str, Any] = {f.name: f.default for f in fields(of)}
-    for key in given:
-        if key not in known:
-            raise _bad(f"{where}.{key}", "no such field; there are " + ", ".join(known), repr(given[key]))
-    for name, default in known.items():
-        if default is MISSING and name not in given:
-            raise _bad(f"{where}.{name}", "to be given", "nothing")
-    return {**known, **given}
-
-
-def _text(values: Mapping[str, Any], where: str, name: str) -> str:
-    if not isinstance(values[name], str):
-        raise _bad(f"{where}.{name}", "a text", repr(values[name]))
-    return str(values[name])
-
-
-def _seconds(values: Mapping[str, Any], where: str, name: str) -> float:
-    given = values[name]
-    if isinstance(given, bool) or not isinstance(given, int | float) or not 0 <= given < float("inf"):
-        raise _bad(f"{where}.{name}", "seconds, at least 0", repr(given))
-    return float(given)
-
-
-def _rate(values: Mapping[str, Any], where: str, name: str, caches: tuple[int, ...]) -> Rate:
-    given = values[name]
-    if not isinstance(given, list | tuple):
-        return _seconds(values, where, name)
-    if len(given) != len(caches) + 1:
-        raise _bad(f"{where}.{name}", f"one rate, or {len(caches) + 1}: one more than machine.caches", repr(given))
-    return tuple(_seconds({name: each}, where, name) for each in given)
-
-
-def _caches(given: object) -> tuple[int, ...]:
-    if not isinstance(given, list | tuple):
-        raise _bad("machine.caches", "a list of bytes", repr(given))
-    found = tuple(_whole({"caches": each}, "machine", "caches", 1) for each in given)
-    if list(found) != sorted(set(found)):
-        raise _bad("machine.caches", "bytes in ascending order", repr(given))
-    return found
-
-
-def _wholes(values: Mapping[str, Any], where: str, name: str, least: int) -> tuple[int, ...]:
-    given = values[name]
-    if not isinstance(given, list | tuple) or not given:
-        raise _bad(f"{where}.{name}", f"a list of whole numbers, each at least {least}", repr(given))
-    return tuple(_whole({name: each}, where, name, least) for each in given)
-
-
-def _whole(values: Mapping[str, Any], where: str, name: str, least: int) -> int:
-    given = values[name]
-    if isinstance(given, bool) or not isinstance(given, int) or given < least:
-        raise _bad(f"{where}.{name}", f"a whole number, at least {least}", repr(given))
-    return given
-
-
-def _bad(field: str, expected: str, given: str) -> ArgumentError:
-    return ArgumentError("simulate", field, expected, given)

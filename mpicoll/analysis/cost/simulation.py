@@ -37,8 +37,7 @@ from numpy.typing import NDArray
 
 from mpicoll import algorithms
 from mpicoll.analysis.cost.machines import Machine
-from mpicoll.analysis.cost.traffic import Of, Symmetry, TooManyError, Traffic, Watched, gathered, symmetry
-from mpicoll.analysis.cost.waves import Wave, waves
+from mpicoll.analysis.cost.traffic import Of, Symmetry, TooManyError, Traffic, Watched, Wave, gathered, symmetry, waves
 
 Ints = NDArray[np.int64]
 Times = NDArray[np.float64]

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from math import cos, pi, sin
 from pathlib import Path
 
-from mpicoll.analysis.drawing import canvas, caption
+from mpicoll.analysis.drawing import canvas
 from mpicoll.analysis.drawing.canvas import Canvas, Point, box
 from mpicoll.analysis.drawing.picture import Arrow, Panel, Picture, Spot
 from mpicoll.analysis.palette import EMPTY, FAINT, FAULT, GRID, INK, LINE, PLUS, of_cell
@@ -39,7 +39,7 @@ _MEANINGS = {
 
 def save(picture: Picture, name: str, of: str, file: Path) -> None:
     """Write the picture as SVG or PNG, by the ending of the file. The same picture gives the same bytes."""
-    place = _Place(picture, EDGE + caption.title_width(name, of))
+    place = _Place(picture, EDGE + canvas.title_width(name, of))
     canvas.save(place.width, place.height, lambda on: _Drawing(on, picture, place).draw(name, of), file)
 
 
@@ -66,8 +66,8 @@ class _Place:
         self.rounds = -(-rounds // self.lines)
         self.width = max(LEFT + self.panel + self.rounds * self.pitch, title) + EDGE
         if picture.fault is not None:
-            self.width = max(self.width, caption.LEAST_WIDE)
-        self.above = TOP + caption.height(picture.fault, self.width - 2 * EDGE)
+            self.width = max(self.width, canvas.LEAST_WIDE)
+        self.above = TOP + canvas.caption_height(picture.fault, self.width - 2 * EDGE)
         self.height = self.above + self.lines * (self.line + BETWEEN_LINES) - BETWEEN_LINES
         self.height += FOOT if any(panel.arrows for panel in picture.panels) else EDGE
 
@@ -91,7 +91,7 @@ class _Drawing:
         self.fills, self.strokes, self.text, self.label = canvas.fills, canvas.strokes, canvas.text, canvas.label
 
     def draw(self, name: str, of: str) -> None:
-        caption.draw(self.canvas, name, of, self.picture.fault, EDGE, self.place.width - 2 * EDGE)
+        canvas.draw_caption(self.canvas, name, of, self.picture.fault, EDGE, self.place.width - 2 * EDGE)
         for line in range(self.place.lines):
             self.ranks(line)
             for number in self.place.begins(line):

@@ -1,13 +1,18 @@
-"""A sheet to draw on, which is saved as SVG or PNG. Positions are inches from its upper left corner."""
+"""A sheet to draw on, which is saved as SVG or PNG. Positions are inches from its upper left corner.
+
+Above each drawing is its title, and under that what is wrong with the algorithm.
+"""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 from mpicoll.analysis.palette import FAINT, FAULT, INK, LINE, PLUS
+from mpicoll.errors import ScheduleError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -93,3 +98,40 @@ def _path(drawn: Sequence[Sequence[Point]]) -> MatplotlibPath:
         if points[0] == points[-1]:
             codes[-1] = MatplotlibPath.CLOSEPOLY
     return MatplotlibPath([point for points in drawn for point in points], codes)
+
+
+LEAST_WIDE = 7.5
+"""The least width of a drawing with a fault, whose lines are long."""
+LINE_HEIGHT, LETTER = 0.16, 0.061
+FIRST_LINE = 0.46
+"""Where the first line is."""
+
+
+def title_width(name: str, of: str) -> float:
+    return 0.14 + 0.089 * len(name) + 0.07 * len(of)
+
+
+def caption_height(fault: ScheduleError | None, width: float) -> float:
+    """The height of the lines about the fault."""
+    return LINE_HEIGHT * len(_lines(fault, width))
+
+
+def draw_caption(on: Canvas, name: str, of: str, fault: ScheduleError | None, edge: float, width: float) -> None:
+    """Draw the title, and the lines about the fault. The first line, which says what is wrong, has its colour."""
+    on.text(edge, 0.22, name, 10.5, weight="bold", ha="left")
+    on.text(edge + 0.14 + 0.089 * len(name), 0.22, of, 8.5, FAINT, ha="left")
+    for number, (text, first) in enumerate(_lines(fault, width)):
+        on.text(edge, FIRST_LINE + number * LINE_HEIGHT, text, 8, FAULT if first else INK, ha="left")
+
+
+def _lines(fault: ScheduleError | None, width: float) -> list[tuple[str, bool]]:
+    """The lines, and for each whether it belongs to the first one of the error."""
+    if fault is None:
+        return []
+    letters = int(width / LETTER)
+    lines = str(fault).splitlines()
+    return [
+        (part, number == 0)
+        for number, line in enumerate(lines)
+        for part in wrap(line.strip(), letters, subsequent_indent="    ")
+    ]

@@ -10,7 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from mpicoll.algorithms.collectives import COLLECTIVES
-from mpicoll.analysis.drawing import canvas, caption
+from mpicoll.analysis.drawing import canvas
 from mpicoll.analysis.drawing.canvas import Canvas, box
 from mpicoll.analysis.drawing.picture import Panel, Picture, Shown
 from mpicoll.analysis.palette import EMPTY, FAINT, FAULT, GRID, INK, LINE, of_cell
@@ -35,10 +35,10 @@ def save(picture: Picture, name: str, of: str, file: Path) -> None:
     lines = -(-len(picture.panels) // across)
     pitch = HEAD + picture.ranks * TALL
     width = max(2 * EDGE + across * panel, 9.0)
-    above = TOP + caption.height(picture.fault, width - 2 * EDGE)
+    above = TOP + canvas.caption_height(picture.fault, width - 2 * EDGE)
 
     def draw(on: Canvas) -> None:
-        caption.draw(on, name, of, picture.fault, EDGE, width - 2 * EDGE)
+        canvas.draw_caption(on, name, of, picture.fault, EDGE, width - 2 * EDGE)
         for number, each in enumerate(picture.panels):
             line, column = divmod(number, across)
             _matrix(on, picture, each, number, wide, EDGE + column * panel, above + line * pitch + HEAD)

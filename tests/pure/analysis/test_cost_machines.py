@@ -13,9 +13,8 @@ import pytest
 
 from mpicoll.algorithms.steps import INPUT, OUTPUT, Copy, Recv, RecvReduce, Schedule, Send, one
 from mpicoll.analysis.cost.fit import Prediction, Probe, errors, fitted
-from mpicoll.analysis.cost.machines import Level, Machine, from_dict, read
-from mpicoll.analysis.cost.networks import Dragonfly, FatTree, Network, Torus
-from mpicoll.analysis.cost.presets import MACHINES
+from mpicoll.analysis.cost.machines import Dragonfly, FatTree, Level, Machine, Network, Torus
+from mpicoll.analysis.cost.presets import MACHINES, from_dict, read
 from mpicoll.errors import ArgumentError
 
 

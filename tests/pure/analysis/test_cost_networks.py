@@ -10,8 +10,7 @@ import pytest
 
 from mpicoll import algorithms
 from mpicoll.algorithms.steps import INPUT, OUTPUT, Recv, Schedule, Send, one
-from mpicoll.analysis.cost.machines import Level, Machine
-from mpicoll.analysis.cost.networks import Dragonfly, FatTree, Network, Torus
+from mpicoll.analysis.cost.machines import Dragonfly, FatTree, Level, Machine, Network, Torus
 from mpicoll.analysis.cost.presets import MACHINES
 from mpicoll.analysis.cost.simulation import Structure, costs, simulated
 from mpicoll.analysis.cost.traffic import Symmetry

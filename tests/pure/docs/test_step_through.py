@@ -15,8 +15,7 @@ from mpicoll.algorithms import algorithms, find
 from mpicoll.algorithms.collectives import COLLECTIVES
 from mpicoll.analysis.cost.comparison import compared, duration
 from mpicoll.analysis.cost.presets import MACHINES
-from mpicoll.analysis.drawing.page import PLAYER
-from mpicoll.analysis.drawing.steps import SIZES
+from mpicoll.analysis.drawing.page import PLAYER, SIZES
 from tests.pure.docs.scripts import script
 
 SHOWN = (

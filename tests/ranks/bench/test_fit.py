@@ -10,7 +10,7 @@ from mpi4py import MPI
 
 from mpicoll import algorithms
 from mpicoll.analysis.cost import fit as fitting
-from mpicoll.analysis.cost.machines import from_dict
+from mpicoll.analysis.cost.presets import from_dict
 from mpicoll.bench import fit
 
 

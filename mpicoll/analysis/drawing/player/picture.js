@@ -1,4 +1,4 @@
-// What a picture says, without a page. mpicoll/analysis/drawing/steps.py says what a picture is.
+// What a picture says, without a page. mpicoll/analysis/drawing/page.py says what a picture is.
 "use strict";
 
 // What the cells hold after so many rounds: a Map from cell to kind.

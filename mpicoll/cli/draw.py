@@ -10,7 +10,7 @@ from pathlib import Path
 from traceback import extract_tb
 from typing import TYPE_CHECKING
 
-from mpicoll.cli.arguments import chosen, of_collective, placed, placement
+from mpicoll.cli.arguments import chosen, of_collective, placed, placement, writing
 from mpicoll.errors import ArgumentError, MpicollError, ScheduleError
 
 if TYPE_CHECKING:
@@ -61,7 +61,8 @@ def _handle(args: argparse.Namespace) -> int:
         algorithm = _algorithm(args.collective, args.algorithm)
         where = placement(args, "draw", [algorithm])
         nodes = None if where is None else where(args.size)
-        draw(algorithm, args.size, args.file, args.root, args.segments, nodes)
+        with writing(args.file, "draw", "-o"):
+            draw(algorithm, args.size, args.file, args.root, args.segments, nodes)
     except ScheduleError as fault:  # the drawing shows it
         print(f"mpicoll: {fault}", file=sys.stderr)
         return 1

@@ -9,7 +9,6 @@ import sys
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
-from threading import Event, Thread
 from typing import TYPE_CHECKING, Any
 
 from mpicoll.cli.arguments import completes, of_collective, ranks, writing
@@ -19,11 +18,10 @@ from mpicoll.launch.alone import under_launcher
 from mpicoll.units import count, nbytes, size_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Sequence
 
     from mpicoll.analysis.cost.fit import Prediction
     from mpicoll.analysis.cost.machines import Machine
-    from mpicoll.analysis.cost.traffic import Watched
 
 _TEXT = """\
 Predicts how long each algorithm of a collective takes on a described machine, for any number of ranks, and says which
@@ -139,7 +137,7 @@ def _compare(args: argparse.Namespace) -> int:
         )
     processes = len(os.sched_getaffinity(0)) if ranks >= MANY else 1
     try:
-        found = compared(args.collective, names, ranks, root, machine, sizes, _watched, processes)
+        found = compared(args.collective, names, ranks, root, machine, sizes, processes, _watched)
     except MemoryError:
         raise _bad("-n", "a number of ranks whose messages fit into memory", ranks) from None
     print(f"# {args.collective}, {count(ranks, 'rank')} on {machine.name}: {machine.source}")
@@ -154,32 +152,14 @@ def _compare(args: argparse.Namespace) -> int:
     return 0
 
 
-def _watched(name: str) -> Watched:
+def _watched(results: Iterable[Any], total: int) -> Iterable[Any]:
     """With a bar for what takes longer than a moment, on a terminal; elsewhere its state, now and then."""
     if find_spec("tqdm") is None:
-        return iter
+        return results
     from tqdm import tqdm
 
     often, delay = (0.2, 1.0) if sys.stderr.isatty() else (10.0, 10.0)
-
-    def shown(items: Iterable[Any]) -> Iterator[Any]:
-        over = Event()
-        with tqdm(items, desc=name, mininterval=often, delay=delay, leave=False, file=sys.stderr) as bar:
-            beside = Thread(target=_refresh, args=(bar.refresh, delay, over), daemon=True)
-            beside.start()
-            try:
-                yield from bar
-            finally:
-                over.set()
-                beside.join()
-
-    return shown
-
-
-def _refresh(bar: Callable[[], object], often: float, over: Event) -> None:
-    """Show the bar again and again, because tqdm shows it only between two items, of which one may take long."""
-    while not over.wait(often):
-        bar()
+    return tqdm(results, "algorithms", total, leave=False, file=sys.stderr, mininterval=often, delay=delay)
 
 
 def _machines() -> Iterable[str]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from concurrent.futures import FIRST_EXCEPTION, ProcessPoolExecutor, wait
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
 from math import isnan
 from multiprocessing import active_children, get_context
@@ -15,7 +16,6 @@ from typing import Any, NamedTuple, TypeVar
 from mpicoll import algorithms
 from mpicoll.analysis.cost.machines import Machine
 from mpicoll.analysis.cost.simulation import Costs, costs
-from mpicoll.analysis.cost.traffic import Watched
 from mpicoll.errors import MpicollError
 from mpicoll.units import size_text
 
@@ -75,63 +75,47 @@ def compared(
     root: int,
     machine: Machine,
     sizes: Sequence[int],
-    watched: Callable[[str], Watched] = lambda _: iter,
     processes: int = 1,
+    watched: Callable[[Iterable[Any], int], Iterable[Any]] = lambda results, _: results,
 ) -> Comparison:
-    """Cost these algorithms, or all that serve so many ranks and this root; ``watched`` may show how far each is.
+    """Cost these algorithms, or all that serve so many ranks and this root.
 
-    With several ``processes``, which are forked, several algorithms are costed at once.
-    Raises ArgumentError for ranks that the machine cannot hold, or an algorithm that cannot serve them.
+    With several ``processes``, which are forked, several algorithms are costed at once. ``watched`` passes on the
+    results, of so many algorithms, and may show how many there are. Raises ArgumentError for ranks that the machine
+    cannot hold, or an algorithm that cannot serve them.
     """
     chosen = names or [a.name for a in algorithms.algorithms(collective) if not a.declines(ranks, root)]
-
-    def cost(name: str) -> Costs:
-        return costs(collective, name, ranks, machine, sizes, root, watched(name))
-
-    at_once = min(processes, len(chosen))
-    found = dict(zip(chosen, map(cost, chosen) if at_once == 1 else in_processes(cost, chosen, at_once), strict=True))
-    notes = {name: each.note for name, each in found.items() if each.note}
-    seconds = {name: each.seconds.tolist() for name, each in found.items()}
+    cost = partial(costs, collective, size=ranks, machine=machine, nbytes=sizes, root=root)
+    several = min(processes, len(chosen)) > 1
+    results = in_processes(cost, chosen, processes) if several else ((name, cost(name)) for name in chosen)
+    found: dict[str, Costs] = dict(watched(results, len(chosen)))
+    notes = {name: found[name].note for name in chosen if found[name].note}
+    seconds = {name: found[name].seconds.tolist() for name in chosen}
     return Comparison(collective, ranks, root, machine, tuple(sizes), seconds, notes)
 
 
-def in_processes(work: Callable[[str], Result], names: Sequence[str], processes: int) -> list[Result]:
-    """What ``work`` returns for each name, from so many forked processes.
+def in_processes(work: Callable[[str], Result], names: Sequence[str], processes: int) -> Iterator[tuple[str, Result]]:
+    """What ``work`` returns for each name, from so many forked processes, as it comes.
 
     Raises what ``work`` raises, and MpicollError if a process ends early. Only this process hears Ctrl-C. Whatever ends
     the work, no process is left.
     """
     before = {*active_children()}
-    pool = ProcessPoolExecutor(processes, get_context("fork"), _begin, (work,))
+    pool = ProcessPoolExecutor(processes, get_context("fork"))
     try:
         mask = pthread_sigmask(SIG_BLOCK, {SIGINT})  # a process that is forked meanwhile never hears it
         try:
-            futures = [pool.submit(_do, name) for name in names]
+            futures = {pool.submit(work, name): name for name in names}
         finally:
             pthread_sigmask(SIG_SETMASK, mask)
-        done, _ = wait(futures, return_when=FIRST_EXCEPTION)
-        for future in done:
-            future.result()
-        return [future.result() for future in futures]
+        for future in as_completed(futures):
+            yield futures[future], future.result()
     except BrokenProcessPool as error:
         raise MpicollError("a process that costed an algorithm ended early: was there too little memory?") from error
     finally:
         for process in {*active_children()} - before:
             process.kill()
         pool.shutdown(cancel_futures=True)
-
-
-_work: Callable[[str], Any]
-"""In a forked process, what it does. A function that is local to another one cannot be sent."""
-
-
-def _begin(work: Callable[[str], Any]) -> None:
-    global _work
-    _work = work
-
-
-def _do(name: str) -> Any:
-    return _work(name)
 
 
 def table(c: Comparison) -> str:

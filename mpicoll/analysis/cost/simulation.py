@@ -37,7 +37,7 @@ from numpy.typing import NDArray
 
 from mpicoll import algorithms
 from mpicoll.analysis.cost.machines import Machine
-from mpicoll.analysis.cost.traffic import Of, Symmetry, TooManyError, Traffic, Watched, Wave, gathered, symmetry, waves
+from mpicoll.analysis.cost.traffic import Of, Symmetry, TooManyError, Traffic, Wave, gathered, symmetry, waves
 
 Ints = NDArray[np.int64]
 Times = NDArray[np.float64]
@@ -57,33 +57,16 @@ class Costs:
     note: str = ""
 
 
-def costs(
-    collective: str,
-    algorithm: str,
-    size: int,
-    machine: Machine,
-    nbytes: Sequence[int],
-    root: int = 0,
-    watched: Watched = iter,
-) -> Costs:
+def costs(collective: str, algorithm: str, size: int, machine: Machine, nbytes: Sequence[int], root: int = 0) -> Costs:
     """The same as ``costs_of`` for an algorithm that is registered under this name."""
     chosen = algorithms.find(collective, algorithm)
     assert chosen is not None
-    return costs_of(chosen, size, machine, nbytes, root, watched)
+    return costs_of(chosen, size, machine, nbytes, root)
 
 
-def costs_of(
-    chosen: algorithms.Algorithm,
-    size: int,
-    machine: Machine,
-    nbytes: Sequence[int],
-    root: int = 0,
-    watched: Watched = iter,
-) -> Costs:
+def costs_of(chosen: algorithms.Algorithm, size: int, machine: Machine, nbytes: Sequence[int], root: int = 0) -> Costs:
     """The times of an algorithm among ``size`` ranks for vectors of ``nbytes``, which are cut as a call would cut them.
 
-    ``watched`` may show the progress. It passes on the ranks that are compared and those whose messages are gathered,
-    and then the waves as they are found and as they happen.
     Raises ArgumentError if the algorithm does not serve so many ranks, or if the machine does not hold them.
     """
     nodes = machine.nodes(size) if chosen.by_node else None
@@ -95,35 +78,35 @@ def costs_of(
         each = np.array([nbytes[i] for i in members], np.float64)
         outline = partial(chosen.outline, size=size, root=root, segments=segments, nodes=nodes)
         try:
-            found[members] = simulated(outline, size, machine, each, watched)
+            found[members] = simulated(outline, size, machine, each)
         except TooManyError as e:
             note = str(e)
     return Costs(found, note)
 
 
-def simulated(schedule_of: Of, size: int, machine: Machine, nbytes: Times, watched: Watched = iter) -> Times:
+def simulated(schedule_of: Of, size: int, machine: Machine, nbytes: Times) -> Times:
     """Seconds until the last of ``size`` ranks is done, for vectors of ``nbytes`` (1-D) bytes.
 
     Only one of several ranks is simulated if they do the same at the same place of the machine. A sample of the
     schedules shows whether they do. Raises TooManyError for more messages than can be kept.
     """
     alike = machine.placement == "block" and machine.levels[-1].network is None
-    among = symmetry(schedule_of, size, machine.period if alike else size, watched)
-    return Structure(schedule_of, among, watched).seconds(machine, nbytes)
+    among = symmetry(schedule_of, size, machine.period if alike else size)
+    return Structure(schedule_of, among).seconds(machine, nbytes)
 
 
 class Structure:
     """The part of a schedule that does not depend on the machine and the sizes: its messages and their order."""
 
-    def __init__(self, schedule_of: Of, among: Symmetry, watched: Watched = iter) -> None:
-        self._among, self._watched = among, watched
-        self._traffic, self._waves = waves(gathered(schedule_of, among, watched), watched)
+    def __init__(self, schedule_of: Of, among: Symmetry) -> None:
+        self._among = among
+        self._traffic, self._waves = waves(gathered(schedule_of, among))
 
     def seconds(self, machine: Machine, nbytes: Times) -> Times:
         """Seconds until the last rank is done, for each size."""
         crowded = machine.crowded(self._among.size)
         running = _Running(crowded, self._among, self._traffic, self._waves, nbytes)
-        for wave, apart in self._watched([*zip(self._waves, running.apart, strict=True)]):
+        for wave, apart in zip(self._waves, running.apart, strict=True):
             running.advance(wave, apart)
         found: Times = running.end.max(axis=0)
         return found

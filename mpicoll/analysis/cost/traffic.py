@@ -12,10 +12,10 @@ once are a wave.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from functools import cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,9 +29,6 @@ Of = Callable[[int], Schedule | Outline]
 """The schedule of a rank."""
 MOST = 3_000_000
 """The most messages that are kept. To simulate more would take minutes and gigabytes."""
-
-Watched = Callable[[Iterable[Any]], Iterable[Any]]
-"""Passes on what it is given, and may show the progress."""
 
 
 class TooManyError(MpicollError):
@@ -57,9 +54,8 @@ class Symmetry:
         return periods if self.exclusive else -periods % (self.size // self.period)
 
 
-def symmetry(schedule_of: Of, size: int, unit: int, watched: Watched = iter) -> Symmetry:
-    """The shortest symmetry, of ``unit`` or twice as many ranks, that holds for a sample of the ranks. ``watched`` may
-    show the progress."""
+def symmetry(schedule_of: Of, size: int, unit: int) -> Symmetry:
+    """The shortest symmetry, of ``unit`` or twice as many ranks, that holds for a sample of the ranks."""
     known = cache(schedule_of)
     for period in (unit, 2 * unit):
         if size % period or size // period < 2:
@@ -68,7 +64,7 @@ def symmetry(schedule_of: Of, size: int, unit: int, watched: Watched = iter) -> 
             if exclusive and (size & (size - 1) or period & (period - 1)):
                 continue
             found = Symmetry(size, period, exclusive)
-            if all(_alike(known, found, rank) for rank in watched([*_sample(found)])):
+            if all(_alike(known, found, rank) for rank in _sample(found)):
                 return found
     return Symmetry(size, size)
 
@@ -130,17 +126,17 @@ class Traffic:
         return Traffic(**{name: a if name in whole else a[order] for name, a in each.items()})
 
 
-def gathered(schedule_of: Of, among: Symmetry, watched: Watched = iter) -> Traffic:
+def gathered(schedule_of: Of, among: Symmetry) -> Traffic:
     """The messages of the representatives. As in MPI, the first send of a pair of ranks meets their first receive.
 
-    ``watched`` may show the progress. Raises TooManyError for more than ``MOST`` messages, and ScheduleError if a
+    Raises TooManyError for more than ``MOST`` messages, and ScheduleError if a
     message meets no receive.
     """
     sends, receives = _Ends(), _Ends()
     first_step, copies = [0], array("q")
     blocks = 1
     whole = among.period == among.size
-    for rank in watched(range(among.period)):
+    for rank in range(among.period):
         schedule = schedule_of(rank)
         blocks = max(1, schedule.blocks)
         first = first_step[-1]
@@ -251,14 +247,14 @@ class Wave(NamedTuple):
     copied: Ints
 
 
-def waves(traffic: Traffic, watched: Watched = iter) -> tuple[Traffic, list[Wave]]:
+def waves(traffic: Traffic) -> tuple[Traffic, list[Wave]]:
     """The messages in the order in which they happen, and the waves, from the first steps on.
 
-    ``watched`` may show the progress. Raises ScheduleError where some steps can never end.
+    Raises ScheduleError where some steps can never end.
     """
     order, found, done = [], [], 0
     rank_of = np.repeat(np.arange(len(traffic.first_step) - 1), np.diff(traffic.first_step))
-    for begins, happen, copied in watched(_found_waves(traffic)):
+    for begins, happen, copied in _found_waves(traffic):
         order.append(happen)
         found.append(Wave(rank_of[begins], begins, slice(done, done + len(happen)), rank_of[copied], copied))
         done += len(happen)

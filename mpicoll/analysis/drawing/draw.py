@@ -3,8 +3,6 @@ message goes from which rank to which in each round, and what every rank holds b
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -48,8 +46,7 @@ def draw(
     if kind in PICTURES:
         _save(found, f"{algorithm.collective} {algorithm.name}", title, file)
     else:
-        with _writing(file):
-            page.save(found, algorithm, root, title, file)
+        page.save(found, algorithm, root, title, file)
     if found.fault is not None:
         raise found.fault
 
@@ -106,13 +103,4 @@ def _save(found: picture.Picture, name: str, of: str, file: Path) -> None:
         given = "an environment without it"
         raise ArgumentError("draw", "-o", "matplotlib to be installed (pip install matplotlib)", given)
     drawing = arrows if arrows.height_of_ranks(found) <= arrows.TALLEST else matrices
-    with _writing(file):
-        drawing.save(found, name, of, file)
-
-
-@contextmanager
-def _writing(file: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise ArgumentError("draw", "-o", "a file that can be written", f"{str(file)!r} ({error.strerror})") from error
+    drawing.save(found, name, of, file)

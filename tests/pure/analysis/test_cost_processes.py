@@ -1,10 +1,11 @@
-"""Several processes: each result in its place, and none left when one of them fails."""
+"""Several processes: each result with its name, and none left when one of them fails."""
 
 from __future__ import annotations
 
 import os
 import signal
 import time
+from collections.abc import Callable
 from multiprocessing import active_children
 
 import pytest
@@ -18,46 +19,42 @@ def late(name: str) -> tuple[str, int]:
     return name.upper(), os.getpid()
 
 
-def test_results_are_in_the_order_of_the_names() -> None:
-    """The first one comes last."""
-    found = in_processes(late, ["a", "b", "c", "d"], 2)
-    assert [upper for upper, _ in found] == ["A", "B", "C", "D"]
-    assert os.getpid() not in {pid for _, pid in found}
-    assert not active_children()
-
-
-def refuse(name: str) -> None:
+def refuses(name: str) -> None:
     if name == "b":
         raise ArgumentError("simulate", "b", "nothing", name)
     time.sleep(1000)
 
 
-def die(name: str) -> None:
+def dies(name: str) -> None:
     if name == "b":
         os.kill(os.getpid(), signal.SIGKILL)
     time.sleep(1000)
 
 
-def test_an_error_of_one_ends_all() -> None:
-    with pytest.raises(ArgumentError, match="simulate: b: expected nothing; given b"):
-        in_processes(refuse, ["a", "b", "c"], 3)
-    assert not active_children()
-
-
-def test_a_process_that_is_killed_ends_all() -> None:
-    with pytest.raises(MpicollError, match="a process that costed an algorithm ended early"):
-        in_processes(die, ["a", "b", "c"], 3)
-    assert not active_children()
-
-
-def test_ctrl_c_is_heard_here_alone() -> None:
-    """The child has not ended by itself when this process is interrupted, and is gone after."""
-
-    def interrupts(name: str) -> None:
-        os.kill(os.getpid(), signal.SIGINT)
+def interrupts(name: str) -> None:
+    """It does not hear Ctrl-C itself."""
+    os.kill(os.getpid(), signal.SIGINT)
+    if name == "b":
         os.kill(os.getppid(), signal.SIGINT)
-        time.sleep(1000)
+    time.sleep(1000)
 
-    with pytest.raises(KeyboardInterrupt):
-        in_processes(interrupts, ["a"], 1)
+
+def test_each_result_has_its_name() -> None:
+    found = dict(in_processes(late, ["a", "b", "c", "d"], 2))
+    assert {name: upper for name, (upper, _) in found.items()} == {"a": "A", "b": "B", "c": "C", "d": "D"}
+    assert os.getpid() not in {pid for _, pid in found.values()}
+    assert not active_children()
+
+
+@pytest.mark.parametrize(
+    ("work", "raised", "said"),
+    [
+        (refuses, ArgumentError, "simulate: b: expected nothing; given b"),
+        (dies, MpicollError, "a process that costed an algorithm ended early"),
+        (interrupts, KeyboardInterrupt, "^$"),
+    ],
+)
+def test_what_fails_ends_all(work: Callable[[str], None], raised: type[BaseException], said: str) -> None:
+    with pytest.raises(raised, match=said):
+        dict(in_processes(work, ["a", "b", "c"], 3))
     assert not active_children()

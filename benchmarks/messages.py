@@ -15,13 +15,13 @@ All ways take turns, on the same lengths. A figure is the median of some rounds 
 from __future__ import annotations
 
 import argparse
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from statistics import median
 from time import perf_counter
 from typing import Any
+
+from node import job  # type: ignore[import-not-found]  # beside this file
 
 LENGTHS = 8, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20
 OBJECTS = 64 << 10
@@ -39,33 +39,15 @@ def main() -> None:
     p.add_argument("--busy", type=int, default=0, metavar="N")
     busy = p.parse_args().busy
 
-    import torch
-    import torch.distributed as dist
-
-    import mpicoll
-    import mpicoll.torch
-    from mpicoll.machine.cpu import fingerprint
-    from mpicoll.machine.library import library
-
-    torch.set_num_threads(1)
-    comm = mpicoll.Communicator()
-    mpicoll.torch.init_process_group()
-    dist.init_process_group("gloo", init_method="mpi://")
-    others = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(busy * (comm.rank == 0))]
-    try:
+    with job(busy) as (comm, about):
         for title, ways in cases(comm):
             found = timed(comm, ways)
             if comm.rank == 0:
                 cells = (f"{name} {us:9.2f}" for name, us in found.items())
-                ratio = (
-                    found["mpi4py"] / found["mpicoll"] if "mpi4py" in found else found["gloo"] / found["mpicoll.torch"]
-                )
+                base, own = ("mpi4py", "mpicoll") if "mpi4py" in found else ("gloo", "mpicoll.torch")
+                ratio = found[base] / found[own]
                 print(f"{title:24s}", "   ".join(cells), f"  {ratio:5.2f} times its speed", flush=True)
-    finally:
-        for other in others:
-            other.kill()
     if comm.rank == 0:
-        about = {"cpu": fingerprint(), "mpi": library(), "ranks": comm.size, "busy": busy, "torch": torch.__version__}
         print(f"# {about}")
 
 

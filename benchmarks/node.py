@@ -20,6 +20,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from statistics import geometric_mean, median
@@ -51,7 +52,10 @@ def main() -> None:
         measure(args.busy, args.json)
 
 
-def measure(busy: int, file: Path | None) -> None:
+@contextmanager
+def job(busy: int) -> Iterator[tuple[Any, dict[str, Any]]]:
+    """A Communicator, beside which mpicoll.torch and gloo are ready, and what the figures depend on. Meanwhile so many
+    processes compute."""
     import torch
     import torch.distributed as dist
 
@@ -64,20 +68,25 @@ def measure(busy: int, file: Path | None) -> None:
     comm = mpicoll.Communicator()
     mpicoll.torch.init_process_group()
     dist.init_process_group("gloo", init_method="mpi://")
+    about = {"cpu": fingerprint(), "mpi": library(), "ranks": comm.size, "busy": busy, "torch": torch.__version__}
     others = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(busy * (comm.rank == 0))]
-    rows = []
     try:
+        yield comm, about
+    finally:
+        for other in others:
+            other.kill()
+
+
+def measure(busy: int, file: Path | None) -> None:
+    rows = []
+    with job(busy) as (comm, about):
         for title, ways in cases(comm):
             found = {name: timed(comm, *way) for name, way in ways.items()}
             rows.append((title, found))
             if comm.rank == 0:
                 cells = (f"{name} {fresh:9.2f} {loop:9.2f}" for name, (fresh, loop) in found.items())
                 print(f"{title:26s}", "   ".join(cells), flush=True)
-    finally:
-        for other in others:
-            other.kill()
     if comm.rank == 0:
-        about = {"cpu": fingerprint(), "mpi": library(), "ranks": comm.size, "busy": busy, "torch": torch.__version__}
         print(f"# {about}; each way: fresh, loop")
         summary(rows)
         if file:

@@ -11,7 +11,7 @@ import pytest
 from mpicoll.algorithms import Algorithm, algorithms
 from mpicoll.algorithms.collectives import COLLECTIVES
 from mpicoll.analysis.drawing.draw import draw, pictured, usual_nodes, usual_segments
-from mpicoll.analysis.drawing.picture import MOST_RANKS, Panel, Picture, meaning
+from mpicoll.analysis.drawing.picture import Panel, Picture, meaning
 from mpicoll.analysis.palette import of_cell
 from mpicoll.analysis.proof.cases import prove
 from mpicoll.cli import main
@@ -208,49 +208,6 @@ def test_command(arguments: list[str], tmp_path: Path) -> None:
         file = tmp_path / f"picture{ending}"
         assert main(["draw", *arguments, "-o", str(file)]) == 0
         assert file.read_bytes().startswith(beginning)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "problem"),
-    [
-        (["allreduce", "rong"], "algorithm: expected one of linear, "),
-        (["allreduce", "ring", "-n", "1"], f"-n: expected 2 to {MOST_RANKS} ranks; given 1"),
-        (["allreduce", "ring", "-n", "17"], f"-n: expected 2 to {MOST_RANKS} ranks; given 17"),
-        (
-            ["allreduce", "segmented_ring", "-n", "16"],
-            "-n and --segments: expected a picture of at most 12000 cells; given 16 ranks with 32 blocks",
-        ),
-        (["bcast", "chain", "--segments", "300"], "-n and --segments: expected a picture of at most 12000 cells"),
-        (["bcast", "chain", "--segments", "0"], "--segments: expected a number, at least 1; given 0"),
-        (["allreduce", "ring", "--segments", "2"], "--segments: expected none, as ring is not pipelined; given 2"),
-        (["bcast", "chain", "--root", "4"], "--root: expected a rank, 0 to 3; given 4"),
-        (["bcast", "chain", "--root", "-1"], "--root: expected a rank, 0 to 3; given -1"),
-        (["allreduce", "ring", "--root", "1"], "--root: expected none, as no allreduce has a root; given 1"),
-        (["allreduce", "ring", "-o", "picture.jpg"], "-o: expected a file whose name ends in .svg, .png, .html; given"),
-        (["allreduce", "ring", "-o", "picture"], "-o: expected a file whose name ends in .svg, .png, .html; given"),
-    ],
-)
-def test_bad_input(
-    arguments: list[str],
-    problem: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    pytest.importorskip("matplotlib")
-    monkeypatch.chdir(tmp_path)
-    output = [] if "-o" in arguments else ["-o", "picture.svg"]
-    assert main(["draw", *arguments, *output]) == 2
-    assert capsys.readouterr().err.startswith(f"mpicoll: draw: {problem}")
-    assert not [*tmp_path.iterdir()]
-
-
-def test_a_directory_that_does_not_exist(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("matplotlib")
-    file = str(tmp_path / "none" / "a.svg")
-    assert main(["draw", "allreduce", "ring", "-o", file]) == 2
-    said = f"mpicoll: draw: -o: expected a file that can be written; given {file!r} (No such file or directory)"
-    assert capsys.readouterr().err.startswith(said)
 
 
 def test_without_matplotlib(

@@ -297,11 +297,6 @@ def test_command_with_one_of_several(tmp_path: Path, capsys: pytest.CaptureFixtu
         assert expected in capsys.readouterr().err
 
 
-def test_a_file_that_is_not_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["draw", "allreduce", str(tmp_path / "none.py"), "-o", "a.svg"]) == 2
-    assert "draw: algorithm: expected a file that exists; given " in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     ("text", "said"),
     [("x = 1\nraise ValueError('of the file')\n", ", line 2 (ValueError: of the file)"), ("x=(", " (SyntaxError: ")],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -10,7 +10,7 @@ import pytest
 from mpicoll.algorithms.steps import INPUT, OUTPUT, SCRATCH, Copy, Recv, RecvReduce, Schedule, Send, Step, one, run
 from mpicoll.analysis.proof.symbols import Symbols
 from mpicoll.analysis.proof.verify import Proof, verify
-from mpicoll.errors import ArgumentError, ScheduleError
+from mpicoll.errors import ScheduleError
 
 A = one(0)
 SIGNAL = ()
@@ -341,40 +341,18 @@ def test_only_reductions_reduce() -> None:
 
 
 @pytest.mark.parametrize(
-    ("collective", "blocks", "words"),
+    ("of_0", "of_1", "rank", "words"),
     [
-        ("allreduce", 0, "0 blocks, not at least 1"),
-        ("allreduce", -1, "-1 blocks, not at least 1"),
-        ("allgather", 3, "3 blocks, not 2"),
-        ("barrier", 1, "1 blocks, not 0"),
+        (0, 0, 0, "0 blocks, not at least 1"),
+        (-1, -1, 0, "-1 blocks, not at least 1"),
+        (1.5, 1.5, 0, "1.5 blocks, not at least 1"),
+        (2, 3, 1, "into 3 blocks, rank 0 into 2"),
     ],
 )
-def test_numbers_of_blocks(collective: str, blocks: int, words: str) -> None:
-    Fault(0, None, None, words).check(fault(collective, blocks, (), ()))
-
-
-def test_ranks_agree_on_what_they_carry_out() -> None:
-    right = Schedule("allreduce", "example", 2, ())
-    others: dict[str, Any] = {
-        "into 3 blocks, rank 0 into 2": replace(right, blocks=3),
-        "no schedule for allreduce": replace(right, collective="reduce"),
-        "no schedule for allreduce, but None": None,
-        "no tuple of steps": replace(right, steps=[]),  # type: ignore[arg-type]
-    }
-    for words, wrong in others.items():
-        with pytest.raises(ScheduleError) as caught:
-            verify("allreduce", 0, [right, wrong, right])
-        Fault(1, None, None, words).check(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("collective", "size", "root", "argument"),
-    [("all_reduce", 2, 0, "collective"), ("reduce", 0, 0, "size"), ("reduce", 2, 2, "root"), ("reduce", 2, -1, "root")],
-)
-def test_impossible_questions(collective: str, size: int, root: int, argument: str) -> None:
-    with pytest.raises(ArgumentError) as caught:
-        verify(collective, root, [Schedule(collective, "example", 1, ())] * size)
-    assert (caught.value.operation, caught.value.argument) == ("verify", argument)
+def test_numbers_of_blocks(of_0: Any, of_1: Any, rank: int, words: str) -> None:
+    with pytest.raises(ScheduleError) as caught:
+        verify("allreduce", 0, [Schedule("allreduce", "example", blocks, ()) for blocks in (of_0, of_1)])
+    Fault(rank, None, None, words).check(caught.value)
 
 
 # -- which fault is the first -------------------------------------------------------------------------------------

@@ -101,27 +101,3 @@ def test_a_failure_is_said_and_ends_with_1(capsys: pytest.CaptureFixture[str]) -
     assert last == "  rank 2: has no message left that it sends to rank 0"
     others = [["reduce", a.name] for a in algorithms.algorithms("reduce") if a.name != "silent"]
     assert [line.split()[:2] for line in captured.out.splitlines()[1:]] == others
-
-
-@pytest.mark.parametrize(
-    ("argv", "words"),
-    [
-        (["verify"], "expected a collective or --all"),
-        (["verify", "allreduce", "--all"], "expected a collective or --all"),
-        (["verify", "sum"], "expected one of bcast, reduce, allreduce,"),
-        (["algorithms", "sum"], "expected one of bcast, reduce, allreduce,"),
-        (["verify", "allreduce", "-n", "0"], "expected N or FIRST:LAST"),
-        (["verify", "allreduce", "-n", "8:4"], "expected N or FIRST:LAST"),
-        (["verify", "allreduce", "-n", "1:"], "expected N or FIRST:LAST"),
-    ],
-)
-def test_wrong_arguments(capsys: pytest.CaptureFixture[str], argv: list[str], words: str) -> None:
-    with pytest.raises(SystemExit) as caught:
-        main(argv)
-    assert caught.value.code == 2
-    assert words in capsys.readouterr().err
-
-
-def test_an_unknown_algorithm(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["verify", "allreduce", "native"]) == 2
-    assert "verify: algorithm: expected one of" in capsys.readouterr().err

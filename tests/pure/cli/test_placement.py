@@ -47,45 +47,6 @@ def test_simulate_places_the_ranks_on_the_machine(tmp_path: Path) -> None:
     assert ring["cyclic"] > 1.5 * ring["block"]
 
 
-@pytest.mark.parametrize(
-    ("options", "expected"),
-    [
-        (["--placement", "cyclic"], "or the node of each rank without it, as 0,0,1; given cyclic"),
-        (["--nodes", "2", "--placement", "0,1"], "given 0,1 beside --nodes 2"),
-        (["--placement", "0,1"], "verify: --placement: expected the nodes of 8 ranks; given 0,1"),
-        (["--nodes", "0"], "--nodes: expected a number of ranks, at least 1"),
-        (["--nodes", "9"], "verify: --nodes: expected at most the 8 ranks; given 9"),
-        (["--segments", "3"], "verify: --segments: expected none, as two_level is not pipelined; given 3"),
-    ],
-)
-def test_wrong_options(capsys: pytest.CaptureFixture[str], options: list[str], expected: str) -> None:
-    with pytest.raises((SystemExit, Exception)) as caught:
-        assert main(["verify", "allreduce", "two_level", "-n", "8", *options]) == 0
-    assert expected in capsys.readouterr().err + str(caught.value)
-
-
-@pytest.mark.parametrize("command", [["verify"], ["draw", "-o", "ring.svg"]])
-def test_an_algorithm_that_does_not_go_by_nodes(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([*command, "allreduce", "ring", "-n", "4", "--nodes", "2"]) == 2
-    assert "--nodes: expected none, as ring does not go by nodes; given 2" in capsys.readouterr().err
-
-
 def test_numbers_of_ranks_that_do_not_fill_the_nodes_are_left_out(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["verify", "allreduce", "two_level", "-n", "1:5", "--nodes", "3"]) == 0
     assert capsys.readouterr().out.splitlines()[1].split()[2] == "3:5"
-
-
-@pytest.mark.parametrize(
-    ("options", "expected"),
-    [
-        (
-            ["--placement", "cyclic"],
-            "--placement: expected a machine of several levels, as ethernet; given cyclic on laptop",
-        ),
-        (["--nodes", "3", "--machine", "ethernet"], "--nodes: expected a number that divides the 8 ranks; given 3"),
-        (["--nodes", "2"], "--nodes: expected a machine of two levels"),
-    ],
-)
-def test_nodes_that_the_machine_has_not(options: list[str], expected: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["simulate", "allreduce", "-n", "8", *options]) != 0
-    assert expected in capsys.readouterr().err

@@ -138,41 +138,6 @@ def test_the_script_says_how_it_was_written(capsys: pytest.CaptureFixture[str]) 
     )
 
 
-@pytest.mark.parametrize(
-    ("arguments", "expected", "given"),
-    [
-        (["single"], "one of single-node, multi-node", "'single'"),
-        (["single-node", "--site", "moon"], "ethernet", "'moon'"),
-        (["single-node", "--nodes", "0"], "--nodes: expected a number, at least 1", "'0'"),
-        (["single-node", "--nodes", "2"], "--nodes: expected 1, or the template multi-node", "2"),
-        (["single-node", "--nodes", "two"], "--nodes: expected a number, at least 1", "'two'"),
-        (["single-node", "--ntasks-per-node", "-1"], "--ntasks-per-node", "-1"),
-        (["single-node", "--time", "1:2:3:4"], "--time: expected minutes, H:MM:SS or D-HH:MM:SS", "'1:2:3:4'"),
-        (["single-node", "--mem", "4 GB"], "--mem: expected a number, with K, M, G or T", "'4 GB'"),
-        (["single-node", "--partition", "a\n#SBATCH -N 9"], "--partition: expected one word", "'a\\n#SBATCH -N 9'"),
-        (["compare", "--gpus-per-node", "a100:"], "--gpus-per-node: expected a number or TYPE:NUMBER", "'a100:'"),
-        (["compare", "--gpus-per-node", "2", "--ntasks-per-node", "8"], "--ntasks-per-node: expected at most 2", "8"),
-        (["gpu-multi-node", "--gpus-per-node", "0"], "--gpus-per-node: expected at least 1", "0"),
-        (["gpu-multi-node", "--gpus-per-node", "4", "--ntasks-per-node", "2"], "--ntasks-per-node: expected 4", "2"),
-        (["single-node", "--job-name", "a/b"], "--job-name: expected one word without a slash", "'a/b'"),
-        (["compare", "--ntasks-per-node", "99"], "--ntasks-per-node: expected at most ", "99"),
-        (["scaling", "--nodes", "2", "--array", "1,2,4"], "--nodes: expected at least 4", "2"),
-        (["scaling", "--array", "0-3"], "--array: expected numbers from 1 on", "'0-3'"),
-        (["single-node", "--set", "LAUNCH=x"], "--set: expected one of PROGRAM, ", "'LAUNCH'"),
-        (["single-node", "--set", "SITE=x"], "--set: expected --site for the preset of the network", "SITE=x"),
-        (["single-node", "--set", "PROGRAM"], "NAME=VALUE", "'PROGRAM'"),
-        (["single-node", "--set", "PROGRAM=a\nb"], "--set: expected a value of one line", "'a\\nb'"),
-        (["single-node", "--check", "--explain"], "not allowed with", "--check"),
-        (["--nodes", "2"], "expected a template", ""),
-        (["single-node", "--mail-type", "END"], "Pass other options of sbatch to sbatch itself", "--mail-type"),
-    ],
-)
-def test_refused(capsys: pytest.CaptureFixture[str], arguments: list[str], expected: str, given: str) -> None:
-    said = refused(capsys, *arguments)
-    assert expected in said
-    assert given in said
-
-
 def in_bash(lines: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(["bash", "-euc", lines], capture_output=True, text=True, env=environment)
 

@@ -1,14 +1,22 @@
-"""Runs each test where it can fail, as TABLE says, and counts.
+"""Runs each test where it can fail, and counts.
 
     python3 -m tests.matrix [--quick | --all] .venv/openmpi .venv/mpich [-- pytest's arguments, such as -k name]
 
-Each number of ranks on each MPI is one launch. A launch in which no test begins or ends for long hangs, and is ended as
-failed; a slow one only takes longer. Needs only the standard library, because what the tests need lies in the
-environments.
+The folder says what a test is. It runs on the first MPI, and again on the last:
+
+    pure      it calls no MPI: once               ranks    all ranks of one job run it: at 2, and at 3
+    jobs      it starts jobs of its own           cluster  it submits jobs to Slurm: `make slurm-test` runs it
+    nodes     its ranks are on emulated nodes: `make nodes-test` runs it
+
+Markers in the files say what is different: `sizes`, `any_mpi`, `first_mpi`, `last_mpi` (pyproject.toml explains them).
+One MPI alone is the first and the last. Each number of ranks on each MPI is one launch. A launch in which no test
+begins or ends for long hangs, and is ended as failed; a slow one only takes longer. Needs only the standard library,
+because what the tests need lies in the environments.
 """
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import os
 import re
@@ -31,79 +39,18 @@ Where = int | str
 """A number of ranks, or one of these:"""
 JOBS = "jobs of their own"
 PURE = "no MPI"
-MORE = "with --all"
-"""What follows it is run with --all alone."""
 
-# The folder says what a test is:
-#     pure      it calls no MPI                     ranks    all ranks of one job run it
-#     jobs      it starts jobs of its own           cluster  it submits jobs to Slurm: `make slurm-test` runs it
-#     nodes     its ranks are on emulated nodes: `make nodes-test` runs it
-# It runs where it can fail: on the first MPI, and on the second. A file has its own line or that of the nearest folder;
-# one MPI alone takes both columns.
-TABLE: dict[str, tuple[tuple[Where, ...], tuple[Where, ...]]] = {
-    "tests/pure":                       ((PURE,),         ()),
-    "tests/ranks":                      ((2,),            (3,)),
-    "tests/jobs":                       ((JOBS,),         (JOBS,)),
-    "tests/cluster":                    ((),              ()),
-    "tests/nodes":                      ((),              ()),
-    # What MPI carries out: it depends on the MPI, and on how many ranks there are: one, two, a power of two or none. At
-    # the numbers after MORE, no line or branch of mpicoll/ is executed that other launches do not execute, too.
-    "tests/ranks/test_communicator.py": ((1, 2, 4, MORE, 3), (3, MORE, 1, 2, 4)),
-    "tests/ranks/test_objects.py":      ((1, 2, MORE, 3), (3, MORE, 1, 2)),
-    "tests/ranks/test_reductions.py":   ((1, 2, 4, MORE, 3), (3, MORE, 1, 2, 4)),
-    "tests/ranks/test_exchange.py":     ((1, 2, 4, MORE, 3), (3, MORE, 1, 2, 4)),
-    "tests/ranks/test_random.py":       ((1, 2, 4, MORE, 3), (3, MORE, 1, 2, 4)),
-    "tests/ranks/test_scheduled.py":    ((1, 2, 4, MORE, 3), (3, MORE, 2, 4)),
-    "tests/ranks/test_node.py":         ((2, 4, MORE, 3), (3, MORE, 2, 4)),
-    "tests/ranks/test_shared_arrays.py": ((2, 4),         (3,)),
-    "tests/ranks/test_shared_memory.py": ((2, 4),         (3,)),
-    "tests/ranks/test_large.py":        ((2, MORE, 3),    (3, MORE, 2)),
-    # Argument checks depend on neither; alone, there is nobody to send to.
-    "tests/ranks/test_bad_input.py":    ((1, 2),          (3,)),
-    "tests/ranks/torch/test_bad_input.py": ((1, 2),       ()),
-    "tests/ranks/torch/test_signatures.py": ((2,),        (3,)),
-    # On MPICH, these execute no line or branch that others do not.
-    "tests/ranks/torch/test_inference_mode.py": ((2, MORE, 1, 4), (MORE, 3, 2)),
-    "tests/ranks/torch/test_scenarios.py": ((2, MORE, 1, 4), (MORE, 3, 2)),
-    # mpicoll.torch has groups of some ranks, and threads; programs have meshes of two by two, and uneven shards.
-    "tests/ranks/torch":                ((2, MORE, 1, 4), (3, MORE, 2)),
-    "tests/ranks/torch/programs":       ((2, 4, MORE, 1), (3,)),
-    "tests/ranks/bench/test_fit.py":    ((2, MORE, 3),    (MORE, 2)),
-    "tests/ranks/bench/test_nccl.py":   ((1,),            ()),
-    "tests/ranks/bench/test_output.py": ((2,),            (MORE, 2)),
-    "tests/ranks/bench/test_sweep.py":  ((1, 2),          (MORE, 3)),
-    # The device is the same on both; MPICH is slow where there are more ranks than cores.
-    "tests/ranks/devices":              ((2, MORE, 1, 3, 4), (MORE, 1, 2, 3, 4)),
-    "tests/ranks/devices/test_dtypes.py": ((2, MORE, 3),  (MORE, 2)),
-    "tests/ranks/devices/test_order.py": ((2, MORE, 3),   (MORE, 2)),
-    "tests/ranks/devices/test_routes.py": ((2, MORE, 1, 3, 4), (3, MORE, 1, 2, 4)),
-    "tests/ranks/devices/test_seen.py": ((2, MORE, 1, 3, 4), (3, MORE, 1, 2, 4)),
-    "tests/ranks/torch/test_devices.py": ((2, MORE, 1, 4), (MORE, 3, 2)),
-    "tests/ranks/torch/test_device_order.py": ((2, MORE, 1, 4), (MORE, 3, 2)),
-    "tests/ranks/torch/programs/test_devices.py": ((2, 4, MORE, 1), (MORE, 3)),
-    # What these look at does not depend on the MPI.
-    "tests/jobs/integrations":          ((JOBS,),         ()),
-    "tests/jobs/integrations/test_migration.py": ((),     (JOBS,)),
-    "tests/jobs/test_bench.py":         ((JOBS,),         ()),
-    "tests/jobs/test_code_blocks.py":   ((JOBS,),         ()),
-    "tests/jobs/test_ddp_step.py":      ((JOBS,),         ()),
-    "tests/jobs/test_entry_point.py":   ((),              (JOBS,)),
-    "tests/jobs/test_examples.py":      ((JOBS,),         ()),
-    "tests/jobs/test_jobs.py":          ((JOBS,),         ()),
-    "tests/jobs/test_matrix.py":        ((JOBS,),         ()),
-    "tests/jobs/test_package.py":       ((JOBS,),         ()),
-    "tests/jobs/test_preemptible.py":   ((),              (JOBS,)),
-    "tests/jobs/test_study.py":         ((JOBS,),         ()),
-    "tests/jobs/test_trace.py":         ((JOBS,),         (MORE, JOBS)),
-    # On MPICH, these execute no line or branch that others do not.
-    "tests/jobs/test_clusters_page.py": ((JOBS,),         (MORE, JOBS)),
-    "tests/jobs/test_dataloader.py":    ((JOBS,),         (MORE, JOBS)),
-    "tests/jobs/test_ddp_messages.py":  ((JOBS,),         (MORE, JOBS)),
-    "tests/jobs/test_dumps.py":         ((JOBS,),         (MORE, JOBS)),
-    "tests/jobs/test_gpu_option.py":    ((JOBS,),         (MORE, JOBS)),
-    "tests/jobs/test_no_kernel.py":     ((JOBS,),         (MORE, JOBS)),
-    "tests/jobs/test_soak.py":          ((JOBS,),         (MORE, JOBS)),
-}  # fmt: skip
+FIRST, LAST = 2, 3
+"""Ranks on the first MPI and on the last one, where a file's marker `sizes` says nothing else."""
+ALL = {1, 2, 3, 4}, {1, 2, 3}
+"""Ranks on both with --all, of files that have the marker. No line or branch of mpicoll/ is executed there that others
+do not execute, too. MPICH is slow where there are more ranks than cores."""
+FOLDERS: dict[str, tuple[int, ...]] = {
+    "tests/ranks/devices": (2,),
+    "tests/ranks/torch": (2,),
+    "tests/ranks/torch/programs": (2, 4),  # they have meshes of two by two, and uneven shards
+}
+"""The marker `sizes` of all files of a folder."""
 AGAIN = (
     "async", "bad_input", "collectives", "groups", "inference_mode", "messages", "objects", "profiler", "scenarios",
 )  # fmt: skip
@@ -138,22 +85,49 @@ def files() -> list[str]:
     return sorted(str(path.relative_to(HERE.parent)) for path in HERE.rglob("test_*.py"))
 
 
-def line(file: str) -> tuple[tuple[Where, ...], tuple[Where, ...]]:
-    """A file's line of the table."""
+def markers(file: str) -> dict[str, tuple[int, ...]]:
+    """The markers that `pytestmark` gives a file, and their numbers; `sizes` may be its folder's."""
     path = PurePath(file)
-    return next(TABLE[str(name)] for name in (path, *path.parents) if str(name) in TABLE)
+    sizes = [FOLDERS[str(folder)] for folder in path.parents if str(folder) in FOLDERS]
+    found = {"sizes": sizes[0]} if sizes else {}
+    for node in ast.parse((HERE.parent / file).read_text()).body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "pytestmark":
+            for each in ast.walk(node.value):
+                match each:
+                    case ast.Call(func=ast.Attribute(attr="sizes"), args=numbers):
+                        found["sizes"] = tuple(ast.literal_eval(number) for number in numbers)
+                    case ast.Attribute(attr="any_mpi" | "first_mpi" | "last_mpi" as name):
+                        found[name] = ()
+    return found
 
 
-def places(columns: tuple[int, ...], everywhere: bool) -> dict[Where, list[str]]:
-    """The files that run at each place of these columns; with --all ``everywhere``."""
+def places(file: str, everywhere: bool) -> tuple[set[Where], set[Where]]:
+    """Where a file runs on the first MPI and on the last one; with --all ``everywhere``."""
+    marks = markers(file)
+    first: set[Where]
+    last: set[Where]
+    match PurePath(file).parts[1]:
+        case "pure":
+            return {PURE}, set()
+        case "jobs":
+            first, last = {JOBS}, {JOBS}
+        case "ranks":
+            first, last = {*marks.get("sizes", (FIRST,))}, {LAST}
+            if everywhere and "sizes" in marks:
+                first, last = first | ALL[0], last | ALL[1]
+        case _:
+            return set(), set()
+    one_is_enough = "any_mpi" in marks or ("first_mpi" in marks and not everywhere)
+    return set() if "last_mpi" in marks else first, set() if one_is_enough else last
+
+
+def placed(columns: tuple[int, ...], everywhere: bool) -> dict[Where, list[str]]:
+    """The files that run at each place on the first MPI, on the last one, or on both."""
     found: dict[Where, list[str]] = {}
     for file in files():
-        for column in columns:
-            row = line(file)[column]
-            end = len(row) if everywhere or MORE not in row else row.index(MORE)
-            for where in row[:end]:
-                if where != MORE and file not in found.setdefault(where, []):
-                    found[where].append(file)
+        both = places(file, everywhere)
+        for where in set().union(*(both[column] for column in columns)):
+            found.setdefault(where, []).append(file)
     return dict(sorted(found.items(), key=lambda it: (isinstance(it[0], str), it[0])))
 
 
@@ -262,7 +236,7 @@ def launches(environments: list[str], quick: bool, everywhere: bool) -> Iterator
     for i, environment in enumerate(environments):
         python = str(Path(environment, "bin", "python").absolute())
         mpi = Path(environment).name
-        found = places(columns[i % 2], everywhere)
+        found = placed(columns[i % 2], everywhere)
         pure = [*MEANWHILE, python, "-m", "pytest", *WORKERS[PURE], *found.get(PURE, [])]
         if i == 0 and quick:
             yield PURE, pure

@@ -24,8 +24,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "job(template, *options, **variables): the job that the test looks at")
-    config.addinivalue_line("markers", "any_mpi: nothing depends on the MPI, so one environment is enough: the first")
-    config.addinivalue_line("markers", "last_mpi: the same, where another test has much of it in the first one")
 
 
 def given_environments(config: pytest.Config) -> list[Environment]:

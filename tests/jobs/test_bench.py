@@ -15,6 +15,8 @@ import pytest
 from mpicoll.node import loaded
 from tests.jobs.jobs import REPOSITORY, Done, done, ended, python, run, started, until
 
+pytestmark = pytest.mark.any_mpi
+
 QUICK = ("--max", "1K", "--factor", "128", "--seconds", "0.01")
 
 

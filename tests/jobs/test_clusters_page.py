@@ -16,6 +16,8 @@ from mpicoll.errors import LaunchError
 from mpicoll.launch import alone
 from tests.jobs.jobs import REPOSITORY, done, python, run, script
 
+pytestmark = pytest.mark.first_mpi
+
 OF_LAUNCHERS = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS", "WORLD_SIZE", "TORCHELASTIC_RUN_ID")
 TORCHRUN = {"WORLD_SIZE": "4", "TORCHELASTIC_RUN_ID": "none"}
 JOB = {

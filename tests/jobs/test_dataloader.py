@@ -8,7 +8,7 @@ import pytest
 
 from tests.jobs.jobs import NEEDS_TORCH, run, script
 
-pytestmark = NEEDS_TORCH
+pytestmark = [NEEDS_TORCH, pytest.mark.first_mpi]
 
 SCRIPT = """
     import sys

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.jobs.jobs import run, script
+
+pytestmark = pytest.mark.first_mpi
 
 PROGRAM = """
     import torch

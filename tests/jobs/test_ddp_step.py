@@ -10,7 +10,7 @@ import pytest
 
 from tests.jobs.jobs import NEEDS_TORCH, REPOSITORY, python, run
 
-pytestmark = NEEDS_TORCH
+pytestmark = [NEEDS_TORCH, pytest.mark.any_mpi]
 
 
 def test_every_backend_has_a_row(tmp_path: Path) -> None:

@@ -18,6 +18,8 @@ from mpicoll.errors import ArgumentError
 from mpicoll.supervise.demand import ask_for_dump, ask_slurm_job
 from tests.jobs.jobs import python, run, script, started, until
 
+pytestmark = pytest.mark.first_mpi
+
 BEGIN = """
     import os, pathlib, shutil, time
     import numpy as np

@@ -12,7 +12,7 @@ from mpicoll import registration
 from tests.jobs.jobs import NEEDS_TORCH, python, script
 from tests.jobs.test_registration import BEGIN, WORKS
 
-pytestmark = NEEDS_TORCH
+pytestmark = [NEEDS_TORCH, pytest.mark.last_mpi]
 
 
 def test_importing_torch_loads_no_mpi() -> None:

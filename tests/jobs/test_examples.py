@@ -16,7 +16,7 @@ import mpicoll
 from tests.jobs.jobs import NEEDS_TORCH
 from tests.jobs.test_code_blocks import blocks, commands, said
 
-pytestmark = NEEDS_TORCH
+pytestmark = [NEEDS_TORCH, pytest.mark.any_mpi]
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"

@@ -17,6 +17,8 @@ from mpicoll.machine.system import version_of
 from mpicoll.machine.vendors import OPEN_MPI, vendor_of
 from tests.jobs.jobs import python, run
 
+pytestmark = pytest.mark.first_mpi
+
 WHEEL = Launcher("/env/bin/mpirun", OPEN_MPI, "mpirun (Open MPI) 5.0.11", wheel=True)
 REPORT = """
 from pathlib import Path

@@ -9,6 +9,8 @@ import pytest
 from tests.jobs import jobs
 from tests.processes import plain_environment
 
+pytestmark = pytest.mark.any_mpi
+
 
 class Clock:
     """Time that passes while somebody sleeps, and else stands still."""

@@ -13,24 +13,29 @@ import pytest
 from tests import matrix
 from tests.jobs.jobs import script, until
 
-
-def test_every_line_of_the_table_is_of_a_file_or_a_folder() -> None:
-    assert [name for name in matrix.TABLE if not (matrix.HERE.parent / name).exists()] == []
+pytestmark = pytest.mark.any_mpi
 
 
 def test_every_file_runs_somewhere() -> None:
-    placed = {file for tests in matrix.places((0, 1), False).values() for file in tests}
-    assert all(file.startswith(("tests/cluster/", "tests/nodes/")) for file in matrix.files() if file not in placed)
-    assert len(placed) > 50
+    somewhere = {file for tests in matrix.placed((0, 1), False).values() for file in tests}
+    assert {file.split("/")[1] for file in matrix.files() if file not in somewhere} == {"cluster", "nodes"}
+    assert all((matrix.HERE.parent / folder).is_dir() for folder in matrix.FOLDERS)
 
 
-def test_what_runs_with_all_alone() -> None:
-    file, usual, whole = "tests/ranks/torch/test_groups.py", *(matrix.places((0,), every) for every in (False, True))
-    assert [where for where, tests in usual.items() if file in tests] == [2]
-    assert [where for where, tests in whole.items() if file in tests] == [1, 2, 4]
-    assert matrix.MORE not in whole
-    for where, tests in usual.items():
-        assert set(tests) <= set(whole[where])
+@pytest.mark.parametrize(
+    ("file", "usual", "everywhere"),
+    [
+        ("ranks/test_plans.py", ({2}, {3}), ({2}, {3})),
+        ("ranks/test_random.py", ({1, 2, 4}, {3}), ({1, 2, 3, 4}, {1, 2, 3})),
+        ("ranks/torch/test_groups.py", ({2}, {3}), ({1, 2, 3, 4}, {1, 2, 3})),
+        ("jobs/test_matrix.py", ({matrix.JOBS}, set()), ({matrix.JOBS}, set())),
+        ("jobs/test_soak.py", ({matrix.JOBS}, set()), ({matrix.JOBS}, {matrix.JOBS})),
+        ("jobs/test_preemptible.py", (set(), {matrix.JOBS}), (set(), {matrix.JOBS})),
+        ("pure/test_exports.py", ({matrix.PURE}, set()), ({matrix.PURE}, set())),
+    ],
+)
+def test_markers_say_where_a_file_runs(file: str, usual: Any, everywhere: Any) -> None:
+    assert [matrix.places(f"tests/{file}", with_all) for with_all in (False, True)] == [usual, everywhere]
 
 
 class Slow:

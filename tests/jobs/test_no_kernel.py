@@ -5,7 +5,11 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import pytest
+
 from tests.jobs.jobs import REPOSITORY, run, script
+
+pytestmark = pytest.mark.first_mpi
 
 WITHOUT = """
     import sys

@@ -33,7 +33,7 @@ PROGRAM = """
 COMPILED = shutil.which("cc") is not None
 
 
-pytestmark = pytest.mark.xdist_group("package")
+pytestmark = [pytest.mark.xdist_group("package"), pytest.mark.any_mpi]
 
 
 def printed(own: Path) -> str:

@@ -7,9 +7,11 @@ import signal
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.jobs.jobs import NEEDS_TORCH, REPOSITORY, ended, run, started, until
 
-pytestmark = NEEDS_TORCH
+pytestmark = [NEEDS_TORCH, pytest.mark.last_mpi]
 
 EXAMPLE = str(REPOSITORY / "examples" / "preemptible.py")
 MORE = 1000

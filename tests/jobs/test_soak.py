@@ -16,6 +16,8 @@ import pytest
 
 from tests.jobs.jobs import REPOSITORY, started, until
 
+pytestmark = pytest.mark.first_mpi
+
 SOAKED = str(REPOSITORY / "tests" / "jobs" / "soaked.py")
 RANKS = 3
 CALLS = int(os.environ.get("MPICOLL_SOAK", "3000"))

@@ -16,6 +16,8 @@ from benchmarks.mpi_vs_nccl.study import Part
 from mpicoll.bench.records import Report, write_json
 from tests.jobs.jobs import REPOSITORY, Done, done, python
 
+pytestmark = pytest.mark.any_mpi
+
 STUDY = str(REPOSITORY / "benchmarks" / "mpi_vs_nccl" / "study.py")
 TEMPLATE = str(REPOSITORY / "slurm" / "mpi_vs_nccl.sbatch")
 COMMON = """

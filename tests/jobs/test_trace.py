@@ -10,6 +10,8 @@ import pytest
 
 from tests.jobs.jobs import REPOSITORY, python, run, script
 
+pytestmark = pytest.mark.first_mpi
+
 BEGIN = """
     import numpy as np
     import mpicoll

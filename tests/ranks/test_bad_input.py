@@ -16,6 +16,8 @@ from mpicoll import Op
 from mpicoll.errors import ArgumentError, DeviceError, DtypeError, StateError
 from tests.arrays import Exporter
 
+pytestmark = pytest.mark.sizes(1, 2)
+
 
 class OnDevice:
     """What says that it lies on a GPU, on a machine without one."""

@@ -17,6 +17,8 @@ import mpicoll
 from mpicoll.errors import ArgumentError, MessageError
 from tests.arrays import Exporter
 
+pytestmark = pytest.mark.sizes(1, 2, 4)
+
 
 @pytest.fixture(scope="module")
 def comm() -> mpicoll.Communicator:

@@ -8,6 +8,8 @@ import pytest
 import mpicoll
 from mpicoll.fabrics.routes import exchange
 
+pytestmark = pytest.mark.sizes(1, 2, 4)
+
 
 @pytest.fixture
 def comm(monkeypatch: pytest.MonkeyPatch) -> mpicoll.Communicator:

@@ -9,6 +9,8 @@ import mpicoll
 from mpicoll.fabrics.routes import large
 from tests.ranks import test_communicator, test_random
 
+pytestmark = pytest.mark.sizes(2)
+
 
 @pytest.fixture
 def small_limit(monkeypatch: pytest.MonkeyPatch) -> None:

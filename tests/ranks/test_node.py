@@ -22,7 +22,7 @@ from tests import oracle
 from tests.ranks.test_where_arrays_lie import drawn, expected_of, inputs_of, make
 from tests.sharing import NEEDED
 
-pytestmark = NEEDED
+pytestmark = [*NEEDED, pytest.mark.sizes(2, 4)]
 
 DRAWS = int(os.environ.get("MPICOLL_DRAWS", "150"))
 MOVING = [name for name, table in COLLECTIVES.items() if table.moves and table.prefix is None]

@@ -19,6 +19,8 @@ from mpicoll.errors import MessageError
 from mpicoll.fabrics import mpi_objects
 from mpicoll.fabrics.routes import large
 
+pytestmark = pytest.mark.sizes(1, 2)
+
 ROOM = mpi_objects.ROOM
 LENGTHS = [*range(ROOM - 3, ROOM + 4), mpi_objects.SLOT, 2 * mpi_objects.SLOT, 70_000]
 

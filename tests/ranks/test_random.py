@@ -15,6 +15,8 @@ from mpicoll.calls.select import Traits, names
 from tests import oracle
 from tests.arrays import KINDS, back, kinds
 
+pytestmark = pytest.mark.sizes(1, 2, 4)
+
 DRAWS = 250
 MANY = 10_000
 """Elements of an array, but for the few long vectors: to compute what must come out takes longer than the call."""

@@ -19,6 +19,8 @@ from mpicoll.arrays import kernels
 from mpicoll.errors import ArgumentError, LaunchError
 from mpicoll.launch import lifetime
 
+pytestmark = pytest.mark.sizes(1, 2, 4)
+
 
 @pytest.fixture(scope="module")
 def comm() -> mpicoll.Communicator:

@@ -18,6 +18,8 @@ from mpicoll.errors import ArgumentError
 from mpicoll.fabrics.mpi import MPIFabric
 from tests import oracle
 
+pytestmark = pytest.mark.sizes(1, 2, 4)
+
 UNEVEN = ("gather", "allgather", "scatter", "reduce_scatter", "alltoall")
 
 

@@ -22,7 +22,7 @@ LONG = 8 * blocks.LEAST
 """Elements: enough of them for any dtype."""
 MIB = 1 << 20
 
-pytestmark = NEEDED
+pytestmark = [*NEEDED, pytest.mark.sizes(2, 4)]
 
 
 @pytest.fixture

@@ -9,6 +9,8 @@ import pytest
 
 from tests.jobs.jobs import run
 
+pytestmark = pytest.mark.any_mpi
+
 PROGRAM = str(Path(__file__).parent / "ignite_program.py")
 RANKS = 3
 """As in the tutorial."""

@@ -9,6 +9,8 @@ import pytest
 
 from tests.jobs.jobs import python, run, script
 
+pytestmark = pytest.mark.last_mpi
+
 PAGE = (Path(__file__).parents[3] / "docs/how-to/torch.md").read_text()
 BEFORE, AFTER = re.findall(r"```python\n(.*?)```", PAGE.partition("## Move from another backend")[2], re.DOTALL)[:2]
 PRINTED = "2 ranks, [1.0, 1.0, 1.0]"

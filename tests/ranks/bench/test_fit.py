@@ -13,6 +13,8 @@ from mpicoll.analysis.cost import fit as fitting
 from mpicoll.analysis.cost.presets import from_dict
 from mpicoll.bench import fit
 
+pytestmark = pytest.mark.first_mpi
+
 
 @pytest.fixture
 def short(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,6 +23,8 @@ from mpicoll.bench.session import Session, most_alike
 from mpicoll.bench.table import verdict
 from tests.ranks.bench.test_output import lines, report, row
 
+pytestmark = [pytest.mark.sizes(1), pytest.mark.any_mpi]
+
 FULL = "GPU shared by 2 ranks: not NCCL's bandwidth"
 LOG = """\
 node-01:1897:1897 [0] NCCL INFO NCCL version 2.30.3+cuda13.0

@@ -22,6 +22,8 @@ from mpicoll.bench.progress import TERMINAL, Progress
 from mpicoll.bench.records import Note, Report, Row, grouped, measured, rated
 from mpicoll.bench.table import verdict
 
+pytestmark = pytest.mark.first_mpi
+
 ENVIRONMENT = {
     "cpu": "A Processor", "fingerprint": "A of 1", "oversubscribed": True, "huge_pages": "madvise", "cores": 2,
     "nodes": 1, "shared_memory": True, "ranks": 4, "binding": ["0", "1", "0", "1"],

@@ -22,7 +22,7 @@ from mpicoll.bench.session import Session, open_session
 from mpicoll.bench.timing import Runner, clocks, measure
 from tests.devices.simulated import Simulated
 
-pytestmark = pytest.mark.mpi
+pytestmark = [pytest.mark.mpi, pytest.mark.sizes(1, 2), pytest.mark.first_mpi]
 
 
 ENVIRONMENT: dict[str, Any] = {

@@ -17,6 +17,8 @@ from mpicoll.devices import cuda, registry
 from mpicoll.devices.cuda import Cuda, CudaEvent, CudaQueue
 from mpicoll.errors import DeviceError, DeviceFailure, StateError
 
+pytestmark = pytest.mark.first_mpi
+
 
 class Seen(Exception):
     """What was to be seen was seen."""

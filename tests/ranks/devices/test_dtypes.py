@@ -10,6 +10,8 @@ from mpicoll.arrays.dtypes import DTYPES, OPS
 from tests.devices.checks import MOVING, by, check
 from tests.devices.on import ROUTES, On
 
+pytestmark = pytest.mark.first_mpi
+
 
 @pytest.mark.slow
 @by(*ROUTES)

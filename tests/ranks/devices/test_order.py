@@ -21,6 +21,8 @@ from mpicoll.fabrics.routes.devices import staged
 from tests import oracle
 from tests.devices.on import LAYOUTS, ROUTES, Array, On, OnSimulated, laid_out, later_and_later, routes_of
 
+pytestmark = pytest.mark.first_mpi
+
 SEED = int(os.environ.get("MPICOLL_SEED", "1"))
 CALLS = 10_000
 """A twentieth of them where ranks take turns on cores: then each call waits for the system's scheduler."""

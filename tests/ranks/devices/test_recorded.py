@@ -16,7 +16,7 @@ from mpicoll.supervise.watched import Watched
 from tests.devices.on import OnSimulated
 from tests.devices.simulated import Simulated
 
-pytestmark = pytest.mark.mpi
+pytestmark = [pytest.mark.mpi, pytest.mark.first_mpi]
 
 
 @pytest.fixture(autouse=True)

@@ -17,7 +17,7 @@ from tests.devices.on import On, OnSimulated
 from tests.devices.simulated_queue import Costs
 from tests.sharing import NEEDED
 
-pytestmark = NEEDED
+pytestmark = [*NEEDED, pytest.mark.first_mpi]
 LENGTH = 40_001
 """Elements of a vector, or of a block: several pieces, of which all but the last are long enough."""
 

@@ -15,6 +15,8 @@ from tests.ranks.torch.mistake_rows import Scene
 from tests.ranks.torch.mistakes import TABLE
 from tests.ranks.torch.torchs_words import unseen, words
 
+pytestmark = [pytest.mark.sizes(1, 2), pytest.mark.any_mpi]
+
 
 @pytest.mark.parametrize("function", TABLE)
 def test_every_mistake(function: str, size: int, rank: int) -> None:

@@ -26,7 +26,7 @@ SEED = int(os.environ.get("MPICOLL_SEED", "1"))
 TOGETHER = 12
 """Calls between two looks at their results."""
 
-pytestmark = pytest.mark.processes
+pytestmark = [pytest.mark.processes, pytest.mark.first_mpi]
 
 
 class Program:

@@ -21,7 +21,7 @@ from tests.ranks.torch.cases import FUNCTIONS, Case, Group, run
 
 ASYNC = ("none", "all", "some")
 
-pytestmark = pytest.mark.processes
+pytestmark = [pytest.mark.processes, pytest.mark.first_mpi]
 
 
 @pytest.mark.slow

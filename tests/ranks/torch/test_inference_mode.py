@@ -12,6 +12,8 @@ import torch
 
 from tests.ranks.torch.api import dist, through_torch
 
+pytestmark = pytest.mark.first_mpi
+
 MODES = [(inside, async_op) for inside in (True, False) for async_op in (False, True)]
 
 

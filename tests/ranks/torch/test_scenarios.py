@@ -16,6 +16,8 @@ from torch.nn.functional import mse_loss
 from mpicoll.errors import ArgumentError
 from tests.ranks.torch.api import dist, ours_alone, through_torch
 
+pytestmark = pytest.mark.first_mpi
+
 EXAMPLES = Path(__file__).parents[3] / "examples"
 sys.path.append(str(EXAMPLES))
 OF_MPICOLL_TORCH = [p for p in sorted(EXAMPLES.glob("*.py")) if "\nimport mpicoll.torch as dist" in p.read_text()]

@@ -19,6 +19,8 @@ from mpicoll.torch.groups.work import CollectiveWork
 from tests.devices.on import later_and_later
 from tests.devices.tensors import SimulatedGpu, on_any_rank, values
 
+pytestmark = pytest.mark.first_mpi
+
 
 @pytest.mark.slow
 def test_functions(gpu: SimulatedGpu, rank: int, size: int) -> None:

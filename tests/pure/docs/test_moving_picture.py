@@ -39,8 +39,3 @@ def test_what_is_seen(collective: str, algorithm: str, size: int) -> None:
             assert times == sorted(times)
             assert times[0] == 0 <= times[-1] <= 1
             assert len(times) == len(each.attrib["values"].split(";"))
-
-
-def test_what_cannot_be_shown() -> None:
-    with pytest.raises(ValueError, match="has no algorithm nonsense"):
-        moving_picture.moving("allreduce", "nonsense", 4)

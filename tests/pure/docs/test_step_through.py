@@ -138,18 +138,8 @@ def test_addresses(played: dict[str, Any]) -> None:
     assert played["answers"][:4] == [
         "allreduce/ring/4/1/1M", "bcast/linear/4/1/1M", "allreduce/ring/8/1/1M", "allreduce/ring,rabenseifner/8/14/64K",
     ]  # fmt: skip
-    known = ", ".join(a.name for a in algorithms("allreduce"))
-    shown = "It is shown among these numbers of ranks: 2, 3, 4, 5, 6, 7, 8."
-    assert played["answers"][4:] == [
-        f"allreduce ring is not shown here among 9 ranks. {shown} This command makes a page of it: "
-        "mpicoll draw allreduce ring -n 9 -o page.html",
-        f"allreduce ring is not shown here among 64 ranks. {shown}",
-        f"allreduce has no algorithm rign here. It has: {known}.",
-        "There is no collective alreduce here. There are: " + ", ".join(COLLECTIVES) + ".",
-        "There is no round 7 in allreduce ring among 4 ranks. The last round is 6.",
-        "There is no round x in allreduce ring among 4 ranks. The last round is 6.",
-        "ring is named twice. Two algorithms are shown side by side.",
-        "ring, linear, swing are 3 algorithms. At most 2 are shown side by side.",
-        "There is no time for vectors of 3K bytes here. There are times for: 1K, 64K, 1M, 64M.",
-        "#a/b/c/d/e/f has too many parts. An address has at most 5 parts.",
-    ]
+    refused = [
+        "mpicoll draw allreduce ring -n 9 -o page.html", "among 64 ranks", "algorithm rign", "collective alreduce",
+        "no round 7", "no round x", "ring is named twice", "3 algorithms", "3K bytes", "too many parts",
+    ]  # fmt: skip
+    assert all(named in answer for named, answer in zip(refused, played["answers"][4:], strict=True))

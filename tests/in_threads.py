@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import mpicoll
-from mpicoll.fabrics.thread_job import here
+from mpicoll.fabrics.thread_job import Seat, here
 
 
 class InThreads:
@@ -20,8 +20,7 @@ class InThreads:
 
     def __init__(self, size: int) -> None:
         self.size = size
-        self.context = mpicoll.threads(size)
-        self.ranks = self.context.__enter__()
+        self.fresh()
 
     def fresh(self) -> None:
         """A failed job stays broken: the next test gets another."""
@@ -58,28 +57,19 @@ def call(
     test(**{**given, **{name: make() for name, make in makers.items()}})
 
 
-def _rank() -> int:
-    place = here.seat
-    assert place is not None
-    return place.rank
-
-
-def _size() -> int:
-    place = here.seat
-    assert place is not None
-    return place.job.size
+def _seat() -> Seat:
+    assert here.seat is not None
+    return here.seat
 
 
 def _groups() -> Any:
     import mpicoll.torch as dist
     from tests.ranks.torch.cases import make_groups
 
-    place = here.seat
-    assert place is not None
-    world = dist.group.WORLD
-    known = place.kept.get("groups")
+    world, kept = dist.group.WORLD, _seat().kept
+    known = kept.get("groups")
     if known is None or known[0] is not world:
-        known = place.kept["groups"] = (world, make_groups.__wrapped__(world))
+        known = kept["groups"] = (world, make_groups.__wrapped__(world))
     return known[1]
 
 
@@ -90,8 +80,8 @@ def _communicators() -> Any:
 
 
 OF_A_RANK: dict[str, Callable[[], Any]] = {
-    "rank": _rank,
-    "size": _size,
+    "rank": lambda: _seat().rank,
+    "size": lambda: _seat().job.size,
     "groups": _groups,
     "comm": mpicoll.Communicator,
     "communicators": _communicators,

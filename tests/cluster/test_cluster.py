@@ -7,13 +7,12 @@ import re
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.cluster import cluster
+from tests.jobs.jobs import until
 from tests.processes import job
 
 pytestmark = pytest.mark.skipif(bool(cluster.missing()), reason=cluster.missing())
@@ -26,13 +25,6 @@ def outside() -> list[str]:
     devices = [name for name in os.listdir("/sys/class/net") if re.fullmatch(r"switch|node\d+", name)]
     names = [str(p) for place in places if place.startswith("/run") for p in Path(place).rglob("*")]
     return sorted([*mounts, *devices, *names])
-
-
-def until(what: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + cluster.SECONDS_TO_START
-    while not what():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def by_hand(*command: str) -> list[str]:
@@ -51,11 +43,11 @@ def test_nothing_is_left(tmp_path: Path, end: signal.Signals) -> None:
     before = outside()
     command = by_hand("sh", "-c", "echo up; sleep 1000")
     with job(command, tmp_path / "log", dict(os.environ), cluster.REPOSITORY) as started:
-        until(lambda: "up" in (tmp_path / "log").read_text())
+        until(lambda: "up" in (tmp_path / "log").read_text(), "the cluster is up", tmp_path / "log")
         assert len(started.running()) > 5
         assert outside() == before
         started.process.send_signal(end)
-        until(lambda: not started.running())
+        until(lambda: not started.running(), "all its processes end")
         assert started.process.wait() in (-end, 128 + end)
     assert outside() == before
 

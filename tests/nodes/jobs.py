@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
-import subprocess
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from tests.jobs.jobs import done
 from tests.nodes.nodes import Nodes
 from tests.nodes.wire import Link
 
-REPOSITORY = Path(__file__).parents[2]
 PROGRAMS = Path(__file__).parent / "programs"
 PLACEMENTS = {
     "block": (0, 0, 1, 1),
@@ -21,16 +21,13 @@ PLACEMENTS = {
     "four nodes": (0, 0, 1, 1, 2, 2, 3, 3),
 }
 """The node of each rank."""
-SECONDS = 300.0
-"""Until a job is ended. Each takes seconds on a quiet machine."""
 
 
 def run(ranks: Sequence[int], program: str, *arguments: str, link: Link | None = None) -> Any:
-    """What the program's ranks print on the nodes, which is JSON."""
+    """What the program's ranks print on the nodes, which is a line of JSON."""
     with Nodes(max(ranks) + 1, ranks, link) as nodes:
         launch = [sys.executable, "-m", "mpicoll", "run", "-n", str(len(ranks)), str(PROGRAMS / program), *arguments]
-        ended = nodes.run(
-            "env", f"PYTHONPATH={REPOSITORY}", *launch, stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=SECONDS
-        )
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-    return json.loads(ended.stdout)
+        result = done(*nodes.command(*launch))
+    assert result.code == 0, result.output
+    (said,) = re.findall(r"^\{.*\}$", result.output, re.MULTILINE)
+    return json.loads(said)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import subprocess
-import time
 
 import pytest
 
+from tests.jobs.jobs import until
 from tests.nodes.jobs import PLACEMENTS, run
 from tests.nodes.nodes import Nodes
 from tests.nodes.wire import Link
@@ -46,7 +46,7 @@ def test_a_lost_node_answers_nobody_and_its_processes_are_gone(link: Link | None
         sleeper = subprocess.Popen(nodes.command("sleep", "1000", node="node2"))
         assert nodes.run("true", node="node2").returncode == 0
         nodes.lose("node2")
-        assert sleeper.wait(60) != 0
+        until(lambda: sleeper.poll() not in (None, 0), "the sleeper is killed")
         assert nodes.run("ip", "link", "show", "node2", check=True, stdout=subprocess.PIPE).stdout.count("DOWN")
         # What its kernel still sends is lost, and hurts nobody.
         nodes.run("ip", "netns", "exec", "node2", "bash", "-c", "echo >/dev/udp/10.0.0.1/9", check=True)
@@ -57,6 +57,6 @@ def test_a_lost_node_answers_nobody_and_its_processes_are_gone(link: Link | None
 def test_nothing_is_left_when_they_end() -> None:
     with Nodes(2) as nodes:
         sleeper = subprocess.Popen(nodes.command("sleep", "1000", node="node1"))
-        while nodes.run("pgrep", "-x", "sleep", node="node1", stdout=subprocess.PIPE).stdout.count("\n") < 2:
-            time.sleep(0.05)
-    assert sleeper.wait(60) != 0
+        pgrep = nodes.command("pgrep", "-cx", "sleep", node="node1")
+        until(lambda: subprocess.run(pgrep, capture_output=True, text=True).stdout.strip() == "2", "both sleep")
+    until(lambda: sleeper.poll() not in (None, 0), "the sleeper is killed")

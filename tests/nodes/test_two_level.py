@@ -14,7 +14,6 @@ HEADERS = 1.05
 def test_each_result_is_right_and_no_node_sends_or_receives_more_than_it_must(placement: str) -> None:
     ranks = PLACEMENTS[placement]
     found = run(ranks, "two_level.py")
-    assert found["nodes"] == list(ranks)
     several = all(ranks.count(node) > 1 for node in ranks)
     wide = "wide" if several and max(ranks) > 1 else "exchange"
     assert found["defaults"] == [wide, "two_level" if several else "exchange", "native"]

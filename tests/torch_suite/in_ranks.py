@@ -1,4 +1,4 @@
-"""One rank of the suite: notes each test's outcome in a folder that all ranks share."""
+"""One rank of the suite: notes each test's outcome in the folder MPICOLL_OUTCOMES, as tests/conftest.py does."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ from typing import Any
 
 from mpi4py import MPI
 
-folder, after, words = Path(sys.argv[1]), sys.argv[2], sys.argv[3:]
-(folder / "test_dir").mkdir(exist_ok=True)
+after, words = sys.argv[1], sys.argv[2:]
 world = MPI.COMM_WORLD
+outcomes = Path(os.environ["MPICOLL_OUTCOMES"])
+folder = outcomes.parent
+(folder / "test_dir").mkdir(exist_ok=True)
 PATIENCE = 15.0
 """Seconds that a rank whose test failed waits for the others."""
 # What torch's module asks of the environment as it is imported.
@@ -69,7 +71,7 @@ def together(failed: bool) -> None:
 def main() -> None:
     names = [name for name in unittest.TestLoader().getTestCaseNames(Suite) if all(word in name for word in words)]
     names = names if words else [name for name in names if name not in KNOWN]
-    with open(folder / str(world.rank), "w", buffering=1) as notes:
+    with open(outcomes / str(world.rank), "w", buffering=1) as notes:
         for name in names:
             if name <= after and after != "-":
                 continue

@@ -10,55 +10,30 @@ given.
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
-import tempfile
-import time
 from collections import Counter
-from pathlib import Path
+from itertools import chain
 
-from tests.processes import job
+from tests.matrix import begun, wait
 from tests.torch_suite.known import KNOWN
 
-REPOSITORY = Path(__file__).parents[2]
 RANKS = 3
 """As PyTorch's own CI has them: groups of two of three, and a rank outside."""
-SILENCE = 300.0
-"""Seconds in which no test ends: one hangs."""
-
-
-def told(folder: Path) -> list[list[tuple[str, str]]]:
-    """What each rank has noted: (outcome or "running", test)."""
-    files = [folder / str(rank) for rank in range(RANKS)]
-    lines = [file.read_text().splitlines() if file.exists() else [] for file in files]
-    return [[(line.split()[0], line.split()[1]) for line in of_rank] for of_rank in lines]
 
 
 def one_job(after: str, words: list[str], outcomes: dict[str, str]) -> tuple[str | None, str]:
     """Run the tests that come ``after`` one. The test at which the job ended, if it is not at its end; and its
     output."""
-    with tempfile.TemporaryDirectory(prefix="mpicoll-suite-") as name:
-        folder = Path(name)
-        python = [sys.executable, "-m", "mpicoll", "run", "-n", str(RANKS)]
-        argv = [*python, "-m", "tests.torch_suite.in_ranks", name, after or "-", *words]
-        with job(argv, folder / "output", {"OMP_NUM_THREADS": "1", **os.environ}, REPOSITORY) as started:
-            seen, since = -1, time.monotonic()
-            while time.monotonic() - since < SILENCE:
-                try:
-                    started.process.wait(1.0)
-                    break
-                except subprocess.TimeoutExpired:
-                    now = sum(map(len, told(folder)))
-                    if now != seen:
-                        seen, since = now, time.monotonic()
-        notes = told(folder)
-        for of_rank in notes:
-            for outcome, test in of_rank:
-                if outcome != "running" and outcomes.get(test) != "failed":
-                    outcomes[test] = outcome
-        ended = [of_rank[-1][1] for of_rank in notes if of_rank and of_rank[-1][0] == "running"]
-        return (min(ended) if ended else None), (folder / "output").read_text(errors="replace")
+    python = [sys.executable, "-m", "mpicoll", "run", "-n", str(RANKS)]
+    with begun([*python, "-m", "tests.torch_suite.in_ranks", after or "-", *words]) as it:
+        wait(it.job.process, it.notes)
+        notes = [[line.split() for line in file.read_text().splitlines()] for file in it.notes.iterdir()]
+        output = it.output.read_text(errors="replace")
+    for outcome, test in chain.from_iterable(notes):
+        if outcome != "running" and outcomes.get(test) != "failed":
+            outcomes[test] = outcome
+    ended = [of_rank[-1][1] for of_rank in notes if of_rank and of_rank[-1][0] == "running"]
+    return (min(ended) if ended else None), output
 
 
 def main() -> int:

@@ -84,4 +84,4 @@ for dtype, op in (("float16", "sum"), ("float32", "max"), ("float32", "sum")):
         if dtype == "float16":
             checked("allreduce", count, dtype, op, algorithm="wide")
 if comm.rank == 0:
-    json.dump({"nodes": comm._engine.fabric.nodes.of, "parts": parts, "defaults": defaults}, sys.stdout)
+    sys.stdout.write(json.dumps({"parts": parts, "defaults": defaults}) + "\n")

@@ -33,20 +33,6 @@ def test_gpus_that_torch_cannot_use_end_the_job(job: Job) -> None:
 
 
 @pytest.mark.any_mpi
-@pytest.mark.job("gpu_multi_node", "--ntasks-per-node=1")
-def test_another_number_of_ranks_than_gpus(job: Job) -> None:
-    assert job.state == "FAILED", job.log
-    assert "one rank a GPU: expected --ntasks-per-node=2; given 1" in job.log
-
-
-@pytest.mark.any_mpi
-@pytest.mark.job("gpu_multi_node", "--gpus-per-node=0")
-def test_no_gpus(job: Job) -> None:
-    assert job.state == "FAILED", job.log
-    assert "one rank a GPU: expected --gpus-per-node to be at least 1; given 0" in job.log
-
-
-@pytest.mark.any_mpi
 @pytest.mark.job(
     "mpi_vs_nccl",
     "--gpus-per-node=0",
@@ -135,16 +121,16 @@ def test_an_array_whose_first_task_fails_is_gathered(job: Job) -> None:
     assert "expected nodes-*.json in it; given" in gathering.log
 
 
-@pytest.mark.any_mpi
-@pytest.mark.job("scaling_array", "--array=4")
-def test_more_nodes_than_the_array_has(job: Job) -> None:
-    assert job.state == "FAILED", job.log
-    assert "--array: expected numbers from 1 to 2, as --nodes says; given 4" in job.log
+REFUSED = [
+    (("gpu_multi_node", "--ntasks-per-node=1"), "one rank a GPU: expected --ntasks-per-node=2; given 1"),
+    (("gpu_multi_node", "--gpus-per-node=0"), "one rank a GPU: expected --gpus-per-node to be at least 1; given 0"),
+    (("scaling_array", "--array=4"), "--array: expected numbers from 1 to 2, as --nodes says; given 4"),
+    *[(("apptainer",), "CONTAINER: expected apptainer on PATH")] * (not shutil.which("apptainer")),
+]
 
 
 @pytest.mark.any_mpi
-@pytest.mark.skipif(bool(shutil.which("apptainer")), reason="says what comes out where there is no Apptainer")
-@pytest.mark.job("apptainer")
-def test_no_apptainer(job: Job) -> None:
+@pytest.mark.parametrize("said", [pytest.param(said, marks=pytest.mark.job(*job)) for job, said in REFUSED])
+def test_what_cannot_be_ends_as_failed(job: Job, said: str) -> None:
     assert job.state == "FAILED", job.log
-    assert "CONTAINER: expected apptainer on PATH" in job.log
+    assert said in job.log

@@ -91,12 +91,15 @@ def test_a_signal_for_one_rank_ends_the_job_soon(tmp_path: Path) -> None:
         c = mpicoll.Communicator()
         c.barrier()
         if c.rank == 1:
+            print("signals")
             os.kill(os.getpid(), signal.SIGINT)
             time.sleep(60)
         c.barrier()
     """
-    began = time.monotonic()
-    result = python("-m", "mpicoll", "run", "-n", "2", script(tmp_path, program))
+    with started(sys.executable, "-m", "mpicoll", "run", "-n", "2", script(tmp_path, program)) as (it, output):
+        until(lambda: "signals" in output.read_text(), "rank 1 gets a signal", output)
+        began = time.monotonic()
+        result = ended(it, output)
     assert result.code != 0, result.output
     assert "KeyboardInterrupt" in result.output
     assert time.monotonic() - began < 25, "the ranks of an interrupted launch have 30 s"

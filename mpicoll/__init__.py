@@ -16,10 +16,11 @@ if TYPE_CHECKING:
     from mpicoll.communicator.communicator import Communicator
     from mpicoll.communicator.threaded import threads
     from mpicoll.launch.launcher import spawn
+    from mpicoll.watching.start import watch
 
 __version__ = "0.1.0"
 
-__all__ = ["Algorithm", "Communicator", "Op", "__version__", "errors", "register", "spawn", "threads"]
+__all__ = ["Algorithm", "Communicator", "Op", "__version__", "errors", "register", "spawn", "threads", "watch"]
 
 _HOMES = {
     "Algorithm": "mpicoll.algorithms",
@@ -28,6 +29,7 @@ _HOMES = {
     "register": "mpicoll.analysis.proof.cases",
     "spawn": "mpicoll.launch.launcher",
     "threads": "mpicoll.communicator.threaded",
+    "watch": "mpicoll.watching.start",
 }
 
 

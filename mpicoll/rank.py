@@ -20,4 +20,8 @@ if _BY_PATH:
     sys.path[: not _found] = [os.getcwd()]  # as `python -m` begins
 
 if __name__ == "__main__":
+    if os.environ.get("MPICOLL_WATCH") == "1":
+        from mpicoll.watching.start import when_mpi_begins
+
+        when_mpi_begins()
     main()

@@ -28,7 +28,7 @@ MPI4PY = (
     "fabrics.routes.scheduled",
     "fabrics.bounded_allgather", "fabrics.making", "fabrics.mpi", "fabrics.mpi_messages", "fabrics.mpi_objects",
     "bench.fit", "bench.on_arrays", "bench.session", "bench.sweep", "bench.timing", "cli.bench",
-    "doctor.child", "probe.tries",
+    "doctor.child", "probe.tries", "watching.arguments", "watching.calls", "watching.mpi",
 )  # fmt: skip
 # Who may import torch. Others look for it among the modules that the program has loaded.
 TORCH = ("torch", "bench", "registration", "probe.questions", "probe.tries")
@@ -143,7 +143,7 @@ def test_there_is_something_to_read() -> None:
 
 
 def test_every_room_is_on_the_page() -> None:
-    rooms = {storey(module) for module in MODULES} - {"", "__main__", "rank"}
+    rooms = {storey(module) for module in MODULES} - {"", "__main__", "rank", "watch"}
     assert {storey(name) for name in permitted()} == rooms
     assert set(permitted()) <= {room(module) for module in MODULES}
 

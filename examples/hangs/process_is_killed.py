@@ -1,0 +1,14 @@
+"""A process ends without a word, as where the system runs out of memory.
+
+rank 1
+"""
+
+import os
+
+from mpi4py import MPI
+
+comm = MPI.COMM_WORLD
+comm.Barrier()
+if comm.rank == 1:
+    os._exit(3)
+comm.Barrier()

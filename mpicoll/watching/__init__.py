@@ -1,0 +1,1 @@
+"""Watches over programs that call MPI by themselves: see ``mpicoll.watch``."""

@@ -1,0 +1,195 @@
+"""What the ranks of one of mpi4py's collectives must give alike, read from its arguments.
+
+Only what all ranks must have in common is read: bytes, because a datatype may be described in many ways, the
+operation, and the root. The dtype is compared where MPI computes with it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from mpi4py import MPI
+
+Size = tuple[int, str] | None
+"""Bytes and dtype; None if they cannot be known here."""
+
+_OPERATIONS = {
+    getattr(MPI, name).handle: name.lower()
+    for name in ("SUM", "PROD", "MAX", "MIN", "LAND", "LOR", "LXOR", "BAND", "BOR", "BXOR", "MAXLOC", "MINLOC")
+}
+
+
+def operation_of(op: object) -> str:
+    """The name of a reduction. Two that the program has made may be the same or not: they have one name."""
+    return _OPERATIONS.get(op.handle, "an own operation") if isinstance(op, MPI.Op) else "a function"
+
+
+def parameters_of(method: Callable[..., object]) -> dict[str, int]:
+    """The places of a method's parameters after ``self``. mpi4py's docstrings begin with the signature."""
+    signature = (method.__doc__ or "").partition("\n")[0].partition("(")[2]
+    return {name: at for at, name in enumerate(re.findall(r"(?:^|, )(\w+):", signature.removeprefix("self, ")))}
+
+
+def value_of(
+    name: str, default: object, places: Mapping[str, int], args: Sequence[Any], named: Mapping[str, Any]
+) -> Any:
+    """The argument of this name."""
+    at = places.get(name, len(args))
+    return args[at] if at < len(args) else named.get(name, default)
+
+
+def size_of(given: Any) -> Size:
+    """What a buffer of mpi4py's holds: an array, or a list of an array and what MPI must know of it."""
+    if isinstance(given, np.ndarray):
+        return given.nbytes, given.dtype.name
+    if not isinstance(given, (list, tuple)):
+        return _memory(given)
+    if not 1 <= len(given) <= 4:
+        return None
+    array, *rest = given
+    kind = rest.pop() if rest and isinstance(rest[-1], (MPI.Datatype, str)) else None
+    counts = rest[0] if rest else None
+    if isinstance(counts, tuple) and len(rest) == 1:  # (count, displacement), or (counts, displacements)
+        counts = counts[0] if counts else None
+    memory = _memory(array)
+    item = _item(kind) if kind is not None else memory and (np.dtype(memory[1]).itemsize, memory[1])
+    if item is None:
+        return None
+    if counts is not None:
+        number = int(counts) if np.ndim(counts) == 0 else int(np.sum(counts))
+        return number * item[0], item[1]
+    if kind is None or memory is None:
+        return memory
+    datatype = _datatype(kind)
+    return memory[0] // (datatype.Get_extent()[1] or 1) * item[0], item[1]
+
+
+def _memory(array: Any) -> Size:
+    """What an array holds that is none of NumPy's."""
+    try:
+        view = memoryview(array)
+        return view.nbytes, np.dtype(view.format or "B").name
+    except TypeError:
+        pass
+    try:  # a tensor, or an array of a device
+        return int(array.nbytes), str(getattr(array, "dtype", "uint8")).rpartition(".")[2]
+    except (AttributeError, TypeError, ValueError):
+        return None
+
+
+def _datatype(kind: MPI.Datatype | str) -> MPI.Datatype:
+    return MPI.Datatype.fromcode(kind) if isinstance(kind, str) else kind
+
+
+def _item(kind: MPI.Datatype | str) -> Size:
+    """The bytes of one item of a datatype, and its name if all of its elements are of one kind."""
+    try:
+        datatype = _datatype(kind)
+        return datatype.Get_size(), _name(datatype)
+    except (ValueError, TypeError, MPI.Exception):
+        return None
+
+
+def _name(datatype: MPI.Datatype) -> str:
+    if datatype.is_predefined:
+        try:
+            return np.dtype(datatype.tocode()).name
+        except (ValueError, TypeError):
+            return datatype.Get_name().removeprefix("MPI_").lower()
+    inner = datatype.decode()[2].get("datatype")
+    return _name(inner) if isinstance(inner, MPI.Datatype) else "mixed"
+
+
+class Collective(NamedTuple):
+    """One of MPI's collectives: ``operation`` is the one of mpicoll's that has the same waits. ``size`` says how much
+    each rank must give alike; None if ranks may give different numbers."""
+
+    operation: str
+    size: Callable[[Any, Any, int], Size] | None = None
+
+
+def _in_place(given: Any) -> bool:
+    """mpi4py takes None for ``MPI.IN_PLACE``, too."""
+    return given is None or given is MPI.IN_PLACE
+
+
+def _whole(send: Any, recv: Any, size: int) -> Size:
+    """What each rank gives: in place, what it gets."""
+    return size_of(recv if _in_place(send) else send)
+
+
+def _block(send: Any, recv: Any, size: int) -> Size:
+    """What each rank gives, of which all ranks' make what a rank gets."""
+    return _part(recv, size) if _in_place(send) else size_of(send)
+
+
+def _scattered(send: Any, recv: Any, size: int) -> Size:
+    return _part(send, size) if _in_place(recv) else size_of(recv)
+
+
+def _for_each(send: Any, recv: Any, size: int) -> Size:
+    return _part(recv if _in_place(send) else send, size)
+
+
+def _part(given: Any, size: int) -> Size:
+    found = size_of(given)
+    if found is None or (
+        isinstance(given, (list, tuple)) and len(given) > 1 and not isinstance(given[1], (MPI.Datatype, str))
+    ):
+        return found  # its count is that of one rank
+    return found[0] // size, found[1]
+
+
+COLLECTIVES = {
+    "Barrier": Collective("barrier"),
+    "Bcast": Collective("bcast", lambda buf, recv, size: size_of(buf)),
+    "Gather": Collective("gather", _block),
+    "Gatherv": Collective("gather"),
+    "Scatter": Collective("scatter", _scattered),
+    "Scatterv": Collective("scatter"),
+    "Allgather": Collective("allgather", _block),
+    "Allgatherv": Collective("allgather"),
+    "Alltoall": Collective("alltoall", _for_each),
+    "Alltoallv": Collective("alltoall"),
+    "Alltoallw": Collective("alltoall"),
+    "Reduce": Collective("reduce", _whole),
+    "Allreduce": Collective("allreduce", _whole),
+    "Reduce_scatter_block": Collective("reduce_scatter", _for_each),
+    "Reduce_scatter": Collective("reduce_scatter", _whole),
+    "Scan": Collective("scan", _whole),
+    "Exscan": Collective("exscan", _whole),
+    "Neighbor_allgather": Collective("neighbours"),
+    "Neighbor_allgatherv": Collective("neighbours"),
+    "Neighbor_alltoall": Collective("neighbours"),
+    "Neighbor_alltoallv": Collective("neighbours"),
+    "Neighbor_alltoallw": Collective("neighbours"),
+}
+COLLECTIVES |= {
+    name: Collective(name)
+    for name in (
+        "barrier",
+        "bcast",
+        "gather",
+        "scatter",
+        "allgather",
+        "alltoall",
+        "reduce",
+        "allreduce",
+        "scan",
+        "exscan",
+    )
+}
+COLLECTIVES |= {name: Collective("neighbours") for name in ("neighbor_allgather", "neighbor_alltoall")}
+"""By the name of mpi4py's method that blocks."""
+MAKERS = ("Dup", "Clone", "Dup_with_info", "Create", "Split", "Split_type", "Create_cart", "Create_graph",
+          "Create_dist_graph_adjacent", "Create_dist_graph", "Create_group", "Sub")  # fmt: skip
+"""What makes a communicator of another one."""
+_SENDS = ("Send", "Bsend", "Ssend", "Rsend")
+MESSAGES = {"Recv", "Irecv", "Recv_init", "Probe", "Mprobe", "recv", "irecv", "probe", "mprobe",
+            "Sendrecv", "Sendrecv_replace", "Isendrecv", "Isendrecv_replace", "sendrecv",
+            *_SENDS, *(f"I{each.lower()}" for each in _SENDS), *(f"{each}_init" for each in _SENDS),
+            "send", "bsend", "ssend", "isend", "ibsend", "issend"}  # fmt: skip
+"""What sends, receives, or waits for a message."""

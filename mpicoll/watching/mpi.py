@@ -1,0 +1,344 @@
+"""The calls that a program makes of mpi4py itself, noted as a Communicator's calls are.
+
+Each method of mpi4py's communicators and requests that sends, receives or waits gets a function around it. So a
+communicator stays what it is: it may come from anywhere, and libraries in C take it. It is known by its handle.
+
+The types of an extension cannot be assigned to. What stands in their dictionaries is found all the same, as a
+debugger does it: through the mapping that Python shows of them.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from functools import wraps
+from time import monotonic
+from typing import Any
+
+from mpi4py import MPI
+
+from mpicoll.calls.rules import Rules
+from mpicoll.supervise import watch, watched
+from mpicoll.supervise.record import FREED, Pending, Record
+from mpicoll.watching.arguments import COLLECTIVES, MAKERS, MESSAGES, Collective, operation_of, parameters_of, value_of
+from mpicoll.watching.calls import (
+    MOST_KEPT,
+    Calls,
+    Persistent,
+    begin,
+    communicators,
+    has_messages,
+    nodes,
+    persistent,
+    tell_unfinished,
+    under_way,
+)
+
+_OWN = "mpicoll."
+
+
+def is_watched() -> bool:
+    """Whether the program's calls are watched already."""
+    return bool(nodes)
+
+
+def install(rules: Rules) -> None:
+    """Watch over MPI.COMM_WORLD, and what is made of it, from now on. Collective. Raises StateError, on all ranks, if
+    mpi4py cannot be watched here."""
+    world = MPI.COMM_WORLD
+    node = world.Split_type(MPI.COMM_TYPE_SHARED)
+    nodes[:] = world.allgather(node.bcast(world.rank, 0))
+    node.Free()
+    # The first reduction of objects on a communicator duplicates it, and holds Python's lock meanwhile. If others did
+    # not come then, this rank could not even say so.
+    world.allreduce(0)
+    for owner, name, function in _functions():
+        _replace(owner, name, function)
+    watched.under_way.append(has_messages)
+    watch.after_leaving.append(tell_unfinished)
+    _watch(world, rules)
+
+
+def _replace(owner: type, name: str, function: object) -> None:
+    """Put a function in the place of a method."""
+    (methods,) = gc.get_referents(owner.__dict__)
+    methods[name] = function
+    ctypes.pythonapi.PyType_Modified(ctypes.py_object(owner))
+
+
+def _watch(comm: Any, rules: Rules) -> None:
+    """Watch over a communicator from now on, if its ranks are ranks of the world."""
+    if isinstance(comm, MPI.Intracomm) and comm != MPI.COMM_NULL and comm.size > 1:
+        communicators[comm.handle] = Calls(comm, rules)
+
+
+# -- requests ---------------------------------------------------------------------------------------------------------
+
+
+def _wait(real: Any) -> Callable[..., Any]:
+    @wraps(real)
+    def wait(self: MPI.Request, *args: Any, **named: Any) -> Any:
+        handle = self.handle
+        found = under_way.get(handle)
+        if found is None:
+            return real(self, *args, **named)
+        waits = found.calls.waits
+        waits.append(found.begun)
+        try:
+            return real(self, *args, **named)
+        finally:
+            waits.remove(found.begun)
+            under_way.pop(handle, None)
+
+    return wait
+
+
+def _test(real: Any) -> Callable[..., Any]:
+    @wraps(real)
+    def test(self: MPI.Request, *args: Any, **named: Any) -> Any:
+        handle = self.handle
+        found = real(self, *args, **named)
+        if found[0] if isinstance(found, tuple) else found:
+            under_way.pop(handle, None)
+        return found
+
+    return test
+
+
+def _wait_for_all(real: Any, wait: str) -> Any:
+    """Waiting for all is waiting for one after the other: so it is known which one has not come."""
+
+    @wraps(real)
+    def wait_for_all(cls: type, requests: Sequence[MPI.Request], statuses: list[MPI.Status] | None = None) -> Any:
+        if not any(each.handle in under_way for each in requests):
+            return real(requests, statuses)
+        if statuses is not None:
+            statuses.extend(MPI.Status() for _ in range(len(requests) - len(statuses)))
+        got = [getattr(each, wait)(statuses and statuses[at]) for at, each in enumerate(requests)]
+        return True if wait == "Wait" else got
+
+    return classmethod(wait_for_all)
+
+
+def _several(real: Any, waits: bool) -> Any:
+    """What waits for one of several requests, or tests them."""
+
+    @wraps(real)
+    def several(cls: type, requests: Sequence[MPI.Request], *args: Any, **named: Any) -> Any:
+        known = [(each, each.handle) for each in requests if each.handle in under_way]
+        first = under_way[known[0][1]] if known and waits else None
+        if first is not None:
+            first.calls.waits.append(first.begun)
+        try:
+            return real(requests, *args, **named)
+        finally:
+            if first is not None:
+                first.calls.waits.remove(first.begun)
+            for request, handle in known:
+                if request == MPI.REQUEST_NULL or (handle in persistent and request.Get_status()):
+                    under_way.pop(handle, None)
+
+    return classmethod(several)
+
+
+def _start(real: Any) -> Callable[..., Any]:
+    @wraps(real)
+    def start(self: MPI.Prequest) -> None:
+        found = persistent.get(self.handle)
+        if found is not None and found.record is not None:
+            found.calls.begin(found.record)
+            found.calls.recorder.under_way = False
+        real(self)
+        if found is not None:
+            begin(self, found.calls, found.pending)
+
+    return start
+
+
+def _start_all(real: Any) -> Any:
+    @wraps(real)
+    def start_all(cls: type, requests: Sequence[MPI.Prequest]) -> None:
+        for each in requests:
+            each.Start()
+
+    return classmethod(start_all)
+
+
+def _free_request(real: Any) -> Callable[..., Any]:
+    @wraps(real)
+    def free(self: MPI.Request) -> None:
+        persistent.pop(self.handle, None)
+        real(self)
+
+    return free
+
+
+# -- communicators ----------------------------------------------------------------------------------------------------
+
+
+def _collective(real: Any, name: str, row: Collective) -> Callable[..., Any]:
+    """A collective, which blocks, or gives a request, or a persistent one."""
+    places = parameters_of(real)
+    reduces, rooted, size_of = "op" in places, "root" in places, row.size
+
+    def record_of(calls: Calls, args: Sequence[Any], named: dict[str, Any]) -> Record:
+        op = operation_of(value_of("op", MPI.SUM, places, args, named)) if reduces else None
+        root = value_of("root", 0, places, args, named) if rooted else None
+        size = None
+        if size_of is not None:
+            first, second = (value_of(each, None, places, args, named) for each in (*places, "")[:2])
+            size = size_of(first, second, calls.size)
+        return calls.record(name, row.operation, op, root, size)
+
+    @wraps(real)
+    def call(self: MPI.Comm, *args: Any, **named: Any) -> Any:
+        calls = communicators.get(self.handle)
+        if calls is None:
+            return real(self, *args, **named)
+        record = record_of(calls, args, named)
+        if persists:
+            request = real(self, *args, **named)
+            persistent[request.handle] = Persistent(calls, calls.not_complete(name, record), record)
+            return request
+        recorder = calls.begin(record)
+        if recorder is None:
+            return real(self, *args, **named)
+        try:
+            found = real(self, *args, **named)
+        except MPI.Exception:  # different calls are the likely reason: if they are, the job ends here
+            if calls.watched is not None:
+                watch.compare(calls.watched)
+            recorder.close()
+            raise
+        except BaseException:  # mpi4py has refused the arguments, before anything was sent
+            recorder.retract()
+            raise
+        recorder.under_way = False
+        if begins:
+            begin(found, calls, calls.not_complete(name, record))
+        return found
+
+    begins, persists = name.startswith("I"), name.endswith("_init")
+    return call
+
+
+def _maker(real: Any, name: str) -> Callable[..., Any]:
+    """What makes a communicator. It is a collective, and its result is watched, too, if it is the program's."""
+
+    @wraps(real)
+    def make(self: MPI.Comm, *args: Any, **named: Any) -> Any:
+        calls = communicators.get(self.handle)
+        if calls is None or sys._getframe(1).f_globals.get("__name__", "").startswith(_OWN):
+            return real(self, *args, **named)
+        if name == "Create_group":  # ranks that are not in it do not come
+            found = real(self, *args, **named)
+        else:
+            recorder = calls.begin(calls.record(name, "barrier", None, None, None))
+            try:
+                found = real(self, *args, **named)
+            finally:
+                if recorder is not None:
+                    recorder.under_way = False
+        _watch(found, calls.rules)
+        return found
+
+    return make
+
+
+def _ender(real: Any) -> Callable[..., Any]:
+    @wraps(real)
+    def end(self: MPI.Comm) -> None:
+        calls = communicators.pop(self.handle, None)
+        if calls is not None:
+            calls.recorder.state = FREED
+            calls.recorder.close()
+        real(self)
+
+    return end
+
+
+def _message(real: Any, name: str) -> Callable[..., Any]:
+    """A message, or both of a sendrecv, or a probe."""
+    places = parameters_of(real)
+    exchanges, sends = "sendtag" in places, "dest" in places
+    begins, persists = name[0] in "Ii", name.endswith("_init")
+
+    def pending_of(calls: Calls, args: Sequence[Any], named: dict[str, Any]) -> Pending | None:
+        """None if the message is nobody's, and complete at once."""
+        if exchanges:
+            key: tuple[Any, ...] = (
+                name,
+                value_of("dest", MPI.PROC_NULL, places, args, named),
+                value_of("sendtag", 0, places, args, named),
+                value_of("source", MPI.ANY_SOURCE, places, args, named),
+                value_of("recvtag", MPI.ANY_TAG, places, args, named),
+            )
+        else:
+            peer, any_tag = ("dest", 0) if sends else ("source", MPI.ANY_TAG)
+            key = (
+                name,
+                value_of(peer, MPI.ANY_SOURCE, places, args, named),
+                value_of("tag", any_tag, places, args, named),
+            )
+            if key[1] == MPI.PROC_NULL:
+                return None
+        found = calls.pending.get(key)
+        if found is None:
+            if len(calls.pending) >= MOST_KEPT:
+                calls.pending.clear()
+            describe: Callable[..., Pending] = calls.exchanged if exchanges else calls.taken if sends else calls.came
+            found = calls.pending[key] = describe(*key)
+        return found
+
+    @wraps(real)
+    def call(self: MPI.Comm, *args: Any, **named: Any) -> Any:
+        calls = communicators.get(self.handle)
+        pending = None if calls is None else pending_of(calls, args, named)
+        if calls is None or pending is None:
+            return real(self, *args, **named)
+        if persists:
+            request = real(self, *args, **named)
+            persistent[request.handle] = Persistent(calls, pending, None)
+            return request
+        if begins:
+            request = real(self, *args, **named)
+            begin(request, calls, pending)
+            return request
+        begun = pending, monotonic()
+        calls.waits.append(begun)
+        try:
+            return real(self, *args, **named)
+        finally:
+            calls.waits.remove(begun)
+
+    return call
+
+
+def _functions() -> Iterator[tuple[type, str, object]]:
+    """The methods of mpi4py's that get a function around them: their types, their names, and these functions."""
+    for owner in (MPI.Comm, MPI.Intracomm, MPI.Topocomm, MPI.Cartcomm):
+        for name, real in [*vars(owner).items()]:
+            base = name.removesuffix("_init")
+            row = COLLECTIVES.get(base[1:].capitalize() if base.startswith("I") else base)
+            if row is not None:
+                yield owner, name, _collective(real, name, row)
+            elif name in MAKERS:
+                yield owner, name, _maker(real, name)
+            elif name in MESSAGES:
+                yield owner, name, _message(real, name)
+            elif name in ("Free", "Disconnect"):
+                yield owner, name, _ender(real)
+    for kind in ("", "all", "any", "some"):
+        for how in ("Wait", "wait", "Test", "test"):
+            real = getattr(MPI.Request, how + kind)
+            if not kind:
+                yield MPI.Request, how, _wait(real) if how in ("Wait", "wait") else _test(real)
+            elif kind == "all" and how in ("Wait", "wait"):
+                yield MPI.Request, how + kind, _wait_for_all(real, how)
+            else:
+                yield MPI.Request, how + kind, _several(real, how in ("Wait", "wait"))
+    yield MPI.Request, "Free", _free_request(MPI.Request.Free)
+    yield MPI.Prequest, "Start", _start(MPI.Prequest.Start)
+    yield MPI.Prequest, "Startall", _start_all(MPI.Prequest.Startall)

@@ -1,0 +1,176 @@
+"""Random legal calls of mpi4py's, the same ones on all ranks: ``plain_mpi.py SEED CALLS``. Nothing may be said."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+Call = Callable[[Any, Random, Random], None]
+"""Makes calls on a communicator. What the first generator gives is the same on all ranks, and the second one's not."""
+OPS = MPI.SUM, MPI.MAX, MPI.MIN
+DTYPES = "float64", "int32", "complex64", "uint8"
+
+
+def collective(comm: Any, same: Random, own: Random) -> None:
+    """A collective of arrays that blocks, does not, or is persistent."""
+    name = same.choice(
+        ["Barrier", "Bcast", "Gather", "Scatter", "Allgather", "Alltoall", "Reduce", "Allreduce",
+         "Reduce_scatter_block", "Reduce_scatter", "Scan", "Exscan", "Gatherv", "Allgatherv"]
+    )  # fmt: skip
+    kind = same.choice(["", "", "I"] if MPI.Get_version() < (4, 0) else ["", "", "I", "init"])
+    count, root, op = same.choice([0, 1, 3, 200, 5000]), same.randrange(comm.size), same.choice(OPS)
+    dtype = same.choice(DTYPES)
+    if dtype == "complex64":
+        op = MPI.SUM
+    small, large = np.ones(count, dtype), np.ones(count * comm.size, dtype)
+    at_root = comm.rank == root
+    if own.random() < 0.3 and count:  # the same memory in other words
+        kind_of = MPI._typedict[small.dtype.char]
+        given: Any = own.choice([[small, kind_of], [small, count, kind_of], [small, (count, 0), kind_of]])
+    else:
+        given = small
+    arguments: dict[str, tuple[Any, ...]] = {
+        "Barrier": (),
+        "Bcast": (given, root),
+        "Gather": (given, large if at_root else None, root),
+        "Gatherv": (given, large if at_root else None, root),
+        "Scatter": (large if at_root else None, given, root),
+        "Allgather": (given, large),
+        "Allgatherv": (given, large),
+        "Alltoall": (large.copy(), large),
+        "Reduce": (given, small.copy() if at_root else None, op, root),
+        "Allreduce": (MPI.IN_PLACE if same.random() < 0.3 else given, small.copy(), op),
+        "Reduce_scatter_block": (large, small, op),
+        "Reduce_scatter": (large, small, [count] * comm.size, op),
+        "Scan": (given, small.copy(), op),
+        "Exscan": (given, small.copy(), op),
+    }
+    full = {"": name, "I": f"I{name[0].lower()}{name[1:]}", "init": f"{name}_init"}[kind]
+    result = getattr(comm, full)(*arguments[name])
+    if kind == "init":
+        for _ in range(2):
+            result.Start()
+            result.Wait()
+        result.Free()
+    elif kind:
+        finish([result], own)
+
+
+def objects(comm: Any, same: Random, own: Random) -> None:
+    """A collective of objects. Ranks may give objects of different lengths."""
+    given, root, op = "x" * own.randrange(2000), same.randrange(comm.size), same.choice(OPS)
+    name = same.choice(
+        ["barrier", "bcast", "gather", "scatter", "allgather", "alltoall", "reduce", "allreduce", "scan"]
+    )
+    several = [given] * comm.size
+    arguments: dict[str, tuple[Any, ...]] = {
+        "barrier": (),
+        "bcast": (given, root),
+        "gather": (given, root),
+        "scatter": (several if comm.rank == root else None, root),
+        "allgather": (given,),
+        "alltoall": (several,),
+        "reduce": (own.random(), op, root),
+        "allreduce": (own.random(), op),
+        "scan": (own.random(), op),
+    }
+    getattr(comm, name)(*arguments[name])
+
+
+def finish(requests: list[Any], own: Random) -> None:
+    """Wait for requests in one of mpi4py's ways."""
+    how = own.choice(["Wait", "Waitall", "Waitany", "Waitsome", "Test", "Testall"])
+    if how == "Wait":
+        for each in requests:
+            each.Wait()
+    elif how == "Waitall":
+        MPI.Request.Waitall(requests, [MPI.Status() for _ in requests])
+    elif how == "Waitany":
+        for _ in requests:
+            MPI.Request.Waitany(requests)
+    elif how == "Waitsome":
+        while MPI.Request.Waitsome(requests) is not None:
+            pass
+    elif how == "Test":
+        while not all(each.Test() for each in requests):
+            pass
+    else:
+        while not MPI.Request.Testall(requests):
+            pass
+
+
+def messages(comm: Any, same: Random, own: Random) -> None:
+    """A ring of messages, of arrays or objects."""
+    right, left, tag = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size, same.randrange(5)
+    source = left if comm.size > 2 or same.random() < 0.5 else MPI.ANY_SOURCE
+    count, which = same.choice([0, 1, 100, 20_000]), same.choice([tag, MPI.ANY_TAG])
+    x, y = np.ones(count), np.empty(count)
+    how = same.randrange(7)
+    if how == 0:
+        comm.Sendrecv(x, right, tag, y, source, which)
+    elif how == 1:
+        finish([comm.Irecv(y, source, which), comm.Isend(x, right, tag)], own)
+    elif how == 2:
+        request = comm.isend(x, right, tag)
+        comm.recv(source=source, tag=which)
+        request.wait()
+    elif how == 3:
+        request = comm.Isend(x, right, tag)
+        comm.Probe(source, which)
+        comm.Recv(y, source, which)
+        request.Wait()
+    elif how == 4:
+        comm.sendrecv(x, right, tag, source=source, recvtag=which)
+    elif how == 5:
+        request = comm.Issend(x, right, tag)
+        while not comm.Iprobe(source, which):
+            pass
+        comm.Recv(y, source, which)
+        request.Wait()
+    else:
+        requests = [comm.Send_init(x, right, tag), comm.Recv_init(y, left, tag)]
+        for _ in range(2):
+            MPI.Prequest.Startall(requests)
+            finish(requests, own)
+        for each in requests:
+            each.Free()
+    comm.Barrier()  # a receive from anybody must not take a message of the next call
+
+
+def parts(comm: Any, same: Random, own: Random) -> None:
+    """A communicator that is used once."""
+    how = same.randrange(5)
+    if how == 0:
+        part = comm.Split(comm.rank % 2, comm.rank)
+    elif how == 1:
+        part = comm.Dup()
+    elif how == 2:
+        part = comm.Create_cart([comm.size], [True])
+        part.neighbor_allgather(own.random())
+    elif how == 3:
+        part = comm.Split_type(MPI.COMM_TYPE_SHARED)
+    else:
+        group = comm.Get_group()
+        part = comm.Create(group)
+        group.Free()
+    same.choice([collective, objects, messages])(part, same, own)
+    part.Free()
+
+
+def main(seed: int, calls: int) -> None:
+    comm = MPI.COMM_WORLD
+    same, own = Random(seed), Random(seed * 1000 + comm.rank)
+    for _ in range(calls):
+        call: Call = same.choices([collective, objects, messages, parts], [5, 3, 4, 0.3])[0]
+        # A part has other ranks than its sister: what they choose must be the same within each.
+        call(comm, Random(same.random()), own)
+    print(f"rank {comm.rank} has made {calls} calls")
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]))

@@ -1,0 +1,80 @@
+"""Programs of plain mpi4py that hang, or lose a message, as people post them: what is said of each stands in it."""
+
+from __future__ import annotations
+
+import re
+from ast import get_docstring, parse
+from pathlib import Path
+
+import pytest
+
+from tests.jobs.jobs import Done, half, run, script
+from tests.jobs.programs import plain_mpi
+
+pytestmark = pytest.mark.slow
+
+FOLDER = Path(__file__).parents[2] / "examples/hangs"
+HANGS = sorted(file.stem for file in FOLDER.glob("*.py"))
+LOSES = "forgotten_wait", "nobody_receives"
+"""They come to their end."""
+
+
+def watched(n: int, *program: str) -> Done:
+    return run(n, *program, env={"MPICOLL_WATCH": "1"})
+
+
+@pytest.mark.parametrize("name", half(HANGS))
+def test_a_hang_is_named(name: str) -> None:
+    file = FOLDER / f"{name}.py"
+    result = watched(2, str(file))
+    said = re.sub(" +", " ", result.output)
+    for line in (get_docstring(parse(file.read_text())) or "").splitlines()[2:]:
+        assert line.strip() in said, result.output
+    assert (result.code == 0) == (name in LOSES), result.output
+
+
+@pytest.mark.parametrize("ranks", half([2, 3]))
+def test_nothing_is_said_of_legal_calls(ranks: int) -> None:
+    result = watched(ranks, plain_mpi.__file__, "1", "600")
+    assert result.code == 0, result.output
+    assert sorted(result.output.splitlines()) == [f"rank {rank} has made 600 calls" for rank in range(ranks)]
+
+
+def test_each_call_is_noted_once(tmp_path: Path) -> None:
+    """Those of a Communicator are its own, though it makes them by mpi4py."""
+    program = """
+        from mpi4py import MPI
+        import numpy as np
+        import mpicoll
+
+        ours = mpicoll.Communicator(MPI.COMM_WORLD)
+        for _ in range(3):
+            ours.allreduce(np.ones(4))
+        if ours.rank == 0:
+            MPI.COMM_WORLD.Barrier()
+        else:
+            ours.barrier()
+    """
+    result = watched(2, script(tmp_path, program))
+    assert result.code != 0, result.output
+    assert "rank 0  call 0: Barrier, at script.py:10" in result.output, result.output
+    assert "rank 1  call 3: barrier, at script.py:12" in result.output, result.output
+
+
+def test_the_program_begins_mpi_itself(tmp_path: Path) -> None:
+    """And asks for the watch itself, after it has begun MPI."""
+    program = """
+        import mpi4py
+        mpi4py.rc.initialize = False
+        from mpi4py import MPI
+        import mpicoll
+
+        MPI.Init()
+        mpicoll.watch()
+        mpicoll.watch()
+        MPI.COMM_WORLD.bcast(1, root=MPI.COMM_WORLD.rank)
+        MPI.Finalize()
+    """
+    result = run(2, script(tmp_path, program))
+    assert result.code != 0, result.output
+    assert "rank 1  call 0: bcast root 1, at script.py:10" in result.output, result.output

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from mpicoll.arrays.dtypes import Op
     from mpicoll.communicator.communicator import Communicator
     from mpicoll.communicator.threaded import threads
-    from mpicoll.launch.launcher import spawn
+    from mpicoll.launch.spawn import spawn
     from mpicoll.watching.start import watch
 
 __version__ = "0.1.0"
@@ -27,7 +27,7 @@ _HOMES = {
     "Communicator": "mpicoll.communicator.communicator",
     "Op": "mpicoll.arrays.dtypes",
     "register": "mpicoll.analysis.proof.cases",
-    "spawn": "mpicoll.launch.launcher",
+    "spawn": "mpicoll.launch.spawn",
     "threads": "mpicoll.communicator.threaded",
     "watch": "mpicoll.watching.start",
 }

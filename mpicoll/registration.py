@@ -16,7 +16,7 @@ from typing import Any
 from urllib.parse import parse_qsl, urlparse
 
 from mpicoll.errors import LaunchError
-from mpicoll.launch.alone import launched_rank
+from mpicoll.launch.launch_env import launched_rank
 
 
 def load() -> None:
@@ -66,7 +66,7 @@ def _env_or_mpi(by_environment: Callable[..., Any]) -> Callable[..., Any]:
     """
 
     def handler(url: str, timeout: timedelta = timedelta(minutes=30), **options: Any) -> Iterator[Any]:
-        from mpicoll.launch.lifetime import refuse_import
+        from mpicoll.launch.mpi_init import refuse_import
 
         refuse_import()
         env_is_complete = _names_a_master() and ("RANK" in os.environ or "rank=" in url)

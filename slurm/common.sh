@@ -189,8 +189,8 @@ except Exception as e:
         if [[ $gpu_support == 1 && $SITE == ethernet && -z $CONTAINER ]]; then
             # Empty, it lets this setting replace the preset's.
             eval "$(OMPI_MCA_pml=$given_pml "${python[@]}" -c '
-from mpicoll.launch import cuda_ucx
-print(cuda_ucx.exports())
+from mpicoll.launch import launcher
+print(launcher.gpu_exports())
 ')"
         fi
     fi

@@ -14,7 +14,7 @@ import pytest
 from _pytest.config import create_terminal_writer
 
 from mpicoll import algorithms
-from mpicoll.launch.alone import launched_rank
+from mpicoll.launch.launch_env import launched_rank
 from tests.processes import plain_environment
 
 for _name in os.environ.keys() - plain_environment().keys():

@@ -27,7 +27,7 @@ from mpicoll.bench.session import environment, open_session
 from mpicoll.calls.call import checked
 from mpicoll.calls.plan import Plan, Workspace
 from mpicoll.fabrics.routes import scheduled
-from mpicoll.launch.alone import check_not_alone
+from mpicoll.launch.launch_env import check_not_alone
 
 Result = TypeVar("Result")
 

@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 
 import mpicoll
 from mpicoll.errors import MpicollError, misspelt
-from mpicoll.launch.alone import under_launcher
+from mpicoll.launch.launch_env import under_launcher
 
 COMMANDS = ("run", "doctor", "bench", "algorithms", "verify", "draw", "simulate", "slurm")
 

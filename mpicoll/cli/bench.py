@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 from mpicoll.bench.backends import BACKENDS
 from mpicoll.cli.arguments import Refused, collectives, completes, writing
 from mpicoll.errors import ArgumentError
-from mpicoll.launch import launcher
-from mpicoll.launch.alone import check_not_alone, under_launcher
+from mpicoll.launch.launch_env import check_not_alone, under_launcher
+from mpicoll.launch.launcher import Job
+from mpicoll.launch.run import run
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
@@ -86,7 +87,8 @@ def _handle(args: argparse.Namespace) -> int:
     with TemporaryDirectory(prefix="mpicoll-") as folder:
         stop = Path(folder, "stop")
         os.environ.update({**on_terminal(), STOP: str(stop)})
-        code = launcher.attended(["-m", "mpicoll", "bench", *args.typed], ranks, partial(ask_to_stop, stop))
+        program = ["-m", "mpicoll", "bench", *args.typed]
+        code = run(Job(program, ranks, interrupted=partial(ask_to_stop, stop)))
         return 128 + signal.SIGINT if stop.exists() else code
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import shlex
 
 from mpicoll.cli.arguments import Refused, ranks
-from mpicoll.launch import launcher
 from mpicoll.launch.cores import mine
+from mpicoll.launch.launcher import Job, in_batch_job
+from mpicoll.launch.run import run
 
 _TEXT = """\
 Starts N ranks of a Python program with the MPI of this environment. An uncaught exception in one rank ends all ranks.
@@ -30,7 +32,7 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         help="the nodes to run on, one per line: `node1 slots=4` for Open MPI, `node1:4` for MPICH and Intel MPI",
     )  # fmt: skip
     parser.add_argument(
-        "--launcher-args", type=_words, default=[], metavar="FLAGS",
+        "--launcher-args", dest="flags", type=_words, default=[], metavar="FLAGS",
         help="flags for the MPI's own launcher, in quotes: --launcher-args='--map-by numa -x NAME'",
     )  # fmt: skip
     parser.add_argument(
@@ -42,7 +44,7 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         help="let the wheel of Open MPI take GPU memory, through the UCX of the extra `cuda`",
     )  # fmt: skip
     parser.add_argument(
-        "--report-bindings", action="store_true",
+        "--report-bindings", dest="report", action="store_true",
         help="say first on which cores the ranks are, and with how many threads",
     )  # fmt: skip
     _add_torchruns(parser)
@@ -71,7 +73,7 @@ def _add_torchruns(parser: argparse.ArgumentParser) -> None:
         "--nnodes", type=_nodes, default=1, metavar="K", help="the number of nodes, of a hostfile or a batch job (1)"
     )
     group.add_argument(
-        "--max-restarts", "--max_restarts", type=_restarts, default=0, metavar="R",
+        "--max-restarts", "--max_restarts", dest="restarts", type=_restarts, default=0, metavar="R",
         help="start the whole job again if it fails, so many times at most (0)",
     )  # fmt: skip
     group.add_argument("--standalone", action="store_true", help="accepted; MPI needs nothing for it")
@@ -126,14 +128,14 @@ def _number(args: argparse.Namespace) -> int:
         return int(args.nprocs)
     if args.nprocs is not None:
         args.parser.error("expected -n or --nproc-per-node; given both")
-    if args.nnodes > 1 and args.hostfile is None and not launcher.in_batch_job():
+    if args.nnodes > 1 and args.hostfile is None and not in_batch_job():
         args.parser.error(f"--nnodes {args.nnodes}: {_NODES}")
     return int(args.nproc_per_node * args.nnodes)
 
 
 def _run(args: argparse.Namespace) -> int:
     nprocs = _number(args)
-    if args.elastic and args.max_restarts:
+    if args.elastic and args.restarts:
         args.parser.error("expected --elastic or --max-restarts; given both")
     flag, rest = "", args.script[1:] if args.script[:1] == ["--"] else args.script
     for name, given in (("-m", args.module), ("-c", args.code)):
@@ -141,16 +143,6 @@ def _run(args: argparse.Namespace) -> int:
             flag, rest = name, given + args.script
     if not rest:
         args.parser.error(f"expected {'an argument after ' + flag if flag else 'a script, -m module or -c code'}")
-    program = [flag, *rest] if flag else rest
-    return launcher.run(
-        program,
-        nprocs,
-        hostfile=args.hostfile,
-        flags=args.launcher_args,
-        on_a_node=args.nproc_per_node if args.nnodes > 1 else None,
-        dry_run=args.dry_run,
-        outlives=args.elastic,
-        gpu=args.gpu,
-        report=args.report_bindings,
-        restarts=args.max_restarts,
-    )
+    given = {field.name: vars(args)[field.name] for field in dataclasses.fields(Job) if field.name in vars(args)}
+    given |= {"program": [flag, *rest] if flag else rest, "nprocs": nprocs}
+    return run(Job(**given, ranks_a_node=args.nproc_per_node if args.nnodes > 1 else None))

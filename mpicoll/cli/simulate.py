@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from mpicoll.cli.arguments import completes, of_collective, ranks, writing
 from mpicoll.errors import ArgumentError, misspelt
-from mpicoll.launch import launcher
-from mpicoll.launch.alone import under_launcher
+from mpicoll.launch.launch_env import under_launcher
+from mpicoll.launch.launcher import Job
+from mpicoll.launch.run import run
 from mpicoll.units import count, nbytes, size_text
 
 if TYPE_CHECKING:
@@ -223,7 +224,7 @@ def _fit(args: argparse.Namespace) -> int:
     if ranks < 2:
         raise _bad("-n", "at least 2 ranks for a fit", ranks)
     options = [] if record is None else ["--json", str(record)]
-    return launcher.run(["-m", "mpicoll", "simulate", "--fit", *options], ranks)
+    return run(Job(["-m", "mpicoll", "simulate", "--fit", *options], ranks))
 
 
 def _measure(record: Path | None) -> int:

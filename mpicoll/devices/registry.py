@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import os
-
 from mpicoll.arrays import owners
 from mpicoll.devices.device import Device
 
 _cuda: dict[str, Device] = {}
-os.register_at_fork(after_in_child=_cuda.clear)  # a GPU that its parent has used cannot be reached from a child
 
 
 def device_named(name: str) -> Device:
@@ -21,3 +18,8 @@ def device_named(name: str) -> Device:
 
         _cuda[name] = Cuda(name)
     return _cuda[name]
+
+
+def forget() -> None:
+    """In a forked child: a GPU that its parent has used cannot be reached from there."""
+    _cuda.clear()

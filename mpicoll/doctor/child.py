@@ -23,7 +23,7 @@ from mpicoll.communicator.face import engine_of
 from mpicoll.doctor.examination import CONNECTED
 from mpicoll.doctor.job import SIZES, World
 from mpicoll.errors import ArgumentError, LaunchError, StateError
-from mpicoll.launch.lifetime import checked_world
+from mpicoll.launch.mpi_init import checked_world
 from mpicoll.machine.peer_memory import Mark, can_read, mark
 from mpicoll.supervise.dump import checked_folder, checked_trace
 from mpicoll.units import named

@@ -23,7 +23,7 @@ from mpicoll.doctor.gpu import Gpu
 from mpicoll.doctor.job import Seat, Start, World
 from mpicoll.doctor.machine import Machine
 from mpicoll.errors import LaunchError
-from mpicoll.launch.alone import RANK
+from mpicoll.launch.launch_env import RANK
 from mpicoll.machine.peer_memory import mark
 from mpicoll.units import alike, named
 

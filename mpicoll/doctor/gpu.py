@@ -10,8 +10,8 @@ from typing import Any
 
 from mpicoll.doctor.finding import Finding, Level
 from mpicoll.errors import LaunchError
-from mpicoll.launch.alone import rank_here
 from mpicoll.launch.cores import numa_nodes
+from mpicoll.launch.launch_env import rank_here
 from mpicoll.machine.cpu import cpus
 from mpicoll.machine.system import version_of
 from mpicoll.probe.asking import SECONDS, SECONDS_OF_ALL_JOBS, ask

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from mpicoll.doctor.finding import Finding
-from mpicoll.launch.alone import launched_rank, started_as, under_launcher
+from mpicoll.launch.launch_env import launched_rank, started_as, under_launcher
 from mpicoll.machine.vendors import RANK_VARIABLES, VENDORS
 from mpicoll.units import count, ranges
 

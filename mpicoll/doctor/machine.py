@@ -11,7 +11,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from mpicoll.doctor.finding import Finding
-from mpicoll.launch.alone import RANK
+from mpicoll.launch.launch_env import RANK
 from mpicoll.machine.cpu import cpus, fingerprint
 from mpicoll.machine.folders import home
 from mpicoll.machine.system import free_memory, huge_pages, version_of
@@ -29,7 +29,7 @@ VARIABLES = {
     for name in (
         "ALGORITHM", "CHECK", "CHECK_NAN", "TIMEOUT", "DUMP", "TRACE", "WATCH", "SHARED_MEMORY", "DDP_OVERLAP", "SHARE",
         "REPRODUCIBLE", "CORES", "ELASTIC",
-        "INTERRUPT", "LAST_CALLS", "RANK", "STDIN", "BENCH_STOP", "BENCH_TERMINAL", "ENV", "MODULES", "SLURM",
+        "LAST_CALLS", "RANK", "STDIN", "BENCH_STOP", "BENCH_TERMINAL", "ENV", "MODULES", "SLURM",
     )
 }  # fmt: skip
 """mpicoll's environment variables."""

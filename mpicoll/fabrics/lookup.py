@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from mpicoll.fabrics.fabric import Fabric
 from mpicoll.fabrics.thread_job import here
-from mpicoll.launch import lifetime
+from mpicoll.launch import mpi_init
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -21,7 +21,7 @@ def fabric_of(comm: MPI.Comm | Fabric | None) -> Fabric:
         from mpicoll.fabrics.threads import ThreadFabric
 
         return ThreadFabric.of(here.seat)
-    lifetime.checked_world()  # this also loads MPI, which the next line needs
+    mpi_init.checked_world()  # this also loads MPI, which the next line needs
     from mpicoll.fabrics.mpi import MPIFabric
 
     return MPIFabric.of_world() if comm is None else MPIFabric(comm)

@@ -27,8 +27,8 @@ from mpicoll.fabrics.routes import exchange, large, native, node, scheduled, wid
 from mpicoll.fabrics.routes.devices import scheduled as on_device
 from mpicoll.fabrics.routes.devices.scratch import Scratch
 from mpicoll.launch import elastic
-from mpicoll.launch.alone import is_elastic
 from mpicoll.launch.cores import oversubscribed
+from mpicoll.launch.launch_env import is_elastic
 from mpicoll.machine.gpu import may_take_device_memory
 from mpicoll.machine.shared_memory import Block, share
 from mpicoll.supervise.record import Record

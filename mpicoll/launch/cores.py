@@ -15,7 +15,7 @@ from operator import or_
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mpicoll.launch.alone import launched_rank, rank_here, ranks_here
+from mpicoll.launch.launch_env import launched_rank, rank_here, ranks_here
 from mpicoll.machine.cpu import cpus
 from mpicoll.machine.vendors import PLACES
 from mpicoll.units import count, ranges

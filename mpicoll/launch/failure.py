@@ -1,4 +1,7 @@
-"""What a rank does when it fails: it reports the error, once for all ranks with the same one, and ends the job."""
+"""What a rank does when it fails: it reports the error, once for all ranks with the same one, and ends the job.
+
+It does so on its stderr as that was when the rank began. A test runner puts a file of its own in its place, and what is
+in that is lost when the job ends."""
 
 from __future__ import annotations
 
@@ -11,15 +14,15 @@ import struct
 import sys
 import time
 import traceback
-from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from io import StringIO
 from pathlib import Path
 from types import TracebackType
 
 from mpicoll.errors import MpicollError
-from mpicoll.launch import last_calls
-from mpicoll.launch.alone import is_elastic, launched_rank
+from mpicoll.launch import board, lifecycle
+from mpicoll.launch.launch_env import is_elastic, launched_rank
+from mpicoll.launch.lifecycle import flush
 from mpicoll.units import named
 
 _PACKAGE = str(Path(__file__).parents[1]) + os.sep
@@ -37,20 +40,48 @@ _SECONDS_TO_CONNECT = 1.0
 _RANK = os.getpid()
 """The process that was started as a rank. What it forks is none."""
 
-before_end: list[Callable[[str, bool], object]] = []
-"""Called with the error when an uncaught exception ends the job, after it was printed, and whether it is mpicoll's."""
+_stderr = 2
+"""The file of this process's stderr as it was when the rank began."""
 
 
-def hook(kind: type[BaseException], value: BaseException, trace: TracebackType | None) -> None:
+def keep_stderr() -> None:
+    """Keep this process's stderr."""
+    global _stderr
+    with suppress(OSError):  # it is closed
+        _stderr = os.dup(2)
+
+
+def say(text: str) -> None:
+    """Write this, though another thread may hold Python's own lock of stderr. Where the program has put another file in
+    the place of stderr, write it there, too.
+
+    If the program has closed it, nobody can read this. Then the job must end all the same."""
+    for file in dict.fromkeys((_stderr, 2)):
+        with suppress(OSError):
+            if file == _stderr or not os.path.sameopenfile(_stderr, file):
+                os.write(file, text.encode(errors="replace") + b"\n")
+
+
+def _close_stderr() -> None:
+    global _stderr
+    if _stderr != 2:
+        os.close(_stderr)
+        _stderr = 2
+
+
+lifecycle.add(lifecycle.Hook.CLOSE_STDERR, _close_stderr)
+
+
+def report(kind: type[BaseException], value: BaseException, trace: TracebackType | None) -> None:
     """An excepthook. It prints the user's part of the traceback, and which ranks of this node have the same one."""
-    report = "".join(traceback.TracebackException(kind, value, _users_part(value, trace)).format())
+    text = "".join(traceback.TracebackException(kind, value, _users_part(value, trace)).format())
     if os.getpid() != _RANK:
-        _write(report)
+        _write(text)
         return
     with ExitStack() as until_printed:
-        ranks = _ranks_with(report, until_printed)
+        ranks = _ranks_with(text, until_printed)
         if ranks:
-            _write(f"mpicoll: {named(ranks)} on {socket.gethostname()} ended by {kind.__name__}\n{report}")
+            _write(f"mpicoll: {named(ranks)} on {socket.gethostname()} ended by {kind.__name__}\n{text}")
 
 
 def say_exit(error: SystemExit) -> None:
@@ -181,18 +212,18 @@ def _socket_name(what: str) -> str:
 
 def end_job(status: int) -> None:
     """End all ranks of the job, with ``status`` as its exit code. MPI need not be initialised."""
-    last_calls.told()
+    board.told()
     flush(sys.stdout)
     flush(sys.stderr)
     # Another rank may be about to print the report of all ranks that failed. To end the job now would prevent that.
     time.sleep(_SECONDS_TO_GATHER + _SECONDS_TO_READ)
     launcher = os.getppid()
-    knows = status == 1 or last_calls.are_read or is_elastic()
+    knows = status == 1 or board.are_read or is_elastic()
     if knows and launcher > 1 and _name(launcher) in ("mpirun", "prterun"):
         # SIGTERM makes Open MPI's launcher end all ranks, with exit code 1. It would do so after MPI_Abort too, but
         # then it also prints two boxes of text.
         if is_first("end"):  # the launcher complains about a second signal
-            last_calls.job_ends_with(status)
+            board.job_ends_with(status)
             with suppress(ProcessLookupError):
                 os.kill(launcher, signal.SIGTERM)
         time.sleep(_SECONDS_TO_END)
@@ -208,12 +239,6 @@ def end_job(status: int) -> None:
     elif "OMPI_COMM_WORLD_RANK" in os.environ:
         # Open MPI's launcher ends all ranks when one exits with a failure, but only once all have connected to it.
         time.sleep(_SECONDS_TO_CONNECT)
-
-
-def flush(stream: object) -> None:
-    """Flush it, if it can be: a program may have put an object of its own in its place, or have closed it."""
-    with suppress(Exception):
-        stream.flush()  # type: ignore[attr-defined]
 
 
 def _name(process: int) -> str:

@@ -11,14 +11,16 @@ output appear line by line.
 
 from __future__ import annotations
 
-import atexit
 import builtins
 import io
 import marshal
 import os
 import runpy
+import stat
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
 from importlib.machinery import SourceFileLoader
 from importlib.util import MAGIC_NUMBER
 from pkgutil import get_importer
@@ -27,8 +29,9 @@ from types import CodeType, ModuleType
 import mpi4py
 from mpi4py import run
 
-from mpicoll.launch import backing, cores, elastic, failure, interrupt, lifetime, stderr, stdin
-from mpicoll.launch.alone import is_elastic, launched_rank, note_rank
+from mpicoll.launch import cores, elastic, failure, interrupt, lifecycle, mpi_init
+from mpicoll.launch.launch_env import STDIN, is_elastic, launched_rank, note_rank
+from mpicoll.launch.lifecycle import Hook
 from mpicoll.machine.vendors import RANK_VARIABLES
 
 # The variables in which launchers tell a rank its number, the number of ranks, and its number on its node. Slurm comes
@@ -43,14 +46,14 @@ _READ_BY_PROGRAMS = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
 def main() -> None:
     """Run ``script.py``, ``-m module`` or ``-c code`` and its arguments from the command line."""
     note_rank(by_launcher=True)
-    stderr.keep()
+    failure.keep_stderr()
     os.environ.update(_for_torch())
     _print_lines()
     cores.take()
-    backing.when_mpi_begins()
+    mpi_init.watch_for_init()
     interrupt.listen()
-    stdin.take(launched_rank())
-    sys.excepthook = failure.hook
+    _take_stdin(launched_rank())
+    lifecycle.set_excepthook(failure.report)
     if is_elastic():
         mpi4py.rc.finalize = False
         elastic.join()
@@ -61,16 +64,16 @@ def main() -> None:
     except BaseException as error:
         code = _code(error)
         if code != 0 and os.getpid() == rank and not _finalised():
-            elastic.fails(code)
+            if not interrupt.came():  # else the others may still save their work
+                elastic.fails(code)
             if isinstance(error, SystemExit) and launched_rank() is not None:
                 failure.say_exit(error)
-            # It is done at exit, after the traceback was printed.
-            atexit.register(failure.end_job, code)
+            lifecycle.add(Hook.END_JOB, partial(failure.end_job, code))
         raise
     finally:
-        lifetime.exits_with(code)
+        lifecycle.exits_with(code)
         if interrupt.came():
-            atexit.register(interrupt.wait_for_others, code != 0)  # registered last, it comes first
+            lifecycle.add(Hook.WAIT_FOR_INTERRUPTED, partial(interrupt.wait_for_others, code != 0))
 
 
 def _code(error: BaseException) -> int:
@@ -142,3 +145,20 @@ def _print_lines() -> None:
 def _finalised() -> bool:
     mpi = sys.modules.get("mpi4py.MPI")
     return mpi is not None and bool(mpi.Is_finalized())
+
+
+def _take_stdin(rank: int | None) -> None:
+    """Let rank 0's stdin be that of ``mpicoll run``, and let the others' be empty (``launch/run.py`` says why)."""
+    given = os.environ.pop(STDIN, "")
+    if not given:
+        return
+    pid, device, inode = map(int, given.split(":"))
+    with suppress(OSError):  # as in another container
+        file = os.open(os.devnull if rank else f"/proc/{pid}/fd/0", os.O_RDONLY)
+        found = os.fstat(file)
+        if rank or (found.st_dev, found.st_ino) == (device, inode):
+            if stat.S_ISREG(found.st_mode):
+                with open(f"/proc/{pid}/fdinfo/0") as told:
+                    os.lseek(file, int(told.readline().split()[1]), os.SEEK_SET)  # "pos: 123"
+            os.dup2(file, 0)
+        os.close(file)

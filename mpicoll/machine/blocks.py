@@ -324,14 +324,11 @@ def _start(own: Own) -> int:
     return own.start
 
 
-def _forget() -> None:
+def forget() -> None:
     """In a forked child: its parent may use the free blocks, too, and write to them. Another thread of the parent may
     have had the lock."""
     global known, _changing, _pool
     known, _changing, _pool = (), RLock(), _Pool()
-
-
-os.register_at_fork(after_in_child=_forget)
 
 
 def _rounded(nbytes: int) -> int:

@@ -12,7 +12,7 @@ from time import monotonic
 from mpicoll.calls.choice import PATHS
 from mpicoll.devices.device import Device
 from mpicoll.errors import LaunchError
-from mpicoll.launch import launcher, spawned
+from mpicoll.launch import spawn
 from mpicoll.probe.asking import SECONDS_OF_A_JOB, SECONDS_OF_ALL_JOBS
 from mpicoll.probe.kept import NOT_TRIED
 from mpicoll.probe.tries import RANKS, RIGHT, WRONG, attempt
@@ -54,8 +54,8 @@ def _job(device: Device, paths: tuple[str, ...], seconds: float) -> tuple[list[M
     """What each rank has noted of the paths, and how the job ended."""
     cuda = device.name if device.kind == "cuda" else ""
     with tempfile.TemporaryDirectory(prefix="mpicoll-") as folder:
-        call = spawned.pickled_call(attempt, (device.again(), cuda, paths, folder), imports_main=False)
-        done = launcher.job(call, RANKS, seconds=seconds, quiet=True)
+        call = spawn.pickled_call(attempt, (device.again(), cuda, paths, folder), imports_main=False)
+        done = spawn.call_in_ranks(call, RANKS, seconds=seconds, quiet=True)
         return [_notes(Path(folder, str(rank))) for rank in range(RANKS)], _how(done, seconds)
 
 
@@ -65,7 +65,7 @@ def _notes(file: Path) -> dict[str, str]:
     return dict(line.split() for line in lines if len(line.split()) == 2)
 
 
-def _how(done: launcher.Done, seconds: float) -> str:
+def _how(done: spawn.Done, seconds: float) -> str:
     """How the job ended. A crash, or an error of the MPI's, says something of the MPI library. What else ends it may
     pass."""
     if done.code is None:

@@ -15,7 +15,7 @@ from mpicoll.arrays.buffers import Buffer, host_buffer
 from mpicoll.arrays.dtypes import DTYPES
 from mpicoll.devices.device import Device
 from mpicoll.errors import LaunchError
-from mpicoll.launch.lifetime import checked_world
+from mpicoll.launch.mpi_init import checked_world
 
 RANKS = 2
 """A message from a rank to itself takes another way than one to another rank."""

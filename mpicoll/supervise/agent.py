@@ -19,8 +19,8 @@ from time import monotonic
 from typing import Any
 
 from mpicoll import errors
-from mpicoll.launch.alone import is_elastic
 from mpicoll.launch.failure import is_first, was_done
+from mpicoll.launch.launch_env import is_elastic
 from mpicoll.supervise import ending, report
 from mpicoll.supervise import messages as msg
 from mpicoll.supervise.coordinator import Coordinator

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from mpicoll.launch import last_calls
-from mpicoll.launch.alone import is_elastic
+from mpicoll.launch import board
+from mpicoll.launch.launch_env import is_elastic
 from mpicoll.supervise import ending, report
 from mpicoll.supervise import messages as msg
 from mpicoll.supervise.deadlock import Deadlocks
@@ -111,7 +111,7 @@ class Coordinator:
             statuses, missing = await self._statuses(each, number, _SECONDS_OF_A_LOSS)
             missing[rank] = report.with_last_call(exit_reason, rank)
             words = report.text(why, each.ranks, statuses, missing)
-            if not last_calls.left(words):
+            if not board.left(words):
                 report.show(words)
 
     async def _without(self, rank: int, seconds: float = SECONDS_TO_ANSWER) -> CommunicatorState | None:

@@ -9,7 +9,7 @@ import socket
 from contextlib import suppress
 from pathlib import Path
 
-from mpicoll.launch import last_calls
+from mpicoll.launch import board
 from mpicoll.launch.failure import end_job
 from mpicoll.supervise.messages import Process
 
@@ -71,7 +71,7 @@ def is_known() -> bool:
 def prepare_to_end(silent: list[Process]) -> None:
     """Let this process end in some seconds, if its launcher does not end it before. End those that do not answer."""
     _known.append(True)
-    last_calls.told()  # before a launcher ends all, because it sees the end of one
+    board.told()  # before a launcher ends all, because it sees the end of one
     # This timer needs neither Python's lock nor a thread of Python's, and it ends the process by _exit(1).
     faulthandler.dump_traceback_later(_SECONDS, exit=True, file=os.open(os.devnull, os.O_WRONLY))
     kill(silent)

@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from math import inf
 
-from mpicoll.launch.alone import launched_rank
-from mpicoll.launch.failure import before_end, is_first
+from mpicoll.launch import lifecycle
+from mpicoll.launch.failure import is_first
+from mpicoll.launch.launch_env import launched_rank
 from mpicoll.supervise import ending, report
 from mpicoll.supervise.sites import DaemonThread, whereabouts
 from mpicoll.supervise.watched import LOOK, SECONDS_TO_HEAR
@@ -68,6 +69,5 @@ def _end(wait: _Wait) -> None:
     why = f"{waits}, at {whereabouts(wait.thread)}: its ranks have not all come to this call. The job ends"
     if is_first("limit"):
         report.show(f"mpicoll: {why}")
-    for each in before_end:
-        each(why, True)
+    lifecycle.run(lifecycle.Event.JOB_FAILS, why, True)
     ending.end([])

@@ -22,7 +22,7 @@ from types import CodeType, FrameType
 from typing import TYPE_CHECKING, NamedTuple
 
 from mpicoll.errors import StateError
-from mpicoll.launch import last_calls
+from mpicoll.launch import board
 from mpicoll.node.loaded import kernel
 from mpicoll.supervise.sites import Site, here, is_library, place_of, site_of
 
@@ -74,7 +74,7 @@ class Record:
         self.digest = blake2b(self.description.encode(), digest_size=8).digest()
         """A hash of the description."""
         self.number = next(_numbers)
-        last_calls.note(self.number, self.description)
+        board.note(self.number, self.description)
 
 
 class Ends(NamedTuple):
@@ -340,7 +340,7 @@ def _hash(before: bytes, digests: bytes) -> bytes:
     return blake2b(before + digests, digest_size=_BYTES).digest()
 
 
-_last = last_calls.last
+_last = board.last
 if kernel is not None:
     kernel.prepare(is_library, _last if isinstance(_last, memoryview) else None)
 _NOTHING, _NOWHERE = Record(""), _hash.__code__

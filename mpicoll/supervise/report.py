@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from enum import Enum
 from typing import NamedTuple
 
-from mpicoll.launch import last_calls, stderr
+from mpicoll.launch import board
+from mpicoll.launch.failure import say
 from mpicoll.supervise.messages import Files, RankStatus
 from mpicoll.supervise.record import BROKEN, CLOSED, FREED, OPEN
 from mpicoll.units import alike, named, rows
@@ -159,7 +160,7 @@ def _line(status: RankStatus, furthest: int, many: bool = False) -> _Line:
 
 def with_last_call(exit_reason: Missing, rank: int) -> Missing:
     """What became of a rank's process, and what it called last, as far as that is known on this node."""
-    call = last_calls.last_call(rank)
+    call = board.last_call(rank)
     return f"{_instead(exit_reason)}; its last collective: {call}" if call else exit_reason
 
 
@@ -176,4 +177,4 @@ def files(written: dict[int, Files]) -> str:
 def show(said: str) -> None:
     """Write this to stderr, if it says something."""
     if said:
-        stderr.say(said)
+        say(said)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
-import os
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -11,9 +9,9 @@ from functools import partial
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from mpicoll.launch import lifecycle
 from mpicoll.launch.elastic import lost
-from mpicoll.launch.failure import before_end
-from mpicoll.launch.lifetime import before_finalize, progress
+from mpicoll.launch.lifecycle import Hook
 from mpicoll.supervise import report
 from mpicoll.supervise.dump import checked_trace
 from mpicoll.supervise.record import Begun, Recorder
@@ -28,11 +26,6 @@ if TYPE_CHECKING:
 
 _SECONDS_TO_COMPARE = _SECONDS_TO_DUMP = 10.0
 _SECONDS_TO_PROGRESS = 0.02
-
-
-before_leaving: list[Callable[[], object]] = []
-after_leaving: list[Callable[[], object]] = []
-"""Called at the end of the program or of MPI: while others may still wait for this rank, and when nobody does."""
 
 _watchers: dict[Rendezvous, AgentThread] = {}
 """One for each job that this process belongs to: usually one."""
@@ -156,23 +149,16 @@ def compare(watched: Watched) -> None:
 
 def _leave() -> None:
     """At the end of the program or of MPI: wait until the calls of all ranks are known to be the same."""
-    for do in before_leaving:
-        do()
     serves = any(each(True, None) for each in under_way) or not is_alone()
     watchers = [*_watchers.values()]
     for watcher in watchers:  # all of them, before any wait: other ranks may wait for them in another order
         watcher.soon(partial(watcher.agent.leave, serves))
     for watcher in watchers:
         while not watcher.has_left(_SECONDS_TO_PROGRESS):
-            progress()  # messages of this rank may still be under way
-    for do in after_leaving:
-        do()
+            lifecycle.progress()  # messages of this rank may still be under way
 
 
-# Python calls what was registered last first. This comes before the libraries that use communicators register theirs,
-# so that they can still make calls at their end.
-atexit.register(_leave)
-before_finalize.append(_leave)
+lifecycle.add(Hook.LEAVE_WATCHERS, _leave)
 
 
 def _dump(why: str, of_calls: bool) -> None:
@@ -183,7 +169,7 @@ def _dump(why: str, of_calls: bool) -> None:
             watcher.do(watcher.agent.dump(why), _SECONDS_TO_DUMP)
 
 
-before_end.append(_dump)
+lifecycle.add(Hook.WRITE_FILES, _dump)
 
 _of_parent: list[AgentThread] = []
 """In a forked child, the parent's watchers. To collect them would close what the parent still uses."""
@@ -196,4 +182,4 @@ def _in_child() -> None:
     _watchers.clear()  # the thread is the parent's alone
 
 
-os.register_at_fork(after_in_child=_in_child)
+lifecycle.add(Hook.LET_WATCHERS_GO, _in_child)

@@ -8,7 +8,7 @@ import torch
 from torch.distributed import ReduceOp
 
 from mpicoll import registration, torch_versions
-from mpicoll.launch.alone import launched_rank
+from mpicoll.launch.launch_env import launched_rank
 
 torch_versions.check(torch.__version__, speaks=launched_rank() in (None, 0))
 

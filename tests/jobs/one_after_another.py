@@ -10,7 +10,7 @@ import runpy
 import sys
 from contextlib import redirect_stdout
 
-from mpicoll.launch.alone import launched_rank
+from mpicoll.launch.launch_env import launched_rank
 
 
 def leave_groups() -> None:

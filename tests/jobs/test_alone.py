@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from mpicoll.errors import LaunchError
-from mpicoll.launch.alone import check_not_alone, launched_rank, started_as, under_launcher
+from mpicoll.launch.launch_env import check_not_alone, launched_rank, started_as, under_launcher
 from tests.jobs.jobs import AS_ROOT, done, half, others_launchers, python, run, script
 
 OF_LAUNCHERS = re.compile(r"OMPI_COMM_WORLD_\w+|PMIX?_\w+|MPI_LOCAL\w+|SLURM_\w+|WORLD_SIZE|RANK|TORCHELASTIC_\w+")
@@ -87,7 +87,7 @@ def test_under_launcher(
 
 def test_a_rank_that_srun_starts_alone() -> None:
     """It has the variables of a shell under ``srun --pty``, but a launcher starts ``mpicoll.rank`` for ranks only."""
-    program = "from mpicoll.launch.alone import under_launcher; print(under_launcher())"
+    program = "from mpicoll.launch.launch_env import under_launcher; print(under_launcher())"
     slurms = {"PMI_RANK": "0", "PMI_SIZE": "1", "SLURM_STEP_NUM_TASKS": "1"}
     for module, expected in ((["-m", "mpicoll.rank"], "True"), ([], "False")):
         argv = [sys.executable, *module, "-c", program]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.jobs.jobs import AS_ROOT, MPICH, done, ended, run, script, started, until
+from tests.jobs.jobs import AS_ROOT, MPICH, done, ended, run, script, started
 
 BEGINS = {
     "mpi4py": "from mpi4py import MPI",
@@ -116,33 +116,6 @@ def test_a_job_that_a_rank_starts_while_its_own_mpi_begins() -> None:
     assert "error" not in result.output, result.output
     assert result.output.count("file=/dev/shm/mpicoll-") >= 2, result.output
     assert "gone" not in result.output, result.output
-
-
-@pytest.mark.skipif(MPICH, reason="its ranks have no folders")
-def test_the_folder_of_a_rank_that_ends_within_mpi_init(tmp_path: Path) -> None:
-    """The next job removes it."""
-    number = tmp_path / "rank"
-    program = f"""
-    import os, time
-    from pathlib import Path
-
-    if os.environ["RANK"] == "0":
-        Path({str(number)!r}).write_text(f"{{os.getpid()}}.")
-    else:
-        time.sleep(1000)
-    from mpi4py import MPI
-    """
-
-    def left() -> list[str]:
-        return [name for name in os.listdir("/dev/shm") if f"-{number.read_text()[:-1]}-" in name]
-
-    with started(*RUN, "-n", "2", script(tmp_path, program)) as (job, output):
-        until(lambda: number.exists() and number.read_text().endswith("."), "rank 0 comes", output)
-        until(lambda: bool(left()), "it has a folder", output)
-        job.kill()
-    assert left()
-    assert run(2, "-c", BEGINS["mpi4py"]).code == 0
-    assert not left()
 
 
 def test_the_loader_is_as_it_was() -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from mpicoll.cli import main
 from mpicoll.errors import LaunchError
-from mpicoll.launch import alone
+from mpicoll.launch import launch_env
 from tests.jobs.jobs import REPOSITORY, done, python, run, script
 
 pytestmark = pytest.mark.first_mpi
@@ -63,10 +63,10 @@ def alone_in_its_world(monkeypatch: pytest.MonkeyPatch, variables: dict[str, str
             patch.delenv(name, raising=False)
         for name, value in variables.items():
             patch.setenv(name, value)
-        patch.setattr(alone, "find_spec", lambda _: ModuleSpec("mpi4py.MPI", None, origin="/x/MPI.mpich.so"))
+        patch.setattr(launch_env, "find_spec", lambda _: ModuleSpec("mpi4py.MPI", None, origin="/x/MPI.mpich.so"))
         try:
-            alone.check_may_initialise()
-            alone.check_not_alone(1)
+            launch_env.check_may_initialise()
+            launch_env.check_not_alone(1)
         except LaunchError as error:
             return "".join(traceback.format_exception_only(error))
     return ""

@@ -210,7 +210,7 @@ def test_whose_memory_can_be_read() -> None:
 OTHER = """
     import os, sys
     from mpicoll.cli import main
-    from mpicoll.launch.alone import launched_rank
+    from mpicoll.launch.launch_env import launched_rank
 
     if launched_rank() == 1:
         os.environ["MPICOLL_TIMEOUT"] = "7"

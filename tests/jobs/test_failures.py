@@ -103,7 +103,7 @@ elif rank == 1:
 
 def plainly(n: int, *program: str) -> Done:
     """With the environment's launcher, and without what ``mpicoll run`` puts before the program."""
-    command = launcher.command(program, n)
+    command = launcher.command(launcher.Job(program, n))
     before = command.argv.index(sys.executable)
     return done(*command.argv[: before + 1], *program, env=command.adds)
 
@@ -148,13 +148,13 @@ def test_shapes_that_differ_between_ranks(tmp_path: Path) -> None:
 
 # Ranks that fail are said together if they fail within half a second. So they meet before that.
 MEET = """\
-from mpicoll.launch.alone import launched_rank
+from mpicoll.launch.launch_env import launched_rank
 import mpicoll, numpy as np
 comm = mpicoll.Communicator()
 """
 MEET_WITHOUT_MPI = """\
 import pathlib, time
-from mpicoll.launch.alone import launched_rank
+from mpicoll.launch.launch_env import launched_rank
 here = pathlib.Path(__file__).parent
 (here / f"rank{launched_rank()}").touch()
 while len(list(here.glob("rank*"))) < 3: time.sleep(0.01)

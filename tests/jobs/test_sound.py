@@ -56,7 +56,7 @@ print("went on")
 @pytest.mark.parametrize("what", half(BREAKS))
 def test_a_watcher_that_fails_ends_nothing(what: str, tmp_path: Path) -> None:
     """The program goes on, and is told that nobody watches any more."""
-    begin = "import time\nimport numpy as np\nfrom mpicoll.launch.alone import launched_rank\nimport mpicoll\n"
+    begin = "import time\nimport numpy as np\nfrom mpicoll.launch.launch_env import launched_rank\nimport mpicoll\n"
     result = run(3, script(tmp_path, begin + BREAKS[what] + USES))
     assert result.code == 0, result.output
     assert result.output.count("went on") == 3, result.output

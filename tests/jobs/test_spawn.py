@@ -11,7 +11,7 @@ import pytest
 
 import mpicoll
 from mpicoll.errors import ArgumentError, LaunchError, StateError
-from mpicoll.launch import launcher, spawned
+from mpicoll.launch import launcher, spawn
 from tests.jobs.jobs import ended, python, run, script, started, until
 
 # Each function is called in 3 ranks, by its name on the command line.
@@ -85,10 +85,12 @@ def test_variables_that_place_ranks_do_not_hold(monkeypatch: pytest.MonkeyPatch)
     }
     for name, value in places.items():
         monkeypatch.setenv(name, value)
-    done = launcher.job(spawned.pickled_call(print, (), imports_main=False), 3, quiet=True)
-    assert done == launcher.Done(0, "")
-    assert not set(places) & set(launcher.command(["x.py"], 2, here=True).environment())
-    assert set(places) <= set(launcher.command(["x.py"], 2).environment()), "`mpicoll run` places ranks as it is told"
+    done = spawn.call_in_ranks(spawn.pickled_call(print, (), imports_main=False), 3, quiet=True)
+    assert done == spawn.Done(0, "")
+    assert not set(places) & set(launcher.command(launcher.Job(["x.py"], 2, here=True)).environment())
+    assert set(places) <= set(launcher.command(launcher.Job(["x.py"], 2)).environment()), (
+        "`mpicoll run` places ranks as it is told"
+    )
 
 
 @pytest.mark.parametrize("initialised", ["", "initialised"])
@@ -176,7 +178,7 @@ class Unpicklable:
 def test_nonsense_is_refused_before_anything_starts(
     call: object, argument: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(launcher, "command", None)
+    monkeypatch.setattr(spawn, "command", None)
     with pytest.raises(ArgumentError) as caught:
         call()  # type: ignore[operator]
     assert (caught.value.operation, caught.value.argument) == ("spawn", argument)

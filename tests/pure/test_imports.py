@@ -21,7 +21,7 @@ ROOM = re.compile(r"^\| `([\w.]+)`[^|]*\|[^|]*\| ([^|]*) \|", re.MULTILINE)
 # Who may know mpi4py: what talks to MPI, and what mpicoll is measured against.
 MPI4PY = (
     "machine.gpu", "machine.library",
-    "launch.lifetime", "launch.program",  # program: mpi4py's own runner, which loads no MPI
+    "launch.lifecycle", "launch.mpi_init", "launch.program",  # program: mpi4py's own runner, which loads no MPI
     "fabrics.transports.memory", "fabrics.transports.mpi_requests", "fabrics.transports.on_device",
     "fabrics.transports.step",
     "fabrics.routes.devices.scheduled", "fabrics.routes.exchange", "fabrics.routes.large", "fabrics.routes.native",
@@ -138,7 +138,7 @@ def permitted() -> dict[str, set[str]]:
 
 def test_there_is_something_to_read() -> None:
     assert len(MODULES) > 10
-    assert {"errors", "launch.spawned"} <= {i.target for i in OURS if i.module == "launch.launcher"}
+    assert {"errors", "launch.launcher"} <= {i.target for i in OURS if i.module == "launch.spawn"}
     assert "torch" in {i.target for i in IMPORTS if i.lazy or under(i.module, "torch")}
 
 
@@ -216,6 +216,16 @@ def test_arithmetic_is_in_kernels_alone() -> None:
     rooms = ("arrays", "calls", "fabrics", "communicator", "torch")
     found = [m for m, file in MODULES.items() if under(m, *rooms) and computes.search(file.read_text())]
     assert found == ["arrays.kernels"]
+
+
+def test_one_file_says_what_is_done_when_a_process_ends() -> None:
+    """Everything else hands its functions to ``launch/lifecycle.py``, which has them in order."""
+    registers = re.compile(
+        r"\batexit\.(un)?register\(|\bimport atexit\b|\bregister_at_fork\(|\bexcepthook\s*=[^=]|\bos\._exit\s*=[^=]"
+        r"|\bCreate_keyval\("
+    )
+    found = [m for m, file in MODULES.items() if registers.search(file.read_text())]
+    assert found == ["launch.lifecycle"]
 
 
 def test_the_verifier_needs_only_meanings() -> None:

@@ -20,7 +20,7 @@ import mpicoll
 from mpicoll.communicator.engine import requests
 from mpicoll.communicator.engine.message import OVERHEAD
 from mpicoll.errors import ArgumentError, MessageError, StateError
-from mpicoll.launch import lifetime
+from mpicoll.launch import lifecycle
 
 MPI_TAGS = 32767
 """The least that MPI guarantees."""
@@ -348,7 +348,7 @@ def test_messages_move_while_a_rank_only_looks(comm: mpicoll.Communicator, tmp_p
         request = comm.irecv(message, 1)
         until = time.monotonic() + 60
         while not sent.exists() and time.monotonic() < until:
-            lifetime.progress()
+            lifecycle.progress()
         assert sent.exists()
         request.wait()
         assert (message == 1).all()

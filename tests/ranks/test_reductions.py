@@ -17,7 +17,7 @@ import mpicoll
 from mpicoll import Op
 from mpicoll.arrays import kernels
 from mpicoll.errors import ArgumentError, LaunchError
-from mpicoll.launch import lifetime
+from mpicoll.launch.mpi_init import check_arithmetic
 
 pytestmark = pytest.mark.sizes(1, 2, 4)
 
@@ -146,10 +146,10 @@ def test_factors_that_are_equal_but_not_the_same(comm: mpicoll.Communicator) -> 
 
 def test_a_library_that_computes_wrongly_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """As MPICH 4.0.2 does on Debian."""
-    lifetime._check_arithmetic()
+    check_arithmetic()
     monkeypatch.setattr(MPI, "MIN", MPI.MAX)
     with pytest.raises(LaunchError, match="computes wrongly: to it the minimum of the unsigned integers 200 and 1 is"):
-        lifetime._check_arithmetic()
+        check_arithmetic()
 
 
 VIEWS: dict[str, Any] = {

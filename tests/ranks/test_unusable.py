@@ -6,7 +6,6 @@ from __future__ import annotations
 import gc
 import os
 import signal
-import sys
 import time
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
@@ -22,7 +21,6 @@ from mpicoll.calls.plan import Bound
 from mpicoll.communicator.engine import base
 from mpicoll.errors import ArgumentError, MessageError, StateError
 from mpicoll.fabrics.mpi import MPIFabric
-from mpicoll.launch import lifetime
 from mpicoll.node import loaded
 from mpicoll.supervise import watch
 from mpicoll.supervise.record import LENGTH, Record, Recorder
@@ -240,15 +238,6 @@ def test_a_child_of_a_thread_that_is_a_rank() -> None:
 
     with mpicoll.threads(2) as ranks:
         assert ranks.run(fork) == [2.0, 2.0]
-
-
-def test_a_process_that_knew_no_mpi_is_not_marked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What it forks may initialise MPI for itself."""
-    monkeypatch.delitem(sys.modules, "mpi4py.MPI", raising=False)
-    monkeypatch.setattr(lifetime, "_living", [])
-    monkeypatch.setattr(lifetime, "_forked", False)
-    lifetime._in_child()
-    assert not lifetime._forked
 
 
 @pytest.mark.slow

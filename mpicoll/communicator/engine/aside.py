@@ -6,7 +6,6 @@ threads. They go through a communicator of their own, so that the program may ma
 
 from __future__ import annotations
 
-import os
 import queue
 import sys
 import threading
@@ -19,7 +18,8 @@ from mpicoll.communicator.engine.base import Base
 from mpicoll.fabrics.fabric import Transfer
 from mpicoll.fabrics.thread_job import Helper
 from mpicoll.fabrics.thread_job import here as here_in_job
-from mpicoll.supervise import sites, watch
+from mpicoll.launch import lifecycle
+from mpicoll.supervise import sites
 
 Engine = TypeVar("Engine", bound=Base)
 
@@ -112,5 +112,5 @@ def _complete_all() -> None:
         aside.complete()
 
 
-watch.before_leaving.append(_complete_all)
-os.register_at_fork(after_in_child=_all.clear)  # the threads are the parent's alone
+lifecycle.add(lifecycle.Hook.COMPLETE_COLLECTIVES, _complete_all)
+lifecycle.add(lifecycle.Hook.FORGET_THREADS, _all.clear)

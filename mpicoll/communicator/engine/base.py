@@ -22,10 +22,13 @@ from mpicoll.communicator.engine.copies import copied_to_host
 from mpicoll.communicator.engine.cut import Cut
 from mpicoll.communicator.engine.message import Message, Startable
 from mpicoll.communicator.engine.requests import UnderWay
+from mpicoll.devices import registry
 from mpicoll.errors import ArgumentError, MessageError, MismatchError, MpicollError, RankLost, StateError
 from mpicoll.fabrics.fabric import Fabric
 from mpicoll.fabrics.lookup import fabric_of
-from mpicoll.launch import lifetime
+from mpicoll.fabrics.routes.devices import peers
+from mpicoll.launch import lifecycle
+from mpicoll.machine import blocks
 from mpicoll.node.loaded import kernel
 from mpicoll.supervise import watch
 from mpicoll.supervise.record import FREED, Record, Recorder
@@ -89,7 +92,7 @@ class Base:
         self.cut = Cut(fabric.elastic) if fabric.elastic is not None else None
         if self.cut is not None:
             self.under_way.loss = self.cut.why
-        lifetime.watch(self)
+        lifecycle.watch(self)
         self.watched = None
         try:
             if not isinstance(comm, Fabric):  # else it was made of another communicator, and has its check
@@ -279,3 +282,8 @@ def _frames() -> list[FrameType]:
 def _nowhere(array: Any) -> int:
     """In the place of an array's address, where no plan is kept any more."""
     return 0
+
+
+lifecycle.add(lifecycle.Hook.FORGET_BLOCKS, blocks.forget)
+lifecycle.add(lifecycle.Hook.FORGET_DEVICES, registry.forget)
+lifecycle.add(lifecycle.Hook.FORGET_PEERS, peers.forget)

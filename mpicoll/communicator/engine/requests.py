@@ -18,10 +18,10 @@ from mpicoll.communicator.engine.beside import MAIN, hold, patience
 from mpicoll.communicator.engine.message import Message
 from mpicoll.errors import MessageError, MpicollError, StateError, TimeoutError
 from mpicoll.fabrics.fabric import Envelope, NeverRaised
-from mpicoll.launch import lifetime
+from mpicoll.launch import lifecycle
 from mpicoll.machine.patience import Patience
 from mpicoll.node.loaded import kernel
-from mpicoll.supervise import watch, watched
+from mpicoll.supervise import watched
 from mpicoll.supervise.record import Begun, Pending
 from mpicoll.supervise.report import show
 
@@ -63,7 +63,7 @@ class UnderWay:
         self.budget = _of_mpi if self.by_mpi else [LEAST]
         """The bytes that may be begun before the next look at what is complete. All that goes through MPI has one
         budget: a program may drop a communicator, and what it has begun on that."""
-        lifetime.watch(self)
+        lifecycle.watch(self)
         _all[id(self)] = self
 
     def finalise(self) -> None:
@@ -391,7 +391,7 @@ def _has_messages(may_look: bool, waited_for: object) -> bool:
     may complete them. Before that, it may only see whether they are through."""
     if not may_look:
         return any(each._since is not waited_for and each.is_message() and not each.is_through() for each in [*_open])
-    lives = lifetime.lives()
+    lives = lifecycle.lives()
     known = [each for each in [*_open] if lives or not each._under_way.by_mpi]
     _unfinished[:] = [each for each in known if each.unfinished()]
     return any(each.is_message() for each in _unfinished)
@@ -433,4 +433,4 @@ def _first_of(named: list[str]) -> str:
 if kernel is not None:
     kernel.prepare_requests(Request, _open)
 watched.under_way.append(_has_messages)
-watch.after_leaving.append(_tell_unfinished)
+lifecycle.add(lifecycle.Hook.NAME_UNFINISHED, _tell_unfinished)

@@ -10,7 +10,7 @@ import torch
 from mpicoll.calls import rules
 from mpicoll.communicator.communicator import Communicator
 from mpicoll.errors import ArgumentError, LaunchError, RankLost
-from mpicoll.launch import elastic, lifetime
+from mpicoll.launch import elastic, mpi_init
 from mpicoll.supervise.limit import limited
 from mpicoll.torch.backend.device_backend import DeviceBackend
 from mpicoll.torch.backend.registered_group import RegisteredGroup
@@ -23,7 +23,7 @@ def make(options: Any) -> RegisteredGroup | DeviceBackend:
     Raises LaunchError if torch's rank or world size is not MPI's, and ArgumentError if a rank is named twice.
     """
     only_backend = _wants_device_backend()
-    world = lifetime.checked_world()
+    world = mpi_init.checked_world()
     members = list(options.global_ranks_in_group)  # empty for the default group, which has all ranks
     if len(set(members)) < len(members):
         raise ArgumentError("new_group", "ranks", "different ranks", repr(members))

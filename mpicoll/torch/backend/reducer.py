@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 
 from mpicoll.calls.rules import overlaps
-from mpicoll.launch.alone import cores_of_a_rank
+from mpicoll.launch.launch_env import cores_of_a_rank
 
 MOMENT = 0.1
 """Seconds for which the backward pass waits for an all-reduce. If all ranks are there, it takes far less."""

@@ -14,7 +14,7 @@ from mpicoll.calls.arguments import as_rank, checked_rank
 from mpicoll.communicator.communicator import Communicator
 from mpicoll.communicator.face import engine_of
 from mpicoll.errors import ArgumentError, LaunchError, StateError
-from mpicoll.launch.lifetime import is_forked
+from mpicoll.launch.lifecycle import is_forked
 from mpicoll.torch.functions.caller import checked_timeout
 from mpicoll.torch.groups.group import ProcessGroup
 from mpicoll.torch.groups.world import GivenGroup, GroupMember, is_no_group, joined, member, world

@@ -14,7 +14,7 @@ import torch
 
 from mpicoll.communicator.engine.requests import Request
 from mpicoll.errors import ArgumentError, DeviceFailure, StateError, TimeoutError
-from mpicoll.launch.lifetime import FORKED, is_forked
+from mpicoll.launch.lifecycle import FORKED, is_forked
 from mpicoll.supervise.sites import Site
 from mpicoll.torch.groups.turns import Turn
 from mpicoll.torch.private import profiler

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import os
 import sys
 from typing import ClassVar, TypeAlias
@@ -12,8 +11,8 @@ import torch.distributed
 
 from mpicoll.errors import ArgumentError, StateError
 from mpicoll.fabrics.thread_job import here
-from mpicoll.launch import elastic
-from mpicoll.launch.lifetime import is_forked
+from mpicoll.launch import elastic, lifecycle
+from mpicoll.launch.lifecycle import is_forked
 from mpicoll.supervise import sites
 from mpicoll.torch.groups.group import ProcessGroup
 from mpicoll.torch.private import torchs_world
@@ -90,7 +89,7 @@ def _finish_workers() -> None:
         os._exit(1)
 
 
-atexit.register(_finish_workers)
+lifecycle.add(lifecycle.Hook.FINISH_WORKERS, _finish_workers)
 
 
 class _HasDefaultGroup(type):

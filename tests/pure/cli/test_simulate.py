@@ -17,7 +17,6 @@ from mpicoll.analysis.cost import chart
 from mpicoll.analysis.cost.comparison import Comparison, compared, duration
 from mpicoll.analysis.cost.presets import MACHINES
 from mpicoll.cli import main, simulate
-from mpicoll.launch import launcher
 
 
 @pytest.mark.slow
@@ -125,7 +124,7 @@ def test_three_digits_that_round_up_have_the_next_unit() -> None:
 
 
 def test_a_fit_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launcher, "run", lambda program, nprocs: 3)
+    monkeypatch.setattr(simulate, "run", lambda job: 3)
     assert main(["simulate", "--fit"]) == 3
 
 

@@ -6,7 +6,6 @@ which of its allocations are no more, and the others close them.
 
 from __future__ import annotations
 
-import os
 import threading
 import weakref
 from collections import deque
@@ -105,13 +104,10 @@ _unused: deque[tuple[Device, set[_Allocation]]] = deque()
 closed later."""
 
 
-def _forget() -> None:
+def forget() -> None:
     """A forked child has nothing open."""
     _of_process.clear()
     _unused.clear()
-
-
-os.register_at_fork(after_in_child=_forget)
 
 
 def _opened(device: Device, handle: Handle, allocation: _Allocation, first: bool) -> int | None:

@@ -17,6 +17,8 @@ ELASTIC = "MPICOLL_ELASTIC"
 """The variable that tells ranks where ``mpicoll run --elastic`` listens, and the token by which it knows them."""
 RANK = "MPICOLL_RANK"
 """The variable that tells what a rank starts: the rank's process, and by what its launcher knows it."""
+STDIN = "MPICOLL_STDIN"
+"""The variable that tells rank 0 where the stdin of ``mpicoll run`` is, if both are on one node."""
 _HOW = (
     "Start it with `mpicoll run -n {n} script.py`, with the mpirun of the MPI that mpi4py loads, or under Slurm with "
     "`srun --mpi=pmix` (Open MPI) or `srun --mpi=pmi2` (MPICH); not with torchrun"

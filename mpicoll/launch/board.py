@@ -1,0 +1,374 @@
+"""The board: memory of ``mpicoll run`` in which the ranks of its node say what they do, and which outlives them.
+
+A rank may end without a word: MPICH ends the whole job where a message is longer than the memory for it, and any rank
+may be killed. So each rank notes its calls on the board, and ``mpicoll run`` says after such an end what they were.
+The board is a file without a name, which ranks of the same node open through /proc. A call is a number there. What
+the number means is noted once, when the call is prepared. A rank that knows more leaves that to be said instead."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import secrets
+import select
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from struct import Struct
+
+from mpicoll.launch import lifecycle
+from mpicoll.launch.launch_env import launched_rank
+from mpicoll.units import alike, named, rows
+
+_VARIABLE = "MPICOLL_LAST_CALLS"
+_NAME = "mpicoll-calls"
+_MARK = 16
+"""Random bytes at the beginning of the file, by which a rank recognises it. On another node, or in another container,
+the same numbers of a process and a file mean another file."""
+_TOLD, _STATUS, _INTERRUPTED = range(_MARK, _MARK + 3)
+"""Where these bytes are: whether mpicoll has told why the job ends, the exit code that a rank wants for it (0 if that
+is the launcher's), and what has become of Ctrl-C."""
+_LEFT = _INTERRUPTED + 1
+"""Where that is which a rank has left for ``mpicoll run`` to say."""
+_HEAD = 1 << 14
+_ROOM = 1 << 18
+"""Bytes of each rank: numbers, and then what the last numbers of calls mean."""
+_CALL, _PROCESS, _MPI, _CTRL_C = range(4)
+"""The numbers of a rank: its last call, its process, its MPI, and whether Ctrl-C has reached it."""
+_TEXTS, _TEXT = 1024, Struct("=QH244s")
+_WORDS = Struct(f"=H{_HEAD - _LEFT - 2}s")
+_KILLED = (9, 128 + 9)
+"""Exit codes of launchers where SIGKILL has ended a rank."""
+_OVER = (1 << 64) - 1
+"""In the place of a call's number: the program has come to its end."""
+BEGINS, BEGUN = 1, 2
+"""A rank's MPI: it is within MPI_Init, or it has come back from there."""
+INTERRUPTED, ENDED = 1, 2
+"""Of a rank: Ctrl-C has reached it, and it has come to its end after that."""
+WAIT, GO, APART = 1, 2, 3
+"""After Ctrl-C, ranks that have ended wait for each other, until ``mpicoll run`` lets them go. Ranks of several nodes,
+whose ends it does not see, have the whole time."""
+_EXITING = 4
+"""The kernel's flag of a process that is about to end."""
+_SECONDS_TO_BEGIN = 1.0
+"""A rank that is still within MPI_Init so long after another one has ended without it waits for that one."""
+
+
+# -- in mpicoll run ---------------------------------------------------------------------------------------------------
+
+
+class CrashBoard:
+    """The board of a job of ``nprocs`` ranks."""
+
+    def __init__(self, nprocs: int) -> None:
+        self.nprocs, self._mark = nprocs, secrets.token_bytes(_MARK)
+        self.news, self._told_news = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        """Where a rank writes when it comes, and when it begins MPI; to be read."""
+        self._file = os.memfd_create(_NAME)
+        os.truncate(self._file, _HEAD + nprocs * _ROOM)
+        os.pwrite(self._file, self._mark, 0)
+
+    def variables(self) -> dict[str, str]:
+        """What the ranks must find in their environment."""
+        return {_VARIABLE: f"{os.getpid()}:{self._file}:{self._told_news}:{self._mark.hex()}"}
+
+    def _number(self, rank: int, which: int) -> int:
+        return int.from_bytes(os.pread(self._file, 8, _HEAD + rank * _ROOM + 8 * which), sys.byteorder)
+
+    def process_of(self, rank: int) -> int:
+        """The rank's process, 0 if it has not come so far."""
+        return self._number(rank, _PROCESS)
+
+    def is_over(self, rank: int) -> bool:
+        """Whether the rank's program has come to its end."""
+        return self._number(rank, _CALL) == _OVER
+
+    def mpi_of(self, rank: int) -> int:
+        """Whether the rank ``BEGINS`` MPI or has ``BEGUN`` it; 0 if neither."""
+        return self._number(rank, _MPI)
+
+    def interrupted(self) -> tuple[int, int]:
+        """The number of ranks that Ctrl-C has reached, and of those that have ended after it."""
+        states = [self._number(rank, _CTRL_C) for rank in range(self.nprocs)]
+        return len(states) - states.count(0), states.count(ENDED)
+
+    def after_ctrl_c(self, what: int) -> None:
+        """Ctrl-C was pressed: let ranks that end ``WAIT``, ``GO``, or know that they are ``APART``."""
+        os.pwrite(self._file, bytes([what]), _INTERRUPTED)
+
+    def says(self, words: str) -> None:
+        """Say this when the launcher has ended. The job has failed."""
+        _leave(self._file, words)
+        _end_with(self._file, 1)
+
+    def send(self, number: int) -> None:
+        """Send this signal to all ranks of this node whose programs run."""
+        for rank in range(self.nprocs):
+            if (process := self.process_of(rank)) and not self.is_over(rank):
+                with suppress(ProcessLookupError):
+                    os.kill(process, number)
+
+    def report(self, code: int, first: Sequence[int] = ()) -> int:
+        """The launcher has ended with this ``code``. Say what a rank has left to be said, or what the ranks called last
+        and which one ended ``first`` (one of these), if the launcher failed and no table of all ranks has said it.
+        Returns the exit code of the job."""
+        told, wanted = os.pread(self._file, 2, _TOLD)
+        length, words = _WORDS.unpack(os.pread(self._file, _WORDS.size, _LEFT))
+        if length:
+            print(words[:length].decode(errors="replace"), file=sys.stderr, flush=True)
+        elif code and not told:
+            calls = {rank: call for rank in range(self.nprocs) if (call := _call_of(self._file, rank))}
+            killed = " (killed: often the system was out of memory, see dmesg)" if code in _KILLED else ""
+            lines = [f"mpicoll: the job has ended with {code}{killed}."]
+            if len(first) == 1:
+                lines[0] += f" The process of rank {first[0]} was gone first."
+            elif first:
+                lines[0] += f" The processes of {named(first)} were gone at once: which was first is not known."
+            if calls:
+                lines[0] += " The last collective of each rank:"
+                lines += rows([(ranks, call) for call, ranks in alike(calls).items()])
+            if calls or first:
+                print("\n".join(lines), file=sys.stderr, flush=True)
+        return (code and wanted) or code
+
+    def close(self) -> None:
+        """Nobody asks it any more."""
+        for file in (self._file, self.news, self._told_news):
+            os.close(file)
+
+
+def _call_of(file: int, rank: int) -> str:
+    """The rank's last call, empty if it has made none or its program has come to its end."""
+    start = _HEAD + rank * _ROOM
+    number = int.from_bytes(os.pread(file, 8, start), sys.byteorder)
+    if number in (0, _OVER):
+        return ""
+    noted, length, text = _TEXT.unpack(os.pread(file, _TEXT.size, start + _TEXT.size * (1 + number % _TEXTS)))
+    return text[:length].decode(errors="replace") if noted == number else "a call that it has prepared long before"
+
+
+class ExitMonitor:
+    """Which rank's process has ended first, from ``watch`` to ``stop``, and whether others wait for it in vain.
+
+    MPICH's launcher names a process when it ends a job, and often one that it has ended itself. So the processes are
+    looked at beside it. The kernel tells at once when one ends, and each rank when it comes and when it begins MPI.
+    ``waited_for`` is called with a rank that has ended without MPI, as soon as another one waits for it in MPI_Init,
+    where it would do so for ever."""
+
+    def __init__(self, board: CrashBoard, waited_for: Callable[[int], object]) -> None:
+        self._board, self._waited_for = board, waited_for
+        self._running: dict[int, int] = {}
+        """The ranks that have come and not ended, by the files of their processes."""
+        self._ended: set[int] = set()
+        self._first: list[int] = []
+        self._wake = os.eventfd(0)
+
+    def stop(self, watching: threading.Thread) -> list[int]:
+        """Let ``watch``, which runs in this thread, return after a last look. Returns the rank that ended before all
+        others, and before its program did. They are several if one of them was the first and it is not known which."""
+        os.eventfd_write(self._wake, 1)
+        watching.join()
+        os.close(self._wake)
+        return self._first
+
+    def watch(self) -> None:
+        """Look at the processes whenever something happens to one of them. This process forks none meanwhile."""
+        waits = False
+        files: set[int] = set()
+        with select.epoll() as poll:
+            for file in (self._wake, self._board.news):
+                poll.register(file, select.EPOLLIN)
+            while self._wake not in files:
+                files = {file for file, _ in poll.poll(_SECONDS_TO_BEGIN if waits else None)}
+                if self._board.news in files:
+                    os.read(self._board.news, 4096)
+                ended = self._look(poll)
+                self._ended |= ended
+                others_wait = any(self._board.mpi_of(rank) == BEGINS for rank in self._running.values())
+                early = {rank for rank in ended if not self._board.is_over(rank) or (others_wait and self._lacks(rank))}
+                if early and not self._first:
+                    self._first = self._first_of(early)
+                waited_for = sorted(rank for rank in self._ended if others_wait and self._lacks(rank))
+                if waits and waited_for and not files:
+                    self._waited_for(waited_for[0])
+                    break
+                waits = bool(waited_for)
+        for file in self._running:
+            os.close(file)
+
+    def _look(self, poll: select.epoll) -> set[int]:
+        """Watch the ranks that have come since the last look. Returns those whose processes have ended since then."""
+        ended = set()
+        for rank in {*range(self._board.nprocs)} - self._ended - {*self._running.values()}:
+            if process := self._board.process_of(rank):
+                try:
+                    file = os.pidfd_open(process)
+                except ProcessLookupError:
+                    ended.add(rank)
+                except OSError:  # the system has no such files
+                    pass
+                else:
+                    self._running[file] = rank
+                    poll.register(file, select.EPOLLIN)
+        for file in {file for file, _ in poll.poll(0)} & self._running.keys():
+            ended.add(self._running.pop(file))
+            os.close(file)
+        return ended
+
+    def _first_of(self, early: Iterable[int]) -> list[int]:
+        """Which of these ranks, which have ended between two looks, ended first.
+
+        A launcher ends the others as soon as it sees that a rank ends, which it may see before that rank's process has
+        gone. So a rank that is about to end may be the first, too. If one of them has ended by itself, it is the first:
+        a launcher ends processes by SIGKILL or SIGTERM."""
+        board = self._board
+        ways = {rank: _way_of_ending(board.process_of(rank)) for rank in early}
+        for rank in self._running.values():
+            if not board.is_over(rank) and (way := _way_of_ending(board.process_of(rank))) != _RUNS:
+                ways[rank] = way
+        alone = [rank for rank, way in ways.items() if way == _BY_ITSELF]
+        return alone if len(alone) == 1 else sorted(ways)
+
+    def _lacks(self, rank: int) -> bool:
+        """Whether MPI has not begun in this rank."""
+        return self._board.mpi_of(rank) != BEGUN
+
+
+_RUNS, _BY_ITSELF, _UNKNOWN = range(3)
+
+
+def _way_of_ending(process: int) -> int:
+    """Whether this process runs, or has ended by itself, as far as can be seen until its parent has asked for that."""
+    try:
+        # After the name, which may hold anything: the state, the flags, and last how it ended, as waitpid says it.
+        state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return _UNKNOWN
+    if not int(state[6]) & _EXITING:
+        return _RUNS
+    by_launcher = (-signal.SIGKILL, -signal.SIGTERM)
+    is_gone = state[0] == "Z"  # else its exit code is not known so far
+    return _BY_ITSELF if is_gone and os.waitstatus_to_exitcode(int(state[-1])) not in by_launcher else _UNKNOWN
+
+
+# -- in a rank --------------------------------------------------------------------------------------------------------
+
+
+def _opened(given: str) -> tuple[int | None, str]:
+    """The file of ``mpicoll run``, and where it reads news. None if this rank was not started so, or on another
+    node."""
+    process, number, news, mark = (given.split(":") + [""] * 3)[:4]
+    path = f"/proc/{process}/fd/{number}"
+    try:
+        if not mark or not os.readlink(path).startswith(f"/memfd:{_NAME}"):
+            return None, ""
+        file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return None, ""
+    if os.pread(file, _MARK, 0).hex() != mark:
+        os.close(file)
+        return None, ""
+    return file, f"/proc/{process}/fd/{news}"
+
+
+def _room_of(file: int | None, rank: int | None) -> mmap.mmap | None:
+    """Where this rank notes its calls. None where nobody reads them."""
+    if file is None or rank is None or os.fstat(file).st_size < _HEAD + (rank + 1) * _ROOM:
+        return None
+    return mmap.mmap(file, _ROOM, offset=_HEAD + rank * _ROOM)
+
+
+_given = os.environ.pop(_VARIABLE, "")
+by_mpicoll_run = bool(_given)
+"""Whether mpicoll run of some node has started this rank."""
+_file, _news = _opened(_given)
+are_read = _file is not None
+"""Whether mpicoll run of this node reads what is noted."""
+_room = _room_of(_file, launched_rank())
+last: memoryview | list[int] = [0] if _room is None else memoryview(_room).cast("Q")
+"""Its first element is the number of this rank's last call."""
+
+
+def _tell() -> None:
+    """Let ``mpicoll run`` look at this rank."""
+    with suppress(OSError):  # it has been killed
+        file = os.open(_news, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with suppress(BlockingIOError):  # it is full, so there is much to read already
+            os.write(file, b"!")
+        os.close(file)
+
+
+if _room is not None:
+    last[_PROCESS] = os.getpid()
+    _tell()
+
+
+def note_mpi(state: int) -> None:
+    """Note whether this rank ``BEGINS`` MPI or has ``BEGUN`` it; 0 if neither."""
+    if _room is not None:
+        last[_MPI] = state
+        _tell()
+
+
+def note_ctrl_c(state: int) -> None:
+    """Note that this rank is ``INTERRUPTED``, or has ``ENDED`` after that."""
+    if _room is not None:
+        last[_CTRL_C] = state
+
+
+def after_ctrl_c() -> int:
+    """What ``mpicoll run`` says of ranks that end after Ctrl-C; 0 if nobody has pressed it there."""
+    return APART if _file is None else os.pread(_file, 1, _INTERRUPTED)[0]
+
+
+def note(number: int, description: str) -> None:
+    """Note what a number means."""
+    if _room is not None:
+        text = description.encode()[:244]
+        _TEXT.pack_into(_room, _TEXT.size * (1 + number % _TEXTS), number, len(text), text)
+
+
+def last_call(rank: int) -> str:
+    """What a rank of this job called last, as far as that is known here."""
+    return "" if _file is None else _call_of(_file, rank)
+
+
+def told() -> None:
+    """A table of all ranks, or the error of one, has said why the job ends: mpicoll run need not."""
+    if _file is not None:
+        os.pwrite(_file, b"\1", _TOLD)
+
+
+def left(words: str) -> bool:
+    """Leave it to mpicoll run to say this when its launcher has ended: a launcher that ends a job may lose what ranks
+    write meanwhile. Returns whether it will."""
+    if _file is None:
+        return False
+    _leave(_file, words)
+    return True
+
+
+def _leave(file: int, words: str) -> None:
+    text = words.encode(errors="replace")[: _WORDS.size - 2]
+    os.pwrite(file, _WORDS.pack(len(text), text), _LEFT)
+
+
+def job_ends_with(status: int) -> None:
+    """Let the job's exit code be this one, whatever the launcher's."""
+    if _file is not None:
+        _end_with(_file, status)
+
+
+def _end_with(file: int, status: int) -> None:
+    os.pwrite(file, bytes([status & 0xFF]), _STATUS)
+
+
+def _over(rank: int = os.getpid()) -> None:
+    if os.getpid() == rank:
+        last[_CALL] = _OVER
+
+
+lifecycle.add(lifecycle.Hook.NOTE_END, _over)

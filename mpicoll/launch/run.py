@@ -1,0 +1,211 @@
+"""``mpicoll run``: start a job, stay beside its launcher, hand signals on to it, and say how it has ended.
+
+Ctrl-C goes to the ranks first. The launcher has a session of its own: one that saw the terminal's Ctrl-C could end the
+ranks at once."""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from types import FrameType
+from typing import Any
+
+from mpicoll.errors import ArgumentError
+from mpicoll.launch import board, elastic
+from mpicoll.launch.interrupt import HANDED_ON, LOOKS, SECONDS
+from mpicoll.launch.launch_env import STDIN
+from mpicoll.launch.launcher import Command, Job, command
+
+_SECONDS_IN_A_CALL = 2.0
+"""Python sees a signal when a call of C ends. A rank that has not seen it so long after others came to their end waits
+in a call, probably for one of them."""
+
+
+def run(job: Job) -> int:
+    """Start the job, and return its exit code: the launcher's, unless a rank wants another one. A job that fails is
+    started again as often as it says.
+
+    Raises ArgumentError if the script or the hostfile does not exist, and LaunchError if there is no MPI."""
+    name = job.program[0]
+    if name not in ("-m", "-c") and not os.path.exists(name):
+        leave_out = " (leave out `python`)" if os.path.basename(name).startswith("python") else ""
+        raise ArgumentError("run", "script", "a file", repr(name) + leave_out)
+    if job.hostfile is not None and not os.path.isfile(job.hostfile):
+        raise ArgumentError("run", "--hostfile", "a file", repr(job.hostfile))
+    launch = command(job)
+    if job.dry_run:
+        print(launch)
+        return 0
+    sys.stdout.flush()
+    stdin = _given_to_rank_0() if job.on_this_node and job.interrupted is None else {}
+    for restarted in range(job.restarts + 1):
+        attempt = _Attempt(job, launch, stdin)
+        torchs = {"TORCHELASTIC_RESTART_COUNT": str(restarted), "TORCHELASTIC_MAX_RESTARTS": str(job.restarts)}
+        code = attempt.run(torchs if job.restarts else {})
+        if code == 0 or attempt.ended_by_user or restarted == job.restarts:
+            break
+        print(f"mpicoll: the job has failed ({code}). Restart {restarted + 1} of {job.restarts}", file=sys.stderr)
+    return code
+
+
+class _Attempt:
+    """One start of a job, from ``run`` to its end. ``stdin`` has the variables that tell rank 0 where it is. There are
+    none if the launcher reads it."""
+
+    def __init__(self, job: Job, launch: Command, stdin: dict[str, str]) -> None:
+        self._job, self._launch, self._stdin = job, launch, stdin
+        self._board = board.CrashBoard(job.nprocs)
+        self._launcher: subprocess.Popen[bytes] | None = None
+        self.ended_by_user = False
+        """Whether a signal came that ends a job."""
+        self._interrupted = False
+        self._ending: threading.Thread | None = None
+
+    def run(self, variables: dict[str, str]) -> int:
+        """Start the launcher, wait for its end, and return the exit code of the job."""
+        handlers: dict[int, Callable[[int, FrameType | None], None]] = dict.fromkeys(
+            (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT), self._end
+        )
+        handlers |= dict.fromkeys(HANDED_ON, self._hand_on)
+        handlers |= {signal.SIGINT: self._interrupt, signal.SIGTSTP: self._stop}
+        for number, handler in handlers.items():
+            if signal.getsignal(number) != signal.SIG_IGN:
+                signal.signal(number, handler)
+        with ExitStack() as until_ended:
+            until_ended.callback(self._board.close)
+            code = self._attend(variables) if self._job.elastic else self._monitor(variables)
+        return code if code >= 0 else 128 - code
+
+    def _monitor(self, variables: dict[str, str]) -> int:
+        launcher = self._start(variables)
+        monitor = board.ExitMonitor(self._board, self._end_waiting)
+        watching = _masked_thread(monitor.watch)
+        code = self._code(launcher.wait())
+        first = monitor.stop(watching)
+        return code if self.ended_by_user else self._board.report(code, first)
+
+    def _attend(self, variables: dict[str, str]) -> int:
+        """The same where ranks may be lost."""
+        attendance = elastic.Attendance(self._job.nprocs, self._job.on_this_node)
+        code = self._code(attendance.attend(self._start(variables | attendance.variables())))
+        self._board.report(0)  # what ranks have left to be said
+        lost = attendance.report(code)
+        return code if self._interrupted and code else lost
+
+    def _code(self, of_launcher: int) -> int:
+        """The exit code where the launcher has ended with this one."""
+        if self._ending is not None:  # it looks at the board
+            self._ending.join()
+        return 128 + signal.SIGINT if self._interrupted and of_launcher else of_launcher
+
+    def _start(self, variables: dict[str, str]) -> subprocess.Popen[bytes]:
+        """Start the launcher. It reads stdin where rank 0 does not do so itself."""
+        stdin = subprocess.DEVNULL if self._stdin or self._job.interrupted is not None else None
+        typed = os.pipe() if stdin is None and os.isatty(0) else None
+        self._launcher = launcher = self._launch.start(
+            variables | self._board.variables() | self._stdin,
+            stdin if typed is None else typed[0],
+            dies_with_parent=True,
+        )
+        if typed is not None:
+            os.close(typed[0])
+            _masked_thread(_hand_on_what_is_typed, typed[1])
+        return launcher
+
+    def _end_waiting(self, rank: int) -> None:
+        """End a job whose ranks wait for one that has ended."""
+        self._board.says(f"mpicoll: rank {rank} has ended before MPI began, which needs all ranks. The job ends")
+        self._hand_on(signal.SIGTERM)
+
+    def _hand_on(self, number: int, _: FrameType | None = None) -> None:
+        if number in self._launch.not_passed:
+            self._board.send(number)
+            if not self._job.on_this_node:
+                said = f"mpicoll: {signal.Signals(number).name} reaches the ranks of this node alone: "
+                os.write(2, f"{said}the launcher of this MPI does not pass it on\n".encode())
+        elif self._launcher is not None:
+            self._launcher.send_signal(number)
+
+    def _end(self, number: int, _: FrameType | None = None) -> None:
+        self.ended_by_user = True
+        self._hand_on(number)
+
+    def _stop(self, number: int, _: FrameType | None) -> None:
+        self._hand_on(number)
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+    def _interrupt(self, number: int, _: FrameType | None) -> None:
+        if self._interrupted:
+            self._end(signal.SIGTERM)
+            return
+        self._interrupted = self.ended_by_user = True
+        if self._job.interrupted is not None:
+            self._job.interrupted()
+            return
+        said = f"mpicoll: interrupted: the ranks have {SECONDS:.0f} s to end. Ctrl-C again ends them now\n"
+        os.write(2, said.encode())
+        self._board.after_ctrl_c(board.WAIT if self._job.on_this_node else board.APART)
+        self._hand_on(self._launch.passes)
+        self._ending = _masked_thread(self._end_in_time)
+
+    def _end_in_time(self) -> None:
+        began = changed = time.monotonic()
+        seen = (0, 0)
+        while (now := time.monotonic()) - began < SECONDS and self._runs():
+            time.sleep(LOOKS)
+            came, over = self._board.interrupted()
+            if over == self._job.nprocs:
+                self._board.after_ctrl_c(board.GO)
+                return
+            if (came, over) != seen:
+                seen, changed = (came, over), now
+            elif now - changed > _SECONDS_IN_A_CALL and came == over > 0:
+                break  # those that are left wait for those that are over
+        self._hand_on(signal.SIGTERM)
+
+    def _runs(self) -> bool:
+        return self._launcher is not None and self._launcher.returncode is None
+
+
+def _masked_thread(do: Callable[..., object], *arguments: Any) -> threading.Thread:
+    """Start a thread that gets no signals. Python handles them in the main thread alone, and that one does not wake up
+    for a signal that another thread got. ``timeout`` sends two at once, and then another thread often gets one."""
+    thread = threading.Thread(target=do, args=arguments, daemon=True)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    try:
+        thread.start()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    return thread
+
+
+def _given_to_rank_0() -> dict[str, str]:
+    """What rank 0 must find in its environment to read this process's stdin. Empty if the launcher reads it.
+
+    Open MPI's launcher passes stdin on without its end, so that rank 0 waits for ever (openpmix/prrte#2373), and may
+    repeat parts of a long one (#2579). MPICH's lets the other ranks wait for ever. So rank 0 opens the stdin of
+    ``mpicoll run`` itself, and that of the others is empty."""
+    try:
+        found = os.fstat(0)
+    except OSError:  # it is closed: the next file that is opened would be taken for it
+        os.open(os.devnull, os.O_RDONLY)
+        found = os.fstat(0)
+    by_launcher = os.isatty(0) or stat.S_ISSOCK(found.st_mode)  # what no other process can open
+    return {} if by_launcher else {STDIN: f"{os.getpid()}:{found.st_dev}:{found.st_ino}"}
+
+
+def _hand_on_what_is_typed(to: int) -> None:
+    """Hand on what somebody types: Open MPI's launcher does not read a terminal that is not its own."""
+    with suppress(OSError):
+        while os.tcgetpgrp(0) == os.getpgrp() and (
+            typed := os.read(0, 4096)
+        ):  # to read in the background would stop us
+            os.write(to, typed)
+    os.close(to)

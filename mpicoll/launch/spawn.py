@@ -1,0 +1,224 @@
+"""``spawn``: a function that is called in new ranks on this node, and what such a rank does.
+
+A rank gets a folder, finds the call to make in it, and leaves its failure there."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVarTuple, overload
+
+from mpicoll.errors import ArgumentError, LaunchError, StateError
+from mpicoll.launch.launch_env import launched_rank, under_launcher
+from mpicoll.launch.launcher import Job, command
+
+_CALL, _FAILURE, _LIFELINE = "call", "failure", "lifeline"
+"""Files in the folder: the pickled call, the first failed rank's report, and a pipe that the parent holds open."""
+_SECONDS_TO_END = 10.0
+
+Arguments = TypeVarTuple("Arguments")
+
+
+@overload
+def spawn(fn: Callable[[int], object], args: tuple[()] = ..., nprocs: int = ...) -> None: ...
+
+
+@overload
+def spawn(fn: Callable[[int, *Arguments], object], args: tuple[*Arguments], nprocs: int = ...) -> None: ...
+
+
+@overload
+def spawn(fn: Callable[..., object], args: list[Any], nprocs: int = ...) -> None: ...
+
+
+def spawn(fn: Callable[..., object], args: Sequence[Any] = (), nprocs: int = 1) -> None:
+    """Call ``fn(rank, *args)`` in ``nprocs`` new ranks on this node, and return when all have returned.
+
+    ``fn`` and ``args`` are pickled. ``fn`` may be defined in the script that calls this. Each rank imports that script
+    again, so call this only under ``if __name__ == "__main__"``. If a rank raises an exception, the others are ended.
+    No rank outlives the call, even if the calling process is killed.
+
+    Raises ArgumentError if ``fn`` cannot be called, or ``fn`` or ``args`` cannot be pickled; StateError in a process
+    that is a rank already; and LaunchError if there is no MPI, or if a rank fails, with its number and traceback.
+    """
+    if not callable(fn):
+        raise ArgumentError("spawn", "fn", "a function", repr(fn))
+    if isinstance(nprocs, bool) or not isinstance(nprocs, int) or nprocs < 1:
+        raise ArgumentError("spawn", "nprocs", "an integer of at least 1", repr(nprocs))
+    if not isinstance(args, (tuple, list)):
+        raise ArgumentError("spawn", "args", "a tuple or a list", repr(args))
+    if under_launcher():
+        raise StateError(
+            "spawn: this process already is a rank of an MPI job. Start the script without a launcher, and call spawn "
+            'only under `if __name__ == "__main__"`, because the new ranks import the script again'
+        )
+    done = call_in_ranks(pickled_call(fn, args), nprocs)
+    if done.failure:
+        raise LaunchError(f"spawn: {done.failure}")
+    if done.code:
+        raise LaunchError(f"spawn: a rank ended without an exception, and the launcher with exit code {done.code}")
+
+
+@dataclass(frozen=True)
+class Done:
+    """How a job ended. ``code`` is the launcher's exit code, None if it was ended at its deadline. ``failure`` is the
+    traceback of the first rank that raised, empty if none did."""
+
+    code: int | None
+    failure: str
+
+
+def call_in_ranks(call: bytes, nprocs: int, *, seconds: float | None = None, quiet: bool = False) -> Done:
+    """Let new ranks on this node make a call that ``pickled_call`` has pickled. No rank is left when this
+    returns. After so many ``seconds`` the job is ended. If it is ``quiet``, nobody sees what its ranks print.
+
+    The job is one of its own, even if this process is a rank. Raises LaunchError if there is no MPI."""
+    with tempfile.TemporaryDirectory(prefix="mpicoll-") as folder:
+        meeting = Path(folder)
+        (meeting / _CALL).write_bytes(call)
+        code = _launch_and_wait(meeting, nprocs, seconds, subprocess.DEVNULL if quiet else None)
+        failure = meeting / _FAILURE
+        return Done(code, failure.read_text() if failure.exists() else "")
+
+
+def _launch_and_wait(meeting: Path, nprocs: int, seconds: float | None, output: int | None) -> int | None:
+    """Start the ranks, wait for the launcher, and return its exit code, None if time is up. No rank is left when this
+    returns or raises."""
+    lifeline = meeting / _LIFELINE
+    os.mkfifo(lifeline)
+    program = ["-c", "import sys; from mpicoll.launch.spawn import main; main(sys.argv[1])", str(meeting)]
+    launch = command(Job(program, nprocs, here=True))
+    code = None
+    try:
+        with open(lifeline, "r+b", buffering=0):  # when it is closed, all ranks that still run are killed
+            launcher = launch.start(output=output)
+            try:
+                code = launcher.wait(seconds)
+            except subprocess.TimeoutExpired:
+                end(launcher)
+            except BaseException:
+                end(launcher)
+                raise
+    finally:
+        if code != 0:
+            _wait_for_ranks_to_end(lifeline)
+    return code
+
+
+def end(process: subprocess.Popen[bytes], seconds: float = _SECONDS_TO_END) -> None:
+    """Tell a process to end, and kill it if it has not ended after so many seconds."""
+    process.terminate()
+    try:
+        process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _wait_for_ranks_to_end(lifeline: Path) -> None:
+    deadline = time.monotonic() + _SECONDS_TO_END
+    while time.monotonic() < deadline:
+        try:
+            os.close(os.open(lifeline, os.O_WRONLY | os.O_NONBLOCK))
+        except OSError as error:
+            if error.errno != errno.ENXIO:
+                raise
+            return  # no rank has the other end open
+        time.sleep(0.01)
+    raise LaunchError("spawn: a rank does not end, although its launcher has ended")
+
+
+def pickled_call(fn: Callable[..., Any], args: Sequence[Any], imports_main: bool = True) -> bytes:
+    """``fn`` and ``args``, with what a new process needs to unpickle them. Raises ArgumentError if it could not.
+
+    Without ``imports_main``, the new process does not import the script of this one, which may be no more than a
+    program, and would run again."""
+    from multiprocessing import spawn as by_multiprocessing
+
+    parts = {"fn": fn, "args": tuple(args)}
+    for name, value in parts.items():
+        try:
+            parts[name] = pickle.dumps(value)
+        except Exception as error:  # a value's own __reduce__ may raise anything
+            raise ArgumentError("spawn", name, "what can be pickled", f"{value!r} ({error})") from error
+    preparation = by_multiprocessing.get_preparation_data("mpicoll.spawn")
+    del preparation["authkey"]  # it can be pickled only for a process that multiprocessing starts
+    main_file = preparation.get("init_main_from_path")
+    if not imports_main:
+        preparation = {k: v for k, v in preparation.items() if not k.startswith("init_main")}
+    importable = os.path.exists(main_file) if main_file else _importable(preparation.get("init_main_from_name"))
+    if getattr(fn, "__module__", None) == "__main__" and not importable:
+        raise ArgumentError(
+            "spawn",
+            "fn",
+            "a function that a new process can import, from a script or a module",
+            f"{fn!r} of this session",
+        )
+    return pickle.dumps((preparation, parts["fn"], parts["args"]))
+
+
+def _importable(main: str | None) -> bool:
+    # multiprocessing does not import a package's __main__ again.
+    return main is not None and main.rpartition(".")[2] != "__main__"
+
+
+# -- in a rank --------------------------------------------------------------------------------------------------------
+
+
+def _end_with_parent(lifeline: Path) -> None:
+    """Make the kernel kill this process when the process that called spawn closes the lifeline, or ends.
+
+    Only Linux can do that (F_SETSIG). Elsewhere the ranks depend on the launcher to end them.
+    """
+    held = os.open(lifeline, os.O_RDONLY | os.O_NONBLOCK)
+    if hasattr(fcntl, "F_SETSIG"):
+        fcntl.fcntl(held, fcntl.F_SETSIG, signal.SIGKILL)
+        fcntl.fcntl(held, fcntl.F_SETOWN, os.getpid())
+        fcntl.fcntl(held, fcntl.F_SETFL, os.O_ASYNC | os.O_NONBLOCK)
+        with suppress(BlockingIOError):  # this error says that the parent has the other end open
+            os.read(held, 1)
+            sys.exit("mpicoll.spawn: the process that called it is gone")
+
+
+def main(folder: str) -> None:
+    """Make the call that is in ``folder``. The first rank that fails leaves its traceback there."""
+    from multiprocessing import spawn as by_multiprocessing
+
+    meeting = Path(folder)
+    _end_with_parent(meeting / _LIFELINE)
+    rank = launched_rank()
+    if rank is None:
+        raise LaunchError("this MPI's launcher does not tell a process its rank")
+    try:
+        preparation, fn, args = pickle.loads((meeting / _CALL).read_bytes())
+        by_multiprocessing.prepare(preparation)
+        pickle.loads(fn)(rank, *pickle.loads(args))
+    except BaseException as error:
+        if isinstance(error, SystemExit) and not error.code:
+            return
+        if not _is_first(meeting, f"rank {rank} failed:\n\n{traceback.format_exc()}"):
+            raise
+        sys.exit(1)  # the parent shows the traceback
+
+
+def _is_first(meeting: Path, failure: str) -> bool:
+    """Leave the failure's report in the folder, unless another rank has done so. Returns whether this was the first."""
+    written = meeting / f"{_FAILURE}.{os.getpid()}"
+    written.write_text(failure)
+    try:
+        os.link(written, meeting / _FAILURE)  # this is atomic: the report appears as a whole, or not at all
+    except FileExistsError:
+        return False
+    return True

@@ -12,18 +12,20 @@ import secrets
 import selectors
 import signal
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from mpicoll.errors import LaunchError
 from mpicoll.launch import lifecycle
 from mpicoll.launch.launch_env import ELASTIC, is_elastic, launched_rank
 from mpicoll.units import named
+
+if TYPE_CHECKING:
+    import subprocess
 
 _SECONDS_TO_CONNECT = 30.0
 _HELLO, _LAST = 1 << 8, 1 << 24

@@ -6,14 +6,16 @@ ranks at once."""
 from __future__ import annotations
 
 import os
+import select
 import signal
 import stat
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack, suppress
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -26,6 +28,10 @@ from mpicoll.launch.launcher import Command, Job, command
 _SECONDS_IN_A_CALL = 2.0
 """Python sees a signal when a call of C ends. A rank that has not seen it so long after others came to their end waits
 in a call, probably for one of them."""
+_SECONDS_TO_BEGIN = 1.0
+"""A rank that is still within MPI_Init so long after another one has ended without it waits for that one."""
+_EXITING = 4
+"""The kernel's flag of a process that is about to end."""
 
 
 def run(job: Job) -> int:
@@ -85,7 +91,7 @@ class _Attempt:
 
     def _monitor(self, variables: dict[str, str]) -> int:
         launcher = self._start(variables)
-        monitor = board.ExitMonitor(self._board, self._end_waiting)
+        monitor = ExitMonitor(self._board, self._end_waiting)
         watching = _masked_thread(monitor.watch)
         code = self._code(launcher.wait())
         first = monitor.stop(watching)
@@ -172,6 +178,109 @@ class _Attempt:
 
     def _runs(self) -> bool:
         return self._launcher is not None and self._launcher.returncode is None
+
+
+class ExitMonitor:
+    """Which rank's process has ended first, from ``watch`` to ``stop``, and whether others wait for it in vain.
+
+    MPICH's launcher names a process when it ends a job, and often one that it has ended itself. So the processes are
+    looked at beside it. The kernel tells at once when one ends, and each rank when it comes and when it begins MPI.
+    ``waited_for`` is called with a rank that has ended without MPI, as soon as another one waits for it in MPI_Init,
+    where it would do so for ever."""
+
+    def __init__(self, of_job: board.CrashBoard, waited_for: Callable[[int], object]) -> None:
+        self._board, self._waited_for = of_job, waited_for
+        self._running: dict[int, int] = {}
+        """The ranks that have come and not ended, by the files of their processes."""
+        self._ended: set[int] = set()
+        self._first: list[int] = []
+        self._wake = os.eventfd(0)
+
+    def stop(self, watching: threading.Thread) -> list[int]:
+        """Let ``watch``, which runs in this thread, return after a last look. Returns the rank that ended before all
+        others, and before its program did. They are several if one of them was the first and it is not known which."""
+        os.eventfd_write(self._wake, 1)
+        watching.join()
+        os.close(self._wake)
+        return self._first
+
+    def watch(self) -> None:
+        """Look at the processes whenever something happens to one of them. This process forks none meanwhile."""
+        waits = False
+        files: set[int] = set()
+        with select.epoll() as poll:
+            for file in (self._wake, self._board.news):
+                poll.register(file, select.EPOLLIN)
+            while self._wake not in files:
+                files = {file for file, _ in poll.poll(_SECONDS_TO_BEGIN if waits else None)}
+                if self._board.news in files:
+                    os.read(self._board.news, 4096)
+                ended = self._look(poll)
+                self._ended |= ended
+                others_wait = any(self._board.mpi_of(rank) == board.BEGINS for rank in self._running.values())
+                early = {rank for rank in ended if not self._board.is_over(rank) or (others_wait and self._lacks(rank))}
+                if early and not self._first:
+                    self._first = self._first_of(early)
+                waited_for = sorted(rank for rank in self._ended if others_wait and self._lacks(rank))
+                if waits and waited_for and not files:
+                    self._waited_for(waited_for[0])
+                    break
+                waits = bool(waited_for)
+        for file in self._running:
+            os.close(file)
+
+    def _look(self, poll: select.epoll) -> set[int]:
+        """Watch the ranks that have come since the last look. Returns those whose processes have ended since then."""
+        ended = set()
+        for rank in {*range(self._board.nprocs)} - self._ended - {*self._running.values()}:
+            if process := self._board.process_of(rank):
+                try:
+                    file = os.pidfd_open(process)
+                except ProcessLookupError:
+                    ended.add(rank)
+                except OSError:  # the system has no such files
+                    pass
+                else:
+                    self._running[file] = rank
+                    poll.register(file, select.EPOLLIN)
+        for file in {file for file, _ in poll.poll(0)} & self._running.keys():
+            ended.add(self._running.pop(file))
+            os.close(file)
+        return ended
+
+    def _first_of(self, early: Iterable[int]) -> list[int]:
+        """Which of these ranks, which have ended between two looks, ended first.
+
+        A launcher ends the others as soon as it sees that a rank ends, which it may see before that rank's process has
+        gone. So a rank that is about to end may be the first, too. If one of them has ended by itself, it is the first:
+        a launcher ends processes by SIGKILL or SIGTERM."""
+        ways = {rank: _way_of_ending(self._board.process_of(rank)) for rank in early}
+        for rank in self._running.values():
+            if not self._board.is_over(rank) and (way := _way_of_ending(self._board.process_of(rank))) != _RUNS:
+                ways[rank] = way
+        alone = [rank for rank, way in ways.items() if way == _BY_ITSELF]
+        return alone if len(alone) == 1 else sorted(ways)
+
+    def _lacks(self, rank: int) -> bool:
+        """Whether MPI has not begun in this rank."""
+        return self._board.mpi_of(rank) != board.BEGUN
+
+
+_RUNS, _BY_ITSELF, _UNKNOWN = range(3)
+
+
+def _way_of_ending(process: int) -> int:
+    """Whether this process runs, or has ended by itself, as far as can be seen until its parent has asked for that."""
+    try:
+        # After the name, which may hold anything: the state, the flags, and last how it ended, as waitpid says it.
+        state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return _UNKNOWN
+    if not int(state[6]) & _EXITING:
+        return _RUNS
+    by_launcher = (-signal.SIGKILL, -signal.SIGTERM)
+    is_gone = state[0] == "Z"  # else its exit code is not known so far
+    return _BY_ITSELF if is_gone and os.waitstatus_to_exitcode(int(state[-1])) not in by_launcher else _UNKNOWN
 
 
 def _masked_thread(do: Callable[..., object], *arguments: Any) -> threading.Thread:

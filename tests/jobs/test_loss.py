@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 
 from mpicoll.launch import failure
-from mpicoll.launch.board import CrashBoard, ExitMonitor
+from mpicoll.launch.board import CrashBoard
+from mpicoll.launch.run import ExitMonitor
 from mpicoll.supervise import dump, ending, report
 from mpicoll.supervise.dump import DumpWriter
 from tests.jobs.jobs import run, script

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import socket
 import subprocess
 import sys
 import threading
@@ -14,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from mpicoll.launch import failure
 from mpicoll.launch.board import CrashBoard
+from mpicoll.launch.failure import is_first
 from mpicoll.launch.run import ExitMonitor
 from mpicoll.supervise import dump, ending, report
 from mpicoll.supervise.dump import DumpWriter
@@ -297,13 +296,15 @@ def test_a_rank_that_speaks_for_itself_alone() -> None:
 
 def test_a_name_that_another_user_has_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     """A socket's name can be taken by any user of the node. It does not silence this user's ranks."""
-    what = f"test-{os.getpid()}"
-    with socket.socket(socket.AF_UNIX) as other:
-        other.bind(failure._socket_name(what))
-        other.listen()
-        assert not failure.is_first(what)
+    monkeypatch.setenv("PMIX_NAMESPACE", f"test-{os.getpid()}")
+    takes = "from mpicoll.launch.failure import is_first; print(is_first('it'), flush=True); input()"
+    with subprocess.Popen([sys.executable, "-c", takes], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == b"True\n"
+        assert not is_first("it")
         monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)  # as if that were another user's
-        assert failure.is_first(what)
+        assert is_first("it")
+        other.communicate(b"\n")
 
 
 def test_old_folders_go(tmp_path: Path) -> None:

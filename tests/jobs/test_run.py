@@ -279,7 +279,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The only folder on PATH, with no launcher beside the interpreter and no batch job around."""
     monkeypatch.setattr(sys, "executable", str(tmp_path / "own" / "python"))
     monkeypatch.setenv("PATH", str(tmp_path))
-    for variable in launcher._BATCH_JOB:
+    for variable in ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "PE_HOSTFILE"):
         monkeypatch.delenv(variable, raising=False)
     return tmp_path
 

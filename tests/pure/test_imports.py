@@ -228,6 +228,21 @@ def test_one_file_says_what_is_done_when_a_process_ends() -> None:
     assert found == ["launch.lifecycle"]
 
 
+def test_what_is_done_at_the_end_is_in_the_order_of_the_list() -> None:
+    """However it was handed in, and though one function fails."""
+    program = """if True:
+        from mpicoll.launch.lifecycle import Hook, add
+        for hook in reversed(Hook):
+            add(hook, lambda name=hook.name: print(name))
+        add(Hook.COMPLETE_COLLECTIVES, lambda: 1 / 0)
+        print(*[hook.name for hook in Hook if "END" in hook.event.name])
+        """
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    in_order, *found = done.stdout.splitlines()
+    assert found == in_order.split()
+    assert "ZeroDivisionError" in done.stderr
+
+
 def test_the_verifier_needs_only_meanings() -> None:
     verifier = ("analysis.proof.verify", "analysis.proof.rules", "analysis.proof.symbols")
     allowed = ("algorithms.steps", "algorithms.collectives", "errors", *verifier)

@@ -14,14 +14,15 @@ if _BY_PATH:
     _found = _root in sys.path
     sys.path[:1] = [] if _found else [_root]  # in the place of this file's folder
 
+from mpicoll.launch.launch_env import WATCH  # noqa: E402
 from mpicoll.launch.program import main  # noqa: E402
 
 if _BY_PATH:
     sys.path[: not _found] = [os.getcwd()]  # as `python -m` begins
 
 if __name__ == "__main__":
-    if os.environ.get("MPICOLL_WATCH") == "1":
-        from mpicoll.watching.start import when_mpi_begins
+    if os.environ.get(WATCH) == "1":
+        from mpicoll.watching.start import watch_from_init
 
-        when_mpi_begins()
+        watch_from_init()
     main()

@@ -36,6 +36,10 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         help="flags for the MPI's own launcher, in quotes: --launcher-args='--map-by numa -x NAME'",
     )  # fmt: skip
     parser.add_argument(
+        "--watch", action="store_true",
+        help="watch the calls of mpi4py that the program makes itself, too, and say why it hangs",
+    )  # fmt: skip
+    parser.add_argument(
         "--elastic", action="store_true",
         help="go on when ranks are lost: the others get RankLost, and can shrink the communicator (Open MPI 5)",
     )  # fmt: skip

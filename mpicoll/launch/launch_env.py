@@ -15,6 +15,8 @@ from mpicoll.machine.vendors import RANK_VARIABLES
 
 ELASTIC = "MPICOLL_ELASTIC"
 """The variable that tells ranks where ``mpicoll run --elastic`` listens, and the token by which it knows them."""
+WATCH = "MPICOLL_WATCH"
+"""The variable by which a rank watches the calls that its program makes of mpi4py itself, if it is 1."""
 RANK = "MPICOLL_RANK"
 """The variable that tells what a rank starts: the rank's process, and by what its launcher knows it."""
 STDIN = "MPICOLL_STDIN"

@@ -20,7 +20,7 @@ from typing import NoReturn
 
 from mpicoll.errors import LaunchError
 from mpicoll.launch import cores, interrupt
-from mpicoll.launch.launch_env import ELASTIC, RANK
+from mpicoll.launch.launch_env import ELASTIC, RANK, WATCH
 from mpicoll.machine.folders import home
 from mpicoll.machine.system import version_of
 from mpicoll.machine.vendors import OF_A_RANK, OPEN_MPI, PLACES, Vendor, empty_wheels, vendor_that_says
@@ -48,6 +48,8 @@ class Job:
     """They are handed to the launcher."""
     elastic: bool = False
     """Whether ranks go on when others are lost."""
+    watch: bool = False
+    """Whether the calls are watched that the program makes of mpi4py itself."""
     gpu: bool = False
     """Whether the wheel of Open MPI takes a UCX that knows GPUs."""
     report: bool = False
@@ -191,6 +193,8 @@ def command(job: Job) -> Command:
     argv = [launcher.path, "-n", str(job.nprocs)]
     placed = cores.places_ranks(job.flags, () if job.here else os.environ)
     adds = {cores.ORDER: " ".join(["share"] * (vendor.rank_binds and not placed) + ["report"] * job.report)}
+    if job.watch:
+        adds[WATCH] = "1"
     if job.elastic and job.gpu:
         raise LaunchError(
             "run: expected --elastic or --gpu, not both; given both: Open MPI hangs if it uses UCX in such a job"
@@ -215,7 +219,8 @@ def command(job: Job) -> Command:
     if not placed:
         argv += vendor.unbound
     if vendor.exports and not job.on_this_node:
-        argv += [vendor.exports, cores.ORDER]
+        for name in (cores.ORDER, *[WATCH] * job.watch):
+            argv += [vendor.exports, name]
     adds |= dict.fromkeys(vendor.passes_on, ",".join(map(str, interrupt.PASSED)))
     if vendor.mpirun_is_a_script and job.on_this_node:
         argv[0] = shutil.which("mpiexec", path=os.path.dirname(launcher.path)) or launcher.path

@@ -44,6 +44,9 @@ _MPI = "mpi4py.MPI"
 _PREFIX = "mpicoll-"
 """How the names of the ranks' own folders begin."""
 
+when_begun: list[Callable[[], object]] = []
+"""What is done when MPI has begun."""
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -98,6 +101,8 @@ def _watched(begin: Callable[P, T], begins: bool = True) -> Callable[P, T]:
             board.note_mpi(board.BEGUN if begun else 0)
             if begun:
                 elastic.mpi_has_begun()
+                for do in when_begun:
+                    do()
         return result
 
     return watched

@@ -10,7 +10,7 @@ from mpi4py import MPI
 
 from mpicoll.calls.rules import Rules
 from mpicoll.errors import StateError
-from mpicoll.launch import lifetime
+from mpicoll.launch import lifecycle
 from mpicoll.supervise import report, watch
 from mpicoll.supervise.record import OPEN, Begun, Ends, Pending, Record, Recorder
 from mpicoll.supervise.trace import TracedRecorder
@@ -126,6 +126,11 @@ persistent: dict[int, Persistent] = {}
 """By their handles."""
 
 
+def is_watched() -> bool:
+    """Whether the program's calls are watched already."""
+    return bool(nodes)
+
+
 def _in_world(comm: MPI.Comm) -> list[int]:
     """The rank in the world of each rank. Empty if some of them are in no common world."""
     mine, world = comm.Get_group(), MPI.COMM_WORLD.Get_group()
@@ -150,7 +155,7 @@ def _forget_complete() -> None:
 
 def tell_unfinished() -> None:
     """When all ranks are at their ends, name what has not happened: no other rank may ever notice."""
-    if not lifetime.lives():
+    if not lifecycle.lives():
         return
     _forget_complete()
     left = [f"{pending.operation}: {pending.missing}" for _, _, (pending, _) in under_way.values()]

@@ -20,6 +20,7 @@ from typing import Any
 from mpi4py import MPI
 
 from mpicoll.calls.rules import Rules
+from mpicoll.launch import lifecycle
 from mpicoll.supervise import watch, watched
 from mpicoll.supervise.record import FREED, Pending, Record
 from mpicoll.watching.arguments import COLLECTIVES, MAKERS, MESSAGES, Collective, operation_of, parameters_of, value_of
@@ -39,11 +40,6 @@ from mpicoll.watching.calls import (
 _OWN = "mpicoll."
 
 
-def is_watched() -> bool:
-    """Whether the program's calls are watched already."""
-    return bool(nodes)
-
-
 def install(rules: Rules) -> None:
     """Watch over MPI.COMM_WORLD, and what is made of it, from now on. Collective. Raises StateError, on all ranks, if
     mpi4py cannot be watched here."""
@@ -57,7 +53,7 @@ def install(rules: Rules) -> None:
     for owner, name, function in _functions():
         _replace(owner, name, function)
     watched.under_way.append(has_messages)
-    watch.after_leaving.append(tell_unfinished)
+    lifecycle.add(lifecycle.Hook.NAME_UNFINISHED, tell_unfinished)
     _watch(world, rules)
 
 

@@ -20,7 +20,7 @@ LOSES = "forgotten_wait", "nobody_receives"
 
 
 def watched(n: int, *program: str) -> Done:
-    return run(n, *program, env={"MPICOLL_WATCH": "1"})
+    return run(n, "--watch", *program)
 
 
 @pytest.mark.parametrize("name", half(HANGS))

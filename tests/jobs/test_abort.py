@@ -22,7 +22,7 @@ PROGRAM = """
     comes = sys.argv[1] == "comes"
     if dist.get_rank() == 0:
         works = [dist.all_reduce(x, async_op=True) for _ in range(2)]
-        while group.worker._waiting:
+        while group.progress._waiting:
             time.sleep(0.01)
         time.sleep(0.3)  # the second one is in MPI, or about to be
         group.abort()

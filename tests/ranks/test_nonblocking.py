@@ -114,9 +114,9 @@ def test_mpi_gathers_what_it_cannot_reduce(comm: mpicoll.Communicator, operation
         expected = getattr(comm, operation)(x, op=op, **counts)
         if expected is not None:
             assert_equal(request.result, expected)
-    assert comm._engine._aside is None
+    assert comm._engine._progress is None
     comm.iallreduce(np.ones(3), algorithm="ring").wait()
-    assert comm._engine._aside is not None
+    assert comm._engine._progress is not None
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)

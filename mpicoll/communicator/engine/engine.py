@@ -13,12 +13,12 @@ from mpicoll.calls.call import Call, checked, record_of
 from mpicoll.calls.choice import NATIVE
 from mpicoll.calls.plan import NOT_FOUND
 from mpicoll.calls.select import select
-from mpicoll.communicator.engine.aside import Aside, Handed
 from mpicoll.communicator.engine.collectives import Collectives
 from mpicoll.communicator.engine.copies import settled
 from mpicoll.communicator.engine.message import Message, Startable
 from mpicoll.communicator.engine.message_calls import MessageCalls
 from mpicoll.communicator.engine.packing import End, Packed, reads_output
+from mpicoll.communicator.engine.progress import OnThread, ProgressThread
 from mpicoll.communicator.engine.requests import Finish, Request
 from mpicoll.errors import ArgumentError
 from mpicoll.fabrics.fabric import Nobody, Transfer
@@ -32,7 +32,10 @@ if TYPE_CHECKING:
 class Engine(Collectives, MessageCalls):
     """Makes collectives and messages over a fabric, for a Communicator's methods, torch's groups and other threads."""
 
-    _aside: Aside[Engine] | None = None
+    _progress: ProgressThread | None = None
+    """Carries out collectives that do not block and that MPI has no call for."""
+    _twin: Engine | None = None
+    """The engine through which it does so, over a communicator of its own: the program may make calls meanwhile."""
 
     def begun(
         self,
@@ -71,7 +74,7 @@ class Engine(Collectives, MessageCalls):
                 settled(*known.on_device)
 
             settled(*known.on_device)  # the thread has another queue
-            message = _message(known.pending, known.record, self._handed(run))
+            message = _message(known.pending, known.record, self._on_thread(run, known.record.nbytes))
         result = results.returned(operation, x, given, out, self.rank, root)
         in_kind = result is not given and result is not x and library_of(x) is not None
 
@@ -121,20 +124,25 @@ class Engine(Collectives, MessageCalls):
         recv = End(call.recv, reads_output(call, self.rank), not call.only_read_at(self.rank))
         return Packed(bind, End(call.send, True, False), recv, message=False)
 
-    def _handed(self, run: Callable[[Engine], None]) -> Transfer:
+    def _on_thread(self, run: Callable[[Engine], None], nbytes: int) -> Transfer:
         """The call as one that a thread carries out."""
         if not self.fabric.any_thread:
             run(self)
             return Nobody(self.fabric.nobody, self.fabric.any_tag, 0)
-        if self._aside is None:
+        if self._progress is None:
             make, settings, limit = self.fabric.beside(), self.settings, self.limit
 
-            def made() -> Engine:
+            def make_twin() -> Engine:
                 with limited("making a communicator for the calls that do not block", limit):
                     return Engine(make(), *settings)
 
-            self._aside = Aside(made)
-        return Handed(self._aside, run)
+            self._make_twin, self._progress = make_twin, ProgressThread()
+
+        def run_there() -> None:
+            self._twin = self._twin or self._make_twin()
+            run(self._twin)
+
+        return OnThread(self._progress, run_there, nbytes)
 
     def _close_with(self, engine: Engine) -> None:
         """Close this communicator if the thread's one was closed: its ranks are no more together than that one's."""
@@ -144,8 +152,10 @@ class Engine(Collectives, MessageCalls):
 
     def free(self) -> None:
         if not self.closed:
-            if self._aside is not None:
-                self._aside.finish()
+            if self._progress is not None:
+                self._progress.finish()
+            if self._twin is not None:
+                self._twin.free()
             self.under_way.complete()
             self.binding.devices.free()
         super().free()
@@ -154,7 +164,7 @@ class Engine(Collectives, MessageCalls):
         """The call begins: it is recorded in the order of the program, as every collective."""
         recorder = self.recorder
         recorder.begin(record)
-        if self.agreement is not None and isinstance(message.transfer, Handed):
+        if self.agreement is not None and isinstance(message.transfer, OnThread):
             recorder.unsure.add(recorder.begun - 1)
         try:
             return self.started(message, arrays, finish, result)

@@ -169,4 +169,4 @@ class RegisteredGroup(CallHooks, TorchCalls, Supports, _TorchsGroup):  # type: i
             world().registered.remove(self)
             world().aborted.append(self)
             self.engine.abandon("it was aborted")
-            self.worker.abandon(StateError(f"{self} was aborted"))
+            self.progress.abandon(StateError(f"{self} was aborted"))

@@ -95,7 +95,7 @@ class TorchCalls(ProcessGroup):
             return self._handle(None)
         assert isinstance(work, CollectiveWork)
         if is_bucket:
-            self.worker.hurry()
+            self.progress.hurry()
             if self.reducer_waits:
                 work.ends_within(reducer.MOMENT)
                 if work.is_completed():

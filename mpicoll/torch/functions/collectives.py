@@ -59,7 +59,7 @@ def all_reduce(
     g = world().default if group is None else group
     how = op_of(op, "all_reduce")
     plain = not async_op and not profiler._is_profiler_enabled
-    if plain and isinstance(g, ProcessGroup) and isinstance(tensor, torch.Tensor) and g.worker.idle():
+    if plain and isinstance(g, ProcessGroup) and isinstance(tensor, torch.Tensor) and g.progress.idle():
         # The call that matters most. This is what caller_of and in_turn would do, with less on the way.
         if outer := g.inside:
             g.check_thread()

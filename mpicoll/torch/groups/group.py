@@ -13,12 +13,12 @@ import torch
 from mpicoll.calls.plan import Workspace
 from mpicoll.calls.rules import DEFAULT_TIMEOUT
 from mpicoll.communicator.communicator import Communicator
+from mpicoll.communicator.engine.progress import ProgressThread
 from mpicoll.communicator.face import engine_of
 from mpicoll.errors import StateError
 from mpicoll.supervise import sites
 from mpicoll.torch.groups.turns import Queues
 from mpicoll.torch.groups.work import CollectiveWork, Work
-from mpicoll.torch.groups.worker import Worker
 
 
 class ProcessGroup:
@@ -44,7 +44,7 @@ class ProcessGroup:
         """The rank in this group of each global rank."""
         self.group_name = name
         self.timeout = timeout
-        self.worker, self.queues = Worker(self.engine.recorder.queued), Queues()
+        self.progress, self.queues = ProgressThread(self.engine.recorder.queued), Queues()
         self.scratch = Workspace()
         """Memory through which lists of tensors travel."""
         self.inside = 0
@@ -107,7 +107,7 @@ class ProcessGroup:
         """
         if outer := self.inside:
             self.check_thread()
-        if not async_op and self.worker.idle():
+        if not async_op and self.progress.idle():
             self.inside = get_ident()
             try:
                 run()
@@ -115,25 +115,25 @@ class ProcessGroup:
                 self.inside = outer
             return None
         turn = self.queues.turn((*result, *given))
-        if not async_op and turn is None and not self.worker.is_here():
+        if not async_op and turn is None and not self.progress.is_here():
             # To wait here costs less than to hand it in. Memory of a device goes on: there a wait is longer.
             self.inside = get_ident()
             try:
-                self.worker.drain()
+                self.progress.drain()
                 run()
             finally:
                 self.inside = outer
             return None
+        work = CollectiveWork(run, list(result), turn)
         if not self.comm.any_thread:
             _warn_that_it_blocks()
-            work = CollectiveWork(run, list(result), turn)
             work.carry_out()
             work.let_go()
             return work
-        work = self.worker.submit(operation, run, list(result), turn)
+        self.progress.submit(work, operation, max([each.nbytes for each in result], default=0))
         if async_op:
             return work
-        if self.worker.is_here():  # submit has carried it out. `inside` belongs to the program's thread.
+        if self.progress.is_here():  # submit has carried it out. `inside` belongs to the program's thread.
             work.wait()
             return None
         self.inside = get_ident()
@@ -151,7 +151,7 @@ class ProcessGroup:
         """
         # A thread may call while it is in a call of its own: an object that is pickled may, and so may a signal's
         # handler. So may a callback, which the thread runs that carries a collective out.
-        if self.worker.is_here() or self.inside == get_ident():
+        if self.progress.is_here() or self.inside == get_ident():
             return
         self.engine.close(
             "two threads called its collectives at once, so that ranks do not agree whose comes first. Make a group "
@@ -163,7 +163,7 @@ class ProcessGroup:
     def close(self) -> None:
         """Complete what is pending and free the communicator. Raises a failure that the program has not seen."""
         try:
-            self.worker.finish()
+            self.progress.finish()
             self.comm.free()  # collective: not after a failure, of which the other ranks may know nothing
         finally:
             self.engine.close("it was destroyed")

@@ -8,20 +8,16 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from datetime import timedelta
 from time import monotonic, sleep
-from typing import TYPE_CHECKING
 
 import torch
 
+from mpicoll.communicator.engine.progress import Submitted, failure_of
 from mpicoll.communicator.engine.requests import Request
 from mpicoll.errors import ArgumentError, DeviceFailure, StateError, TimeoutError
-from mpicoll.launch.lifecycle import FORKED, is_forked
-from mpicoll.supervise.sites import Site
+from mpicoll.launch.lifecycle import is_forked
 from mpicoll.torch.groups.turns import Turn
 from mpicoll.torch.private import profiler
 from mpicoll.torch.uncompiled import uncompiled
-
-if TYPE_CHECKING:
-    from mpicoll.torch.groups.worker import Worker
 
 PAUSE = 1e-4
 """Seconds between two looks at a message. A rank that waits for long leaves its core to others."""
@@ -80,50 +76,30 @@ _completing = threading.Lock()
 
 
 @uncompiled
-class CollectiveWork(Work):
-    """A collective in the queue of a group's worker. ``run`` carries it out, and writes the tensors of ``result``.
+class CollectiveWork(Submitted, Work):
+    """A collective of a group's thread. ``run`` carries it out, and writes the tensors of ``result``.
 
     ``turn`` is its place in the queues of devices, None if all its tensors are the host's.
     """
 
-    site: Site | None = None
-    """Where the program has handed it in."""
-    handed_in: float | None = None
-    """When the program has handed it in, in seconds of ``time.monotonic``."""
-    worker: Worker | None = None
-    """The queue that it was handed in to, if a thread that waits for it may carry it out."""
-
-    over = False
-    """Whether the collective and its future are complete, and the future's callbacks have returned, but for what
-    devices still have to do."""
-    failed_unseen = False
-    """Whether the collective raised and the program has not seen it yet."""
     _completes: int | None = None
     """The thread that completes the future. In its callbacks the collective is over."""
     _completed = _future_taken = False
-    _exception: Exception | None = None
     _then: Callable[[Exception | None], None] | None = None
     _future: torch.futures.Future[list[torch.Tensor]] | None = None
     """Made when somebody asks for it: that takes as long as a short collective."""
 
     def __init__(self, run: Callable[[], None], result: list[torch.Tensor], turn: Turn | None = None) -> None:
-        self._run, self._result, self.turn = run, result, turn
-        self._unsettled = threading.Lock()
+        super().__init__(run)
+        self._result, self.turn, self.on_devices = result, turn, turn is not None
         self._late = turn is not None and not turn.known_to_torch
         """Whether the future is complete only at the end of the device's work, because it knows no streams of it."""
         if turn is not None:
             self._future = torch.futures.Future(devices=[*turn.known_to_torch])
 
     def carry_out(self) -> None:
-        """Run the collective in this thread. What it raises is kept for those who wait."""
         if (turn := self.turn) is None:
-            try:
-                failure = _failure_of(self._run)
-            except BaseException:  # of a signal's handler, in the program's thread
-                self.settle(StateError("wait: this collective ended midway"))
-                raise
-            self._run = _nothing  # drop the tensors that it read
-            self.settle(failure)
+            super().carry_out()
             return
 
         def run_there() -> None:
@@ -131,7 +107,7 @@ class CollectiveWork(Work):
             turn.take(self._run)
 
         with ExitStack() as stack:  # the future's callbacks, too, work on the group's queues
-            self.settle(_failure_of(run_there))
+            self.settle(failure_of(run_there))
 
     def let_go(self) -> None:
         """Wait until devices have come to the end of the collective, and drop the tensors that it read."""
@@ -141,28 +117,19 @@ class CollectiveWork(Work):
             except DeviceFailure as e:
                 self._fail_late(e)
             if self._late:
-                self._complete(self._exception)
-        self._run = _nothing
+                self._complete(self.error)
+        super().let_go()
 
     def _fail_late(self, failure: DeviceFailure) -> None:
         """Note that a device has failed, after the collective itself was over."""
-        if self._exception is None:
-            self._exception, self.failed_unseen = failure, not self._future_taken
+        if self.error is None:
+            self.error, self.failed_unseen = failure, not self._future_taken
 
-    def settle(self, failure: Exception | None) -> None:
-        """Note how the collective ended. Only the first call counts."""
-        if not self._unsettled.acquire(blocking=False):
-            return
-        self._exception = failure
+    def ended(self, failure: Exception | None) -> None:
         self.failed_unseen = failure is not None and not self._future_taken
-        try:
-            if not self._late:
-                self._completes = threading.get_ident()
-                self._complete(failure)
-        finally:
-            self.over = True
-            if (end := self.__dict__.get("_end")) is not None:
-                end.set()
+        if not self._late:
+            self._completes = threading.get_ident()
+            self._complete(failure)
 
     def _complete(self, failure: Exception | None) -> None:
         """Complete the future. Its callbacks run here. They may wait for this Work, and start collectives."""
@@ -175,10 +142,10 @@ class CollectiveWork(Work):
             self._fill(future)
 
     def _fill(self, future: torch.futures.Future[list[torch.Tensor]]) -> None:
-        if self._exception is None:
+        if self.error is None:
             future.set_result(self._result)
         else:
-            future.set_exception(self._exception)  # type: ignore[arg-type]
+            future.set_exception(self.error)  # type: ignore[arg-type]
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         if profiler._is_profiler_enabled:
@@ -190,44 +157,22 @@ class CollectiveWork(Work):
 
     def join(self, timeout: timedelta | None = None) -> list[torch.Tensor]:
         """Wait as :meth:`wait` does, and return the tensors that the collective wrote. Profilers do not see it."""
-        seconds = seconds_of(timeout)
-        if not self._is_over():
-            self._begin(within=seconds)
-            if not (self.over or self.ends_within(seconds)):
-                raise TimeoutError(f"wait: the collective was not complete after {timeout}")
-        if self._exception is not None:
+        if not self.complete(seconds_of(timeout)):
+            raise TimeoutError(f"wait: the collective was not complete after {timeout}")
+        if self.error is not None:
             self.failed_unseen = False
-            raise self._exception
+            raise self.error
         if self.turn is not None:
             self.turn.follow()
         return self._result
 
-    def ends_within(self, seconds: float | None) -> bool:
-        """Wait until it is over, but not longer than that. Whether it is over."""
-        end: threading.Event = self.__dict__.setdefault("_end", threading.Event())  # as one step: others may wait, too
-        return self.over or end.wait(seconds)
-
-    def _begin(self, within: float | None) -> None:
-        """Carry it out in this thread, unless that may take too long or is the affair of devices."""
-        if self.worker is None:
-            return
-        if within is None and self.turn is None:
-            self.worker.carry_out(self)
-        else:
-            self.worker.hurry()
-
-    def _is_over(self) -> bool:
-        if self.over or self._completes == threading.get_ident():
-            return True
-        if is_forked():  # the thread that carries it out is the parent's alone
-            self._exception = StateError(f"wait: this collective cannot be waited for: {FORKED}")
-            return True
-        return False
+    def is_over(self) -> bool:
+        return self._completes == threading.get_ident() or super().is_over()
 
     def is_completed(self) -> bool:
-        if not self._is_over():
+        if not self.is_over():
             return False
-        if self.turn is None or self._exception is not None:
+        if self.turn is None or self.error is not None:
             return True
         try:
             return self.turn.is_past()
@@ -237,7 +182,7 @@ class CollectiveWork(Work):
 
     def exception(self) -> BaseException | None:
         self.failed_unseen = False
-        return self._exception
+        return self.error
 
     def result(self) -> list[torch.Tensor]:
         """Wait, and return the tensors that the collective wrote."""
@@ -250,12 +195,12 @@ class CollectiveWork(Work):
             if not self._completed:
                 self._then = do
                 return
-        do(self._exception)
+        do(self.error)
 
     def get_future(self) -> torch.futures.Future[list[torch.Tensor]]:
         """A future of the tensors that the collective writes. The future raises what the collective raised."""
-        if is_forked() and self._is_over() and self._exception is not None:
-            raise self._exception
+        if is_forked() and self.is_over() and self.error is not None:
+            raise self.error
         self._future_taken, self.failed_unseen = True, False
         with _completing:
             future = self._future
@@ -263,21 +208,9 @@ class CollectiveWork(Work):
                 future = self._future = torch.futures.Future()
                 if self._completed:
                     self._fill(future)
-        if self.worker is not None and not self.over:
-            self.worker.hurry()  # nobody may come to wait for it
+        if self.thread is not None and not self.over:
+            self.thread.hurry()  # nobody may come to wait for it
         return future
-
-
-def _failure_of(run: Callable[[], None]) -> Exception | None:
-    try:
-        run()
-    except Exception as e:  # wait() raises it
-        return e
-    return None
-
-
-def _nothing() -> None:
-    """In the place of a collective that is over."""
 
 
 def complete_before(request: Request, deadline: float) -> bool:

@@ -47,9 +47,9 @@ class Groups:
     def finish(self) -> None:
         """Complete what is pending. Raises StateError if an aborted group's thread is still in a collective."""
         for g in (*self.groups, *self.registered):
-            g.worker.finish()
+            g.progress.finish()
         for g in self.aborted:
-            if not g.worker.ended():
+            if not g.progress.has_ended():
                 raise StateError(
                     f"{g} was aborted in the middle of a collective, to which not all ranks have come. Nothing takes a "
                     "thread out of MPI, nor ends MPI while it is there: the job ends here"

@@ -15,10 +15,10 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
+from mpicoll.communicator.engine.progress import SHORT
 from mpicoll.errors import MessageError, StateError
 from mpicoll.torch.backend.handles import handle_of
 from mpicoll.torch.groups.work import CollectiveWork
-from mpicoll.torch.groups.worker import SHORT
 from tests.ranks.children import in_child
 from tests.ranks.torch.programs.training import mlp, vectors
 
@@ -131,7 +131,7 @@ def test_who_waits_at_once_carries_it_out(monkeypatch: pytest.MonkeyPatch, size:
         carry_out(plan, operation)
 
     monkeypatch.setattr(group.engine, "carry_out", noted)
-    monkeypatch.setattr(group.worker, "nap", 60.0)
+    monkeypatch.setattr(group.progress, "nap", 60.0)
     short, long = torch.ones(3), torch.ones(SHORT)
 
     def twice(x: torch.Tensor) -> None:
@@ -168,7 +168,7 @@ def test_a_wait_that_is_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
 
     with monkeypatch.context() as patch:
         patch.setattr(group.engine, "carry_out", interrupt)
-        patch.setattr(group.worker, "nap", 60.0)
+        patch.setattr(group.progress, "nap", 60.0)
         work = dist.all_reduce(torch.ones(1), group=group, async_op=True)
         with pytest.raises(KeyboardInterrupt):
             work.wait()

@@ -1,0 +1,347 @@
+"""Collectives that a thread of this rank carries out while the program goes on, in the order of the program.
+
+They are those of torch's groups, and those that MPI has no non-blocking call for: dtypes and operations that it lacks,
+named algorithms, ranks that are threads. They must complete though nobody waits. But to hand a short collective to
+another thread takes several times as long as to carry it out, and most programs soon wait for it. So the thread leaves
+a short one alone for a moment, and whoever waits for it carries it out.
+"""
+
+from __future__ import annotations
+
+import queue
+import sys
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from time import monotonic
+
+from mpicoll.errors import RankLost, StateError
+from mpicoll.fabrics.fabric import Transfer
+from mpicoll.fabrics.thread_job import Helper, here
+from mpicoll.launch import lifecycle
+from mpicoll.launch.lifecycle import FORKED, is_forked
+from mpicoll.supervise import sites
+from mpicoll.supervise.record import Queued
+
+SHORT = 64 << 10
+"""Bytes of a collective that takes about as long as it takes to hand it in."""
+LINGER = 20
+"""Naps without a collective, after which the thread sleeps until one comes. It takes long to wake."""
+_SECONDS_TO_END = 1.0
+"""How long the end of the program waits for the thread of an aborted group."""
+
+
+class Submitted:
+    """A collective that was handed in to a thread. ``run`` carries it out."""
+
+    site: sites.Site | None = None
+    """Where the program has handed it in."""
+    handed_in: float | None = None
+    """When, in seconds of ``time.monotonic``."""
+    thread: ProgressThread | None = None
+    """The thread that it was handed in to, if whoever waits for it may carry it out."""
+    on_devices = False
+    """Whether its memory is that of devices: then its host thread waits for nothing, and only the thread runs it."""
+    over = False
+    """Whether the collective is complete, but for what devices still have to do."""
+    error: Exception | None = None
+    """What it raised."""
+    failed_unseen = False
+    """Whether it raised, and nobody else will tell the program."""
+
+    def __init__(self, run: Callable[[], None]) -> None:
+        self._run = run
+        self._unsettled = threading.Lock()
+
+    def carry_out(self) -> None:
+        """Run it in this thread. What it raises is kept for those who wait."""
+        try:
+            failure = failure_of(self._run)
+        except BaseException:  # of a signal's handler, in the program's thread
+            self.settle(StateError("wait: this collective ended midway"))
+            raise
+        self._run = nothing  # drop the arrays that it read
+        self.settle(failure)
+
+    def settle(self, failure: Exception | None) -> None:
+        """Note how it ended. Only the first call counts."""
+        if not self._unsettled.acquire(blocking=False):
+            return
+        self.error = failure
+        try:
+            self.ended(failure)
+        finally:
+            self.over = True
+            if (end := self.__dict__.get("_end")) is not None:
+                end.set()
+
+    def ended(self, failure: Exception | None) -> None:
+        """What is done at its end, before those who wait go on."""
+
+    def let_go(self) -> None:
+        """Drop the arrays that it read, when nothing reads them any more."""
+        self._run = nothing
+
+    def is_over(self) -> bool:
+        """Whether it is over for the calling thread."""
+        if not self.over and is_forked():  # the thread that carries it out is the parent's alone
+            self.error = StateError(f"wait: this collective cannot be waited for: {FORKED}")
+            return True
+        return self.over
+
+    def complete(self, seconds: float | None = None) -> bool:
+        """Wait until it is over, but not longer than that. Carry it out in this thread, unless that may take too long
+        or is the affair of devices. Whether it is over."""
+        if self.is_over():
+            return True
+        if self.thread is not None:
+            if seconds is None and not self.on_devices:
+                self.thread.carry_out(self)
+            else:
+                self.thread.hurry()
+        return self.over or self.ends_within(seconds)
+
+    def ends_within(self, seconds: float | None) -> bool:
+        """Wait until another thread has carried it out, but not longer than that. Whether it is over."""
+        if (seat := here.seat) is not None and seconds is None:
+            with seat.job.changed:
+                seat.job.wait_until(lambda: self.over, f"rank {seat.rank} waits for a call that it has begun")
+            return True
+        end: threading.Event = self.__dict__.setdefault("_end", threading.Event())  # as one step: others may wait, too
+        return self.over or end.wait(seconds)
+
+
+def failure_of(run: Callable[[], None]) -> Exception | None:
+    """What ``run`` raises."""
+    try:
+        run()
+    except Exception as e:  # whoever waits gets it
+        return e
+    return None
+
+
+def nothing() -> None:
+    """In the place of a collective that is over."""
+
+
+class ProgressThread:
+    """The collectives of one communicator that are pending, and the thread that serves them."""
+
+    nap = 5e-4
+    """Seconds for which the thread leaves a short collective alone."""
+
+    def __init__(self, queued: deque[Queued] | None = None) -> None:
+        self._queued: deque[Queued] = deque() if queued is None else queued
+        """What has not begun, for those who ask what this process does."""
+        self._waiting: deque[Submitted] = deque()
+        """The same, with what is to be done."""
+        self._begun = 0
+        """How many have begun."""
+        self._carries_out = threading.Lock()
+        """Whoever has it carries collectives out: one thread at a time."""
+        self._who = 0
+        """The number of that thread; 0 if there is none."""
+        self._thread: Helper | None = None
+        self._calls: queue.SimpleQueue[bool | None] = queue.SimpleQueue()
+        """What wakes the thread. True: carry out what waits; False: look in a moment; None: end."""
+        self._sleeps = True
+        self._given_up = False
+        """Whether nobody waits any more for what is pending."""
+        self._under_way: Submitted | None = None
+        self._failed: list[Submitted] = []
+        _all.add(self)
+
+    def submit(self, work: Submitted, operation: str, nbytes: int) -> None:
+        """Put a collective of so many bytes into the queue. Others see it as ``operation`` until it begins."""
+        if self._thread is None:
+            self._thread = Helper(self._serve)
+            self._thread.start()
+        work.site, _ = sites.site_of(sys._getframe(1))
+        work.handed_in = monotonic()
+        if self.is_here():  # a callback calls: on every rank, its collective comes before all that is in the queue
+            self._serve_one(work)
+            self._let_go(work)
+            return
+        self._thread.hand_in()
+        if here.seat is None:
+            work.thread = self
+        self._queued.append((operation, work.site, work.handed_in))
+        self._waiting.append(work)  # after that, because others look here first
+        if self._is_left(work) or nbytes > SHORT:
+            self.hurry()
+        elif self._sleeps:
+            self._calls.put(False)
+
+    def hurry(self) -> None:
+        """Let the thread begin at once."""
+        self._calls.put(True)
+
+    def idle(self) -> bool:
+        """Whether every collective is complete and all callbacks, which may call collectives, have returned."""
+        return not (self._who or self._waiting)
+
+    def carry_out(self, last: Submitted | None = None) -> None:
+        """Carry out in the calling thread what waits, up to ``last`` or all that is not left to the thread."""
+        before = None  # a collective whose end the devices may not have come to
+        while not self._carries_out.acquire(timeout=1.0):
+            if self._given_up:
+                return
+        self._who = threading.get_ident()
+        thread = self._thread
+        assert thread is not None
+        ours = threading.current_thread() is thread
+        try:
+            while (work := self._next(last)) is not None:
+                if not ours:  # the thread has it no more
+                    thread.complete()
+                try:
+                    self._serve_one(work)
+                finally:
+                    if ours:
+                        thread.complete()
+                    if before is not None:
+                        self._let_go(before)
+                        before = None
+                    if not (work.on_devices and self._waiting):
+                        self._let_go(work)
+                    else:  # meanwhile the next one begins
+                        before = work
+                del work  # and its arrays
+            if before is not None:
+                self._let_go(before)
+        finally:
+            self._who = 0
+            self._carries_out.release()
+
+    def drain(self) -> None:
+        """Wait until all that was handed in is complete. Not for a thread that carries out collectives."""
+        while not (self.idle() or self._given_up):
+            self.carry_out()
+            work = next(iter([*self._waiting]), None)
+            if work is not None:
+                work.ends_within(None)
+
+    def finish(self) -> None:
+        """Complete what is in the queue and end the thread. Raises the first failure that the program has not seen,
+        unless that is a loss of ranks, which every call of the program raises."""
+        if self._thread is not None:
+            self.drain()
+            self._calls.put(None)
+            self._thread.join()
+            self._thread = None
+        failed, self._failed = self._failed, []
+        for work in failed:
+            if work.failed_unseen and work.error is not None and not isinstance(work.error, RankLost):
+                work.failed_unseen = False
+                raise work.error
+
+    def abandon(self, why: Exception) -> None:
+        """Make every collective that is not complete fail with ``why``.
+
+        The thread ends when it comes out of the collective in which it is now. Nobody waits for that.
+        """
+        if (under_way := self._under_way) is not None:
+            under_way.settle(why)
+        self._queued.clear()
+        with suppress(IndexError):
+            while True:
+                self._waiting.popleft().settle(why)
+        self._given_up = True
+        self._calls.put(None)
+
+    def has_ended(self) -> bool:
+        """Whether the thread has ended. This waits for it for a moment."""
+        if self._thread is not None:
+            self._thread.join(_SECONDS_TO_END)
+        return self._thread is None or not self._thread.is_alive()
+
+    def is_here(self) -> bool:
+        """Whether the calling thread carries out collectives now: a callback of theirs calls."""
+        return self._who == threading.get_ident()
+
+    def _is_left(self, work: Submitted) -> bool:
+        """Whether it is left to the thread: nobody waits for devices, or in a job of threads for others."""
+        return work.on_devices or here.seat is not None
+
+    def _next(self, last: Submitted | None) -> Submitted | None:
+        """What comes next, which begins now. None if there is nothing before the end of ``last``."""
+        if last is not None and last.over:
+            return None
+        try:
+            if self._is_left(self._waiting[0]) and threading.current_thread() is not self._thread:
+                return None
+            self._queued.popleft()
+            self._begun += 1
+            return self._waiting.popleft()
+        except IndexError:  # nothing waits, or the group was aborted
+            return None
+
+    def _serve_one(self, work: Submitted) -> None:
+        outer, self._under_way = self._under_way, work
+        sites.here.site, sites.here.handed_in = work.site, work.handed_in
+        try:
+            work.carry_out()
+        finally:
+            sites.here.site = sites.here.handed_in = None
+            self._under_way = outer
+
+    def _let_go(self, work: Submitted) -> None:
+        work.let_go()
+        if work.failed_unseen:
+            self._failed.append(work)
+
+    def _serve(self, thread: Helper) -> None:
+        begun = quiet = 0
+        while True:
+            try:
+                now = self._calls.get(timeout=None if self._sleeps else self.nap)
+                self._sleeps = False
+            except queue.Empty:
+                now = bool(self._waiting) and self._begun == begun  # the oldest one has waited for a nap
+                quiet = 0 if self._waiting or self._begun > begun else quiet + 1
+            if now is None:
+                return
+            if now:
+                self.carry_out()
+            begun = self._begun
+            if quiet == LINGER:
+                quiet, self._sleeps = 0, True
+                if self._waiting:  # it was handed in before anybody could see that
+                    self._sleeps = False
+
+
+class OnThread(Transfer):
+    """A non-blocking collective of ``nbytes`` that the thread carries out by ``run``."""
+
+    def __init__(self, thread: ProgressThread, run: Callable[[], None], nbytes: int) -> None:
+        self._thread, self._run, self._nbytes = thread, run, nbytes
+
+    def start(self) -> Submitted:
+        work = Submitted(self._run)
+        self._thread.submit(work, "", self._nbytes)
+        return work
+
+    def wait(self, begun: Submitted) -> None:
+        begun.complete()
+        if begun.error is not None:
+            raise begun.error
+
+    def test(self, begun: Submitted) -> bool:
+        if begun.over:
+            self.wait(begun)
+        return begun.over
+
+
+_all: weakref.WeakSet[ProgressThread] = weakref.WeakSet()
+
+
+def _complete_all() -> None:
+    """At the end of the program or of MPI: no thread may be in a call of MPI's when that is finalised."""
+    for thread in [*_all]:
+        thread.drain()
+
+
+lifecycle.add(lifecycle.Hook.COMPLETE_COLLECTIVES, _complete_all)
+lifecycle.add(lifecycle.Hook.FORGET_THREADS, _all.clear)

@@ -45,7 +45,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from mpicoll import registration
 from mpicoll.bench.session import Session, environment
-from mpicoll.torch.groups.work import CollectiveWork
+from mpicoll.torch.work import CollectiveWork
 
 LAYERS = 32
 """The number of square layers. A bucket holds one or more whole layers."""

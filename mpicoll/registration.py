@@ -40,7 +40,7 @@ def register() -> None:
 
 
 def _make_group(options: Any, backend_options: Any = None) -> Any:
-    from mpicoll.torch.backend.make import make
+    from mpicoll.torch.registered_group import make
 
     group = make(options)
     if not options.global_ranks_in_group:

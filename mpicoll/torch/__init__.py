@@ -12,9 +12,9 @@ from mpicoll.launch.launch_env import launched_rank
 
 torch_versions.check(torch.__version__, speaks=launched_rank() in (None, 0))
 
-from mpicoll.torch.functions import barriers, collectives, lists, messages, objects
-from mpicoll.torch.functions.barriers import barrier, monitored_barrier
-from mpicoll.torch.functions.collectives import (
+from mpicoll.torch import barriers, collectives, lists, messages, objects
+from mpicoll.torch.barriers import barrier, monitored_barrier
+from mpicoll.torch.collectives import (
     all_gather_into_tensor,
     all_gather_single,
     all_reduce,
@@ -24,10 +24,11 @@ from mpicoll.torch.functions.collectives import (
     reduce_scatter_single,
     reduce_scatter_tensor,
 )
-from mpicoll.torch.functions.lists import all_gather, all_to_all, gather, reduce_scatter, scatter
-from mpicoll.torch.functions.memory import empty, share_
-from mpicoll.torch.functions.messages import P2POp, batch_isend_irecv, irecv, isend, recv, send
-from mpicoll.torch.functions.objects import (
+from mpicoll.torch.group import ProcessGroup
+from mpicoll.torch.lists import all_gather, all_to_all, gather, reduce_scatter, scatter
+from mpicoll.torch.memory import empty, share_
+from mpicoll.torch.messages import P2POp, batch_isend_irecv, irecv, isend, recv, send
+from mpicoll.torch.objects import (
     all_gather_object,
     broadcast_object_list,
     gather_object,
@@ -35,7 +36,8 @@ from mpicoll.torch.functions.objects import (
     scatter_object_list,
     send_object_list,
 )
-from mpicoll.torch.functions.process_groups import (
+from mpicoll.torch.private import uncompiled
+from mpicoll.torch.process_groups import (
     destroy_process_group,
     get_backend,
     get_global_rank,
@@ -49,10 +51,8 @@ from mpicoll.torch.functions.process_groups import (
     is_initialized,
     new_group,
 )
-from mpicoll.torch.groups.group import ProcessGroup
-from mpicoll.torch.groups.work import Work
-from mpicoll.torch.groups.world import GroupMember, group
-from mpicoll.torch.uncompiled import uncompiled
+from mpicoll.torch.work import Work
+from mpicoll.torch.world import GroupMember, group
 
 __all__ = [
     "GroupMember",

@@ -16,9 +16,9 @@ from typing import Any
 import torch
 from torch.distributed import GradBucket
 
-from mpicoll.torch.functions.collectives import all_reduce
-from mpicoll.torch.groups.work import CollectiveWork
-from mpicoll.torch.groups.world import joined
+from mpicoll.torch.collectives import all_reduce
+from mpicoll.torch.work import CollectiveWork
+from mpicoll.torch.world import joined
 
 Hook = Callable[[Any, GradBucket], torch.futures.Future[torch.Tensor]]
 

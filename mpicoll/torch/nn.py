@@ -22,11 +22,10 @@ import torch
 from torch.distributed import ReduceOp
 
 from mpicoll.arrays.dtypes import Op
-from mpicoll.torch.functions import collectives, lists
-from mpicoll.torch.functions.caller import Caller, joined_caller
-from mpicoll.torch.functions.reduce_op import GivenOp
-from mpicoll.torch.groups.group import ProcessGroup
-from mpicoll.torch.groups.world import GivenGroup
+from mpicoll.torch import collectives, lists
+from mpicoll.torch.caller import Caller, GivenOp, joined_caller
+from mpicoll.torch.group import ProcessGroup
+from mpicoll.torch.world import GivenGroup
 
 __all__ = [
     "all_gather",

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from types import CodeType
-from typing import Any
+from types import CodeType, FunctionType
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed
 from torch.autograd import profiler as profiler
+
+T = TypeVar("T")
 
 _c10d: Any = torch._C._distributed_c10d
 
@@ -91,6 +93,19 @@ def _leave_code() -> Callable[[CodeType], object]:
     return lambda code: leave(code, as_it_is)
 
 
-leave_code = _leave_code()
+_leave = _leave_code()
 """Tells torch's compiler to leave code, and all that it calls, as it is. The public ``torch.compiler.disable`` puts a
 function around each, at a cost for each call, and imports the compiler, which takes a second."""
+
+
+def uncompiled(given: T) -> T:
+    """Let torch.compile leave a function, or all functions of a class, as they are. Returns ``given``.
+
+    Within a compiled function torch.compile also compiles the Python functions that it calls, and those that they call.
+    The collectives must stay what they are: they work with addresses, threads and MPI, and not with tensors alone.
+    """
+    for function in vars(given).values() if isinstance(given, type) else [given]:
+        if isinstance(function, FunctionType):
+            function._torchdynamo_disable = True  # type: ignore[attr-defined]  # where a compiled function calls it
+            _leave(function.__code__)  # where torch's code or C++ does
+    return given

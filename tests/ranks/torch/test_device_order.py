@@ -16,8 +16,8 @@ import pytest
 import torch
 
 from mpicoll.errors import DeviceFailure
-from mpicoll.torch.groups import turns
-from mpicoll.torch.groups.work import CollectiveWork
+from mpicoll.torch.streams import StreamGuard
+from mpicoll.torch.work import CollectiveWork
 from tests.devices.on import later_and_later
 from tests.devices.tensors import SimulatedGpu, SimulatedTensor, on_any_rank, values
 from tests.ranks.torch.api import dist
@@ -104,23 +104,23 @@ def test_random_calls(gpu: SimulatedGpu) -> None:
 
 
 def calls_do_not_wait_for_the_caller(monkeypatch: pytest.MonkeyPatch) -> None:
-    def enter(self: turns.Turn) -> None:
+    def enter(self: StreamGuard) -> None:
         for device, queue in self._queues:
             self._stack.enter_context(device.using(queue))
 
-    monkeypatch.setattr(turns.Turn, "__enter__", enter)
+    monkeypatch.setattr(StreamGuard, "__enter__", enter)
 
 
 def callers_do_not_wait_for_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(turns.Turn, "follow", lambda self: None)
+    monkeypatch.setattr(StreamGuard, "follow", lambda self: None)
 
 
 def the_end_is_taken_too_early(monkeypatch: pytest.MonkeyPatch) -> None:
-    def take(self: turns.Turn, run: Callable[[], None]) -> None:
+    def take(self: StreamGuard, run: Callable[[], None]) -> None:
         self._ended = [queue.record() for _, queue in self._queues]
         run()
 
-    monkeypatch.setattr(turns.Turn, "take", take)
+    monkeypatch.setattr(StreamGuard, "take", take)
 
 
 def lists_are_copied_on_another_queue(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,14 +130,14 @@ def lists_are_copied_on_another_queue(monkeypatch: pytest.MonkeyPatch) -> None:
     def using(self: SimulatedGpu, queue: Any) -> Iterator[None]:
         yield
 
-    original = turns.Turn.__enter__
+    original = StreamGuard.__enter__
 
-    def enter(self: turns.Turn) -> None:
+    def enter(self: StreamGuard) -> None:
         with monkeypatch.context() as m:
             m.setattr(SimulatedGpu, "using", using)
             original(self)
 
-    monkeypatch.setattr(turns.Turn, "__enter__", enter)
+    monkeypatch.setattr(StreamGuard, "__enter__", enter)
 
 
 BROKEN = [

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from mpicoll.torch.backend.handles import CollectiveHandle
-from mpicoll.torch.groups.work import CollectiveWork
+from mpicoll.torch.handles import CollectiveHandle
+from mpicoll.torch.work import CollectiveWork
 from tests.ranks.torch.api import dist
 
 pytestmark = pytest.mark.processes  # torch profiles one thread

@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from mpicoll.errors import ArgumentError
-from mpicoll.torch.backend import reducer
+from mpicoll.torch.ddp import waits
 from tests.ranks.torch.programs.overlap import backward_waits
 from tests.ranks.torch.programs.training import (
     STEPS,
@@ -153,7 +153,7 @@ def test_join_of_uneven_inputs(rank: int, size: int) -> None:
 @pytest.mark.parametrize("overlap", ["0", "1"])
 def test_with_and_without_overlap(overlap: str, monkeypatch: pytest.MonkeyPatch, rank: int, size: int) -> None:
     monkeypatch.setenv("MPICOLL_DDP_OVERLAP", overlap)
-    monkeypatch.setattr(reducer, "MOMENT", 60.0)  # so that whoever waits, waits to the end
+    monkeypatch.setattr("mpicoll.torch.ddp.MOMENT", 60.0)  # so that whoever waits, waits to the end
     group = dist.new_group()
     if size > 1:
         assert backward_waits(rank, overlap == "0", process_group=group) == (overlap == "0")
@@ -167,7 +167,7 @@ def test_with_and_without_overlap(overlap: str, monkeypatch: pytest.MonkeyPatch,
 def test_a_switch_that_says_neither(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MPICOLL_DDP_OVERLAP", "yes")
     with pytest.raises(ArgumentError, match="MPICOLL_DDP_OVERLAP: expected 0 or 1, or nothing; given 'yes'"):
-        reducer.waits()
+        waits()
 
 
 def test_two_models_on_two_groups(rank: int, size: int) -> None:

@@ -20,8 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import mpicoll.torch
 from mpicoll.errors import ArgumentError, LaunchError, StateError
-from mpicoll.torch.backend import reducer
-from mpicoll.torch.backend.device_backend import DeviceBackend
+from mpicoll.torch.device_backend import DeviceBackend
 from mpicoll.torch.private import BACKENDS_IN_PYTHON, RECORDS_BACKENDS_IN_PYTHON
 from tests.ranks.torch.programs.overlap import backward_waits
 
@@ -203,7 +202,7 @@ def test_monitored_barrier_without_a_timeout(ours_on_the_cpu: DeviceBackend) -> 
 def test_ddp_with_and_without_overlap(overlap: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The environment variable decides whether the backward pass waits, as in a whole group."""
     monkeypatch.setenv("MPICOLL_DDP_OVERLAP", overlap)
-    monkeypatch.setattr(reducer, "MOMENT", 60.0)  # so that whoever waits, waits to the end
+    monkeypatch.setattr("mpicoll.torch.ddp.MOMENT", 60.0)  # so that whoever waits, waits to the end
     dist.init_process_group("cpu:mpicoll,cuda:gloo", "mpi://")
     assert backward_waits(dist.get_rank(), overlap == "0") == (overlap == "0")
 

@@ -12,10 +12,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 import mpicoll.torch
 from mpicoll.errors import DeviceError
-from mpicoll.torch.backend.make import bound_device
-from mpicoll.torch.backend.registered_group import RegisteredGroup
-from mpicoll.torch.groups import turns
-from mpicoll.torch.groups.work import CollectiveWork
+from mpicoll.torch.registered_group import RegisteredGroup, bound_device
+from mpicoll.torch.streams import StreamGuard
+from mpicoll.torch.work import CollectiveWork
 from tests.devices.on import later_and_later
 from tests.devices.tensors import SimulatedGpu, on_any_rank, values
 
@@ -75,11 +74,11 @@ def the_future_is_complete_too_early(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def calls_do_not_wait_for_the_backward_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    def enter(self: turns.Turn) -> None:
+    def enter(self: StreamGuard) -> None:
         for device, queue in self._queues:
             self._stack.enter_context(device.using(queue))
 
-    monkeypatch.setattr(turns.Turn, "__enter__", enter)
+    monkeypatch.setattr(StreamGuard, "__enter__", enter)
 
 
 @pytest.mark.mpi(min_size=2)

@@ -16,9 +16,9 @@ import torch.distributed as dist
 
 import mpicoll.torch
 from mpicoll.errors import ArgumentError, DeviceError, LaunchError, StateError
-from mpicoll.torch.backend.device_backend import DeviceBackend
-from mpicoll.torch.backend.make import make
+from mpicoll.torch.device_backend import DeviceBackend
 from mpicoll.torch.private import BACKENDS_IN_PYTHON, RECORDS_BACKENDS_IN_PYTHON
+from mpicoll.torch.registered_group import make
 
 
 def works(group: dist.ProcessGroup | None = None) -> None:

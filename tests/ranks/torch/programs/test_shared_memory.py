@@ -23,9 +23,9 @@ import mpicoll.torch
 from mpicoll.calls.choice import SHARED
 from mpicoll.errors import ArgumentError
 from mpicoll.machine import blocks
-from mpicoll.torch.backend import buckets
-from mpicoll.torch.backend.registered_group import RegisteredGroup
-from mpicoll.torch.functions import lists, memory
+from mpicoll.torch import lists, memory
+from mpicoll.torch.ddp import Buckets
+from mpicoll.torch.registered_group import RegisteredGroup
 from tests.ranks.torch.programs.training import assert_equal_to_rounding
 from tests.sharing import NEEDED
 
@@ -273,7 +273,7 @@ def test_buckets_of_ddp(switch: str, view: bool, monkeypatch: pytest.MonkeyPatch
 def test_a_switch_that_says_neither(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MPICOLL_SHARE", "0")
     with pytest.raises(ArgumentError, match="MPICOLL_SHARE: expected off, or nothing; given '0'"):
-        buckets.Buckets()
+        Buckets()
 
 
 def test_fsdp_asks_the_group_for_memory(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,8 +17,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from mpicoll.communicator.engine.progress import SHORT
 from mpicoll.errors import MessageError, StateError
-from mpicoll.torch.backend.handles import handle_of
-from mpicoll.torch.groups.work import CollectiveWork
+from mpicoll.torch.handles import handle_of
+from mpicoll.torch.work import CollectiveWork
 from tests.ranks.children import in_child
 from tests.ranks.torch.programs.training import mlp, vectors
 

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 
 from mpicoll.errors import MessageError
-from mpicoll.torch.functions.caller import Caller, caller_of
-from mpicoll.torch.groups.world import GivenGroup
+from mpicoll.torch.caller import Caller, caller_of
+from mpicoll.torch.world import GivenGroup
 
 
 def all_gather_object(object_list: list[Any], obj: Any, group: GivenGroup = None, weights_only: bool = False) -> None:
@@ -167,5 +167,5 @@ def _replace(caller: Caller, object_list: list[Any], sent: list[Any], source: in
 def _in_turn(caller: Caller, run: Callable[[], Any]) -> Any:
     """What ``run`` returns, after all that is pending in the group."""
     found: list[Any] = []
-    caller.do(lambda: found.append(run()), [], async_op=False)
+    caller.group.in_turn(caller.operation, lambda: found.append(run()), [], False)
     return found[0]

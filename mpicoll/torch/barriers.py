@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from mpicoll.errors import TimeoutError
-from mpicoll.torch.functions.caller import caller_of, checked_timeout
-from mpicoll.torch.groups.group import ProcessGroup
-from mpicoll.torch.groups.work import PAUSE, Work, complete_before
-from mpicoll.torch.groups.world import GivenGroup
+from mpicoll.torch.caller import caller_of, checked_timeout
+from mpicoll.torch.group import ProcessGroup
+from mpicoll.torch.work import PAUSE, Work, complete_before
+from mpicoll.torch.world import GivenGroup
 
 # A monitored barrier, in messages of its own:
 # - Rank 0 calls every other rank. The message is [number of the barrier, _CALL, -1 ...].
@@ -40,7 +40,7 @@ def barrier(
         return None
     engine = caller.group.engine
     plan = engine.plan("barrier", algorithm=algorithm)
-    return caller.do(lambda: engine.carry_out(plan, "barrier"), [], async_op)
+    return caller.group.in_turn("barrier", lambda: engine.carry_out(plan, "barrier"), [], async_op)
 
 
 def monitored_barrier(group: GivenGroup = None, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:

@@ -15,9 +15,8 @@ from mpicoll.communicator.engine.progress import Submitted, failure_of
 from mpicoll.communicator.engine.requests import Request
 from mpicoll.errors import ArgumentError, DeviceFailure, StateError, TimeoutError
 from mpicoll.launch.lifecycle import is_forked
-from mpicoll.torch.groups.turns import Turn
-from mpicoll.torch.private import profiler
-from mpicoll.torch.uncompiled import uncompiled
+from mpicoll.torch.private import profiler, uncompiled
+from mpicoll.torch.streams import StreamGuard
 
 PAUSE = 1e-4
 """Seconds between two looks at a message. A rank that waits for long leaves its core to others."""
@@ -79,45 +78,45 @@ _completing = threading.Lock()
 class CollectiveWork(Submitted, Work):
     """A collective of a group's thread. ``run`` carries it out, and writes the tensors of ``result``.
 
-    ``turn`` is its place in the queues of devices, None if all its tensors are the host's.
+    ``guard`` is its place in the queues of devices, None if all its tensors are the host's.
     """
 
     _completes: int | None = None
     """The thread that completes the future. In its callbacks the collective is over."""
     _completed = _future_taken = False
-    _then: Callable[[Exception | None], None] | None = None
+    _then: Callable[[], None] | None = None
     _future: torch.futures.Future[list[torch.Tensor]] | None = None
     """Made when somebody asks for it: that takes as long as a short collective."""
 
-    def __init__(self, run: Callable[[], None], result: list[torch.Tensor], turn: Turn | None = None) -> None:
+    def __init__(self, run: Callable[[], None], result: list[torch.Tensor], guard: StreamGuard | None = None) -> None:
         super().__init__(run)
-        self._result, self.turn, self.on_devices = result, turn, turn is not None
-        self._late = turn is not None and not turn.known_to_torch
+        self._result, self.guard, self.on_devices = result, guard, guard is not None
+        self._late = guard is not None and not guard.known_to_torch
         """Whether the future is complete only at the end of the device's work, because it knows no streams of it."""
-        if turn is not None:
-            self._future = torch.futures.Future(devices=[*turn.known_to_torch])
+        if guard is not None:
+            self._future = torch.futures.Future(devices=[*guard.known_to_torch])
 
     def carry_out(self) -> None:
-        if (turn := self.turn) is None:
+        if (guard := self.guard) is None:
             super().carry_out()
             return
 
         def run_there() -> None:
-            stack.enter_context(turn)
-            turn.take(self._run)
+            stack.enter_context(guard)
+            guard.take(self._run)
 
         with ExitStack() as stack:  # the future's callbacks, too, work on the group's queues
             self.settle(failure_of(run_there))
 
     def let_go(self) -> None:
         """Wait until devices have come to the end of the collective, and drop the tensors that it read."""
-        if self.turn is not None:
+        if self.guard is not None:
             try:
-                self.turn.wait()
+                self.guard.wait()
             except DeviceFailure as e:
                 self._fail_late(e)
             if self._late:
-                self._complete(self.error)
+                self._complete()
         super().let_go()
 
     def _fail_late(self, failure: DeviceFailure) -> None:
@@ -128,18 +127,21 @@ class CollectiveWork(Submitted, Work):
     def ended(self, failure: Exception | None) -> None:
         self.failed_unseen = failure is not None and not self._future_taken
         if not self._late:
-            self._completes = threading.get_ident()
-            self._complete(failure)
+            self._complete()
 
-    def _complete(self, failure: Exception | None) -> None:
+    def _complete(self, then: Callable[[], None] | None = None) -> None:
         """Complete the future. Its callbacks run here. They may wait for this Work, and start collectives."""
         with _completing:
-            self._completed, future, then = True, self._future, self._then
-        self._then = None  # it holds the handle, which holds this
-        if then is not None:
-            then(failure)
-        if future is not None:
-            self._fill(future)
+            first, future = not self._completed, self._future
+            self._completed, self._then, then = True, None, then or self._then  # it holds the handle, which holds this
+        outer, self._completes = self._completes, threading.get_ident()
+        try:
+            if then is not None:
+                then()
+            if first and future is not None:
+                self._fill(future)
+        finally:
+            self._completes = outer
 
     def _fill(self, future: torch.futures.Future[list[torch.Tensor]]) -> None:
         if self.error is None:
@@ -148,7 +150,7 @@ class CollectiveWork(Submitted, Work):
             future.set_exception(self.error)  # type: ignore[arg-type]
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        if profiler._is_profiler_enabled:
+        if profiler._is_profiler_enabled and not self._completes_here():
             with profiler.record_function("mpicoll:wait"):
                 self.join(timeout)
         else:
@@ -160,22 +162,25 @@ class CollectiveWork(Submitted, Work):
         if not self.complete(seconds_of(timeout)):
             raise TimeoutError(f"wait: the collective was not complete after {timeout}")
         if self.error is not None:
-            self.failed_unseen = False
+            self.failed_unseen &= self._completes_here()  # then C++ asks, and not yet the program
             raise self.error
-        if self.turn is not None:
-            self.turn.follow()
+        if self.guard is not None:
+            self.guard.follow()
         return self._result
 
+    def _completes_here(self) -> bool:
+        return self._completes == threading.get_ident()
+
     def is_over(self) -> bool:
-        return self._completes == threading.get_ident() or super().is_over()
+        return self._completes_here() or super().is_over()
 
     def is_completed(self) -> bool:
         if not self.is_over():
             return False
-        if self.turn is None or self.error is not None:
+        if self.guard is None or self.error is not None:
             return True
         try:
-            return self.turn.is_past()
+            return self.guard.is_past()
         except DeviceFailure as e:
             self._fail_late(e)
             return True
@@ -189,13 +194,13 @@ class CollectiveWork(Submitted, Work):
         self.wait()
         return self._result
 
-    def when_complete(self, do: Callable[[Exception | None], None]) -> None:
-        """Have ``do`` called at the end with what the collective raised, or None, before the future's callbacks."""
+    def when_complete(self, do: Callable[[], None]) -> None:
+        """Have ``do`` called at the end, before the future's callbacks."""
         with _completing:
             if not self._completed:
                 self._then = do
                 return
-        do(self.error)
+        self._complete(do)
 
     def get_future(self) -> torch.futures.Future[list[torch.Tensor]]:
         """A future of the tensors that the collective writes. The future raises what the collective raised."""

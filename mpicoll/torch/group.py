@@ -17,8 +17,9 @@ from mpicoll.communicator.engine.progress import ProgressThread
 from mpicoll.communicator.face import engine_of
 from mpicoll.errors import StateError
 from mpicoll.supervise import sites
-from mpicoll.torch.groups.turns import Queues
-from mpicoll.torch.groups.work import CollectiveWork, Work
+from mpicoll.torch.private import profiler
+from mpicoll.torch.streams import GroupStreams
+from mpicoll.torch.work import CollectiveWork, Work
 
 
 class ProcessGroup:
@@ -44,7 +45,7 @@ class ProcessGroup:
         """The rank in this group of each global rank."""
         self.group_name = name
         self.timeout = timeout
-        self.progress, self.queues = ProgressThread(self.engine.recorder.queued), Queues()
+        self.progress, self.streams = ProgressThread(self.engine.recorder.queued), GroupStreams()
         self.scratch = Workspace()
         """Memory through which lists of tensors travel."""
         self.inside = 0
@@ -104,39 +105,49 @@ class ProcessGroup:
 
         ``run`` writes the tensors of ``result`` and reads those of ``given``. If ``async_op``, this returns a Work at
         once. Otherwise it returns None when ``run`` has ended, and raises what ``run`` raised.
+
+        A profiler sees a range, named as torch names those of its own backends. The range ends when this returns. If
+        the group's thread ended it, the range might outlive the profiler and corrupt memory.
         """
+        if not profiler._is_profiler_enabled:
+            return self._in_turn(operation, run, result, async_op, given)
+        with profiler.record_function(f"mpicoll:{operation}"):
+            return self._in_turn(operation, run, result, async_op, given)
+
+    def _in_turn(
+        self,
+        operation: str,
+        run: Callable[[], None],
+        result: Sequence[torch.Tensor],
+        async_op: bool,
+        given: Sequence[torch.Tensor],
+    ) -> Work | None:
         if outer := self.inside:
             self.check_thread()
-        if not async_op and self.progress.idle():
-            self.inside = get_ident()
-            try:
-                run()
-            finally:
-                self.inside = outer
-            return None
-        turn = self.queues.turn((*result, *given))
-        if not async_op and turn is None and not self.progress.is_here():
+        progress = self.progress
+        comes_at_once = not async_op and progress.idle()
+        guard = None if comes_at_once else self.streams.guard((*result, *given))
+        if not async_op and guard is None and not progress.is_here():
             # To wait here costs less than to hand it in. Memory of a device goes on: there a wait is longer.
             self.inside = get_ident()
             try:
-                self.progress.drain()
+                if not comes_at_once:
+                    progress.drain()
                 run()
             finally:
                 self.inside = outer
             return None
-        work = CollectiveWork(run, list(result), turn)
+        work = CollectiveWork(run, list(result), guard)
         if not self.comm.any_thread:
             _warn_that_it_blocks()
             work.carry_out()
             work.let_go()
             return work
-        self.progress.submit(work, operation, max([each.nbytes for each in result], default=0))
+        progress.submit(work, operation, max([each.nbytes for each in result], default=0))
         if async_op:
             return work
-        if self.progress.is_here():  # submit has carried it out. `inside` belongs to the program's thread.
-            work.wait()
-            return None
-        self.inside = get_ident()
+        if not progress.is_here():  # else submit has carried it out. `inside` belongs to the program's thread.
+            self.inside = get_ident()
         try:
             work.wait()
         finally:

@@ -29,12 +29,11 @@ from torch.distributed import ReduceOp
 
 from mpicoll.calls.arguments import checked_counts, sequence_of
 from mpicoll.errors import ArgumentError, StateError
-from mpicoll.torch.functions.caller import Caller, caller_of, renamed
-from mpicoll.torch.functions.reduce_op import GivenOp, op_of
-from mpicoll.torch.groups.group import ProcessGroup
-from mpicoll.torch.groups.work import Work
-from mpicoll.torch.groups.world import GivenGroup, member, world
+from mpicoll.torch.caller import Caller, GivenOp, caller_of, op_of, renamed
+from mpicoll.torch.group import ProcessGroup
 from mpicoll.torch.private import profiler
+from mpicoll.torch.work import Work
+from mpicoll.torch.world import GivenGroup, member, world
 
 _IN_PLACE = {"x": "tensor"}
 _INPUT_OUTPUT = {"xs": "input", "out": "output"}
@@ -229,7 +228,7 @@ def carried_out(
 
     written = x if out is None else out
     assert written is not None
-    return caller.do(run, [written], async_op)
+    return g.in_turn(operation, run, [written], async_op)
 
 
 def _listed(caller: Caller, argument: str, sizes: Any) -> Sequence[Any] | None:

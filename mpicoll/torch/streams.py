@@ -18,19 +18,19 @@ from mpicoll.devices.device import Device, Event, Queue
 from mpicoll.devices.registry import device_named
 
 
-class Queues:
+class GroupStreams:
     """The queues of a group, one for each device that its collectives have worked on."""
 
     def __init__(self) -> None:
         self._of: dict[str, Queue] = {}
 
-    def turn(self, tensors: Iterable[torch.Tensor]) -> Turn | None:
-        """The turn of a collective on these tensors, after what this thread has queued. None if no device has them."""
+    def guard(self, tensors: Iterable[torch.Tensor]) -> StreamGuard | None:
+        """The guard of a collective on these tensors, after what this thread has queued. None if no device has them."""
         elsewhere = [tensor for tensor in tensors if not tensor.is_cpu]
         if not elsewhere:
             return None
         names = dict.fromkeys(as_buffer(tensor, "mpicoll.torch", "tensor").device for tensor in elsewhere)
-        return Turn([(device, self._queue(device)) for device in map(device_named, names)], elsewhere)
+        return StreamGuard([(device, self._queue(device)) for device in map(device_named, names)], elsewhere)
 
     def _queue(self, device: Device) -> Queue:
         if device.name not in self._of:
@@ -38,7 +38,7 @@ class Queues:
         return self._of[device.name]
 
 
-class Turn:
+class StreamGuard:
     """One collective's. As a context, it is where the collective works: the group's queues are current there."""
 
     def __init__(self, queues: list[tuple[Device, Queue]], tensors: Iterable[torch.Tensor]) -> None:

@@ -10,14 +10,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import timedelta
-from threading import get_ident
 from time import monotonic
 from typing import Any
 
 import torch
 
-from mpicoll.torch.groups.work import CollectiveWork, MessageWork, Work, seconds_of
 from mpicoll.torch.private import CallbackWork, work_of_future
+from mpicoll.torch.work import CollectiveWork, MessageWork, Work, seconds_of
 
 
 def finished(result: Sequence[torch.Tensor] = ()) -> Any:
@@ -76,32 +75,20 @@ class CollectiveHandle(Handle):
     _ours: CollectiveWork
 
     def __init__(self, ours: CollectiveWork) -> None:
-        # While a thread hands the end to C++, by its number: the failure, or None. It must not call ours.wait(), which
-        # would note that the program waits, or that it has seen the failure.
-        handing_on: dict[int, Exception | None] = {}
-
         def wait(_: timedelta) -> bool:
-            if get_ident() not in handing_on:
-                ours.wait()
-            elif (failure := handing_on[get_ident()]) is not None:
-                raise failure
-            else:
-                ours.join()
+            ours.wait()
             future.wait()  # otherwise C++ might complete its future before it has a result
             return True
+
+        def complete() -> None:
+            if ours.error is None:
+                future.set_result(ours.join())
+            with suppress(Exception):  # the wait raises the failure, and stores it in C++'s future on the way
+                CallbackWork.wait(self)
 
         CallbackWork.__init__(self, wait)
         self._ours = ours
         future = CallbackWork.get_future(self)
-
-        def complete(failure: Exception | None) -> None:
-            if failure is None:
-                future.set_result(ours.join())
-            handing_on[get_ident()] = failure
-            with suppress(Exception):  # the wait raises the failure, and stores it in C++'s future on the way
-                CallbackWork.wait(self)
-            handing_on.clear()
-
         ours.when_complete(complete)
 
     def result(self) -> list[torch.Tensor]:

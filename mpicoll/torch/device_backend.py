@@ -9,8 +9,7 @@ from weakref import proxy
 
 import torch
 
-from mpicoll.torch.private import BACKENDS_IN_PYTHON, Backend
-from mpicoll.torch.uncompiled import uncompiled
+from mpicoll.torch.private import BACKENDS_IN_PYTHON, Backend, uncompiled
 
 _CUSTOM = torch.distributed.ProcessGroup.BackendType.CUSTOM
 

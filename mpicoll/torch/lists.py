@@ -2,7 +2,7 @@
 
 A list travels as one tensor, into which and out of which its tensors are copied. The plan of a call on short lists has
 these copies, too, and serves again. What these functions share with the other collectives, such as the meaning of
-``group`` and ``async_op``, is in :mod:`mpicoll.torch.functions.collectives`.
+``group`` and ``async_op``, is in :mod:`mpicoll.torch.collectives`.
 """
 
 from __future__ import annotations
@@ -19,12 +19,11 @@ from torch.distributed import ReduceOp
 from mpicoll.arrays.kernels import described
 from mpicoll.calls.plan import NOT_FOUND, Bound, Plan, sequence
 from mpicoll.errors import ArgumentError
-from mpicoll.torch.functions.caller import Caller, caller_of, renamed
-from mpicoll.torch.functions.memory import new
-from mpicoll.torch.functions.reduce_op import GivenOp
-from mpicoll.torch.groups.group import ProcessGroup
-from mpicoll.torch.groups.work import Work
-from mpicoll.torch.groups.world import GivenGroup
+from mpicoll.torch.caller import Caller, GivenOp, caller_of, renamed
+from mpicoll.torch.group import ProcessGroup
+from mpicoll.torch.memory import new
+from mpicoll.torch.work import Work
+from mpicoll.torch.world import GivenGroup
 
 Given: TypeAlias = torch.Tensor | list[torch.Tensor]
 Parts: TypeAlias = list[tuple[torch.Tensor, torch.Tensor]]
@@ -178,7 +177,7 @@ def _carried_out(
     counts: Sequence[Sequence[int]] = (),
 ) -> Work | None:
     """Carry out a collective from ``given`` to ``taken``. An empty list stands for nothing. The rest is as in
-    :func:`mpicoll.torch.functions.collectives.carried_out`."""
+    :func:`mpicoll.torch.collectives.carried_out`."""
     engine, ins, outs = caller.group.engine, _listed(given), _listed(taken)
     every = [*ins, *outs]
     at: Any = None
@@ -203,7 +202,7 @@ def _carried_out(
     def run(_keep: Any = every) -> None:  # a plan holds addresses: this keeps the memory
         engine.carry_out(found, caller.operation)
 
-    return caller.do(run, outs, async_op, ins)
+    return caller.group.in_turn(caller.operation, run, outs, async_op, ins)
 
 
 def _bound(

@@ -13,16 +13,14 @@ import torch
 
 from mpicoll.communicator.engine.requests import Request
 from mpicoll.errors import ArgumentError, TimeoutError
-from mpicoll.torch.backend import reducer
-from mpicoll.torch.backend.buckets import Buckets
-from mpicoll.torch.backend.handles import MessageHandle, Several, finished, handle_of, in_future
-from mpicoll.torch.backend.simple_forms import DEFAULTS, also_simple
-from mpicoll.torch.functions import barriers, collectives, lists
-from mpicoll.torch.functions.caller import Caller
-from mpicoll.torch.functions.messages import started
-from mpicoll.torch.groups.group import ProcessGroup
-from mpicoll.torch.groups.work import CollectiveWork, MessageWork, Work
-from mpicoll.torch.uncompiled import uncompiled
+from mpicoll.torch import barriers, collectives, ddp, lists, operations
+from mpicoll.torch.caller import Caller
+from mpicoll.torch.group import ProcessGroup
+from mpicoll.torch.handles import MessageHandle, Several, finished, handle_of, in_future
+from mpicoll.torch.messages import started
+from mpicoll.torch.operations import DEFAULTS, operation
+from mpicoll.torch.private import uncompiled
+from mpicoll.torch.work import CollectiveWork, MessageWork, Work
 
 Tensors = Sequence[torch.Tensor]
 
@@ -37,7 +35,7 @@ class TorchCalls(ProcessGroup):
     reducer_waits: bool
     """Whether the backward pass waits a moment for each of DDP's all-reduces."""
 
-    buckets: Buckets
+    buckets: ddp.Buckets
     """DDP's, which move to shared memory."""
 
     _calls = 0
@@ -84,10 +82,10 @@ class TorchCalls(ProcessGroup):
 
     # -- collectives --------------------------------------------------------------------------------------------------
 
-    @also_simple
+    @operation("ALLREDUCE", 0, simple=operations.allreduce)
     def allreduce(self, tensors: Tensors, opts: Any = DEFAULTS) -> Any:
         tensor = _only(tensors, "all_reduce")
-        is_bucket = opts.asyncOp and reducer.called_by_reducer()
+        is_bucket = opts.asyncOp and ddp.called_by_reducer()
         if is_bucket:
             self.buckets.take(tensor, self)
         work = collectives.all_reduce(tensor, opts.reduceOp, self, opts.asyncOp)
@@ -97,39 +95,42 @@ class TorchCalls(ProcessGroup):
         if is_bucket:
             self.progress.hurry()
             if self.reducer_waits:
-                work.ends_within(reducer.MOMENT)
+                work.ends_within(ddp.MOMENT)
                 if work.is_completed():
                     self._calls += 1
                     return finished(work.result())
-            if work.turn:
+            if work.guard:
                 self._calls += 1
                 return in_future(work)
         return self._handle(work)
 
+    @operation("ALLREDUCE_COALESCED", 0)
     def allreduce_coalesced(self, tensors: Tensors, opts: Any = DEFAULTS) -> Any:
         works = [collectives.all_reduce(t, opts.reduceOp, self, opts.asyncOp) for t in tensors]
         return self._handle_of_all(works, tensors)
 
-    @also_simple
+    @operation("REDUCE", 0, simple=operations.reduce)
     def reduce(self, tensors: Tensors, opts: Any = DEFAULTS) -> Any:
         tensor = _only(tensors, "reduce")
         return self._handle(
             collectives.reduce(tensor, None, opts.reduceOp, self, opts.asyncOp, group_dst=opts.rootRank)
         )
 
-    @also_simple
+    @operation("BROADCAST", 0, simple=operations.broadcast)
     def broadcast(self, tensors: Tensors, opts: Any = DEFAULTS) -> Any:
         tensor = _only(tensors, "broadcast")
         return self._handle(collectives.broadcast(tensor, None, self, opts.asyncOp, group_src=opts.rootRank))
 
-    @also_simple
+    @operation("ALLGATHER", 1, 0, simple=operations.allgather)
     def allgather(self, output_tensors: Sequence[Tensors], input_tensors: Tensors, opts: Any = DEFAULTS) -> Any:
         outs, tensor = _only(output_tensors, "all_gather"), _only(input_tensors, "all_gather")
         return self._handle(lists.all_gather(outs, tensor, self, opts.asyncOp))
 
+    @operation("ALLGATHER_BASE", 1, 0)
     def all_gather_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any = DEFAULTS) -> Any:
         return self._handle(collectives.all_gather_into_tensor(output, input, self, opts.asyncOp))
 
+    @operation("ALLGATHER_COALESCED", 1, 0)
     def allgather_coalesced(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any = DEFAULTS) -> Any:
         works = [
             lists.all_gather([outs[k] for outs in outputs], tensor, self, opts.asyncOp)
@@ -137,17 +138,19 @@ class TorchCalls(ProcessGroup):
         ]
         return self._handle_of_all(works, [t for outs in outputs for t in outs])
 
+    @operation("ALLGATHER_INTO_TENSOR_COALESCED", 1, 0)
     def all_gather_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = DEFAULTS) -> Any:
         pairs = zip(outputs, inputs, strict=True)
         works = [collectives.all_gather_into_tensor(o, i, self, opts.asyncOp) for o, i in pairs]
         return self._handle_of_all(works, outputs)
 
-    @also_simple
+    @operation("GATHER", 1, 0, simple=operations.gather)
     def gather(self, output_tensors: Sequence[Tensors], input_tensors: Tensors, opts: Any = DEFAULTS) -> Any:
         outs = output_tensors[0] if output_tensors else None
         tensor = _only(input_tensors, "gather")
         return self._handle(lists.gather(tensor, outs, None, self, opts.asyncOp, group_dst=opts.rootRank))
 
+    @operation("GATHER", 1, 0)
     def gather_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any = DEFAULTS) -> Any:
         outs = None
         if self.rank() == opts.rootRank:
@@ -158,29 +161,32 @@ class TorchCalls(ProcessGroup):
             outs = [*output.view(self.size(), *input.shape)]
         return self._handle(lists.gather(input, outs, None, self, opts.asyncOp, group_dst=opts.rootRank))
 
-    @also_simple
+    @operation("SCATTER", 1, 0, simple=operations.scatter)
     def scatter(self, output_tensors: Tensors, input_tensors: Sequence[Tensors], opts: Any = DEFAULTS) -> Any:
         ins = input_tensors[0] if input_tensors else None
         tensor = _only(output_tensors, "scatter")
         return self._handle(lists.scatter(tensor, ins, None, self, opts.asyncOp, group_src=opts.rootRank))
 
-    @also_simple
+    @operation("REDUCE_SCATTER", 1, 0, simple=operations.reduce_scatter)
     def reduce_scatter(self, output_tensors: Tensors, input_tensors: Sequence[Tensors], opts: Any = DEFAULTS) -> Any:
         output, ins = _only(output_tensors, "reduce_scatter"), _only(input_tensors, "reduce_scatter")
         return self._handle(lists.reduce_scatter(output, ins, opts.reduceOp, self, opts.asyncOp))
 
+    @operation("REDUCE_SCATTER_BASE", 1, 0)
     def reduce_scatter_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any = DEFAULTS) -> Any:
         return self._handle(collectives.reduce_scatter_tensor(output, input, opts.reduceOp, self, opts.asyncOp))
 
+    @operation("REDUCE_SCATTER_TENSOR_COALESCED", 1, 0)
     def reduce_scatter_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = DEFAULTS) -> Any:
         pairs = zip(outputs, inputs, strict=True)
         works = [collectives.reduce_scatter_tensor(o, i, opts.reduceOp, self, opts.asyncOp) for o, i in pairs]
         return self._handle_of_all(works, outputs)
 
+    @operation("ALLTOALL", 1, 0)
     def alltoall(self, output_tensors: Tensors, input_tensors: Tensors, opts: Any = DEFAULTS) -> Any:
         return self._handle(lists.all_to_all(output_tensors, input_tensors, self, opts.asyncOp))
 
-    @also_simple
+    @operation("ALLTOALL_BASE", 1, 0, simple=operations.all_to_all_single)
     def all_to_all_single(
         self,
         output: torch.Tensor,
@@ -193,7 +199,7 @@ class TorchCalls(ProcessGroup):
             collectives.all_to_all_single(output, input, output_split_sizes, input_split_sizes, self, opts.asyncOp)
         )
 
-    @also_simple
+    @operation("BARRIER", simple=operations.barrier)
     def barrier(self, opts: Any = DEFAULTS) -> Any:
         if opts.asyncOp or opts.timeout <= timedelta(0):  # torch passes a negative one if none is given
             return self._handle(barriers.barrier(self, opts.asyncOp))
@@ -217,12 +223,15 @@ class TorchCalls(ProcessGroup):
 
     # -- messages -----------------------------------------------------------------------------------------------------
 
+    @operation("SEND", 0)
     def send(self, tensors: Tensors, dstRank: int, tag: int) -> Any:
         return self._message(started(Caller("send", self), _only(tensors, "send"), dstRank, tag, False))
 
+    @operation("RECV", None, 0)
     def recv(self, tensors: Tensors, srcRank: int, tag: int) -> Any:
         return self._message(started(Caller("recv", self), _only(tensors, "recv"), srcRank, tag, True))
 
+    @operation("RECV", None, 0)
     def recv_anysource(self, tensors: Tensors, tag: int) -> Any:
         return self._message(started(Caller("recv", self), _only(tensors, "recv"), None, tag, True))
 

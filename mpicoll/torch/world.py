@@ -14,7 +14,7 @@ from mpicoll.fabrics.thread_job import here
 from mpicoll.launch import elastic, lifecycle
 from mpicoll.launch.lifecycle import is_forked
 from mpicoll.supervise import sites
-from mpicoll.torch.groups.group import ProcessGroup
+from mpicoll.torch.group import ProcessGroup
 from mpicoll.torch.private import torchs_world
 
 GivenGroup: TypeAlias = ProcessGroup | torch.distributed.ProcessGroup | int | None

@@ -15,9 +15,9 @@ from mpicoll.communicator.communicator import Communicator
 from mpicoll.communicator.face import engine_of
 from mpicoll.errors import ArgumentError, LaunchError, StateError
 from mpicoll.launch.lifecycle import is_forked
-from mpicoll.torch.functions.caller import checked_timeout
-from mpicoll.torch.groups.group import ProcessGroup
-from mpicoll.torch.groups.world import GivenGroup, GroupMember, is_no_group, joined, member, world
+from mpicoll.torch.caller import checked_timeout
+from mpicoll.torch.group import ProcessGroup
+from mpicoll.torch.world import GivenGroup, GroupMember, is_no_group, joined, member, world
 
 _TIMEOUT = timedelta(minutes=30)
 

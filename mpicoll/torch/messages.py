@@ -18,9 +18,9 @@ from mpicoll.calls.arguments import as_rank
 from mpicoll.communicator.engine.message_calls import BoundMessage
 from mpicoll.communicator.engine.requests import Request
 from mpicoll.errors import ArgumentError
-from mpicoll.torch.functions.caller import Caller, caller_of, joined_caller, renamed
-from mpicoll.torch.groups.work import MessageWork, Work
-from mpicoll.torch.groups.world import GivenGroup
+from mpicoll.torch.caller import Caller, caller_of, joined_caller, renamed
+from mpicoll.torch.work import MessageWork, Work
+from mpicoll.torch.world import GivenGroup
 
 _NAMES = {"x": "tensor", "dest": "group_dst", "source": "group_src"}
 """The Communicator's names of arguments, and the names of them here."""

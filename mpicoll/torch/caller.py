@@ -3,21 +3,39 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
+from torch.distributed import ReduceOp
 
 from mpicoll.arrays.buffers import as_buffer
 from mpicoll.arrays.dtypes import Op
 from mpicoll.calls.arguments import as_rank
 from mpicoll.errors import ArgumentError, DeviceError, DtypeError
-from mpicoll.torch.functions.reduce_op import GivenOp, op_of
-from mpicoll.torch.groups.group import ProcessGroup
-from mpicoll.torch.groups.work import Work
-from mpicoll.torch.groups.world import GivenGroup, is_no_group, joined, member, world
-from mpicoll.torch.private import profiler
+from mpicoll.torch.group import ProcessGroup
+from mpicoll.torch.world import GivenGroup, is_no_group, joined, member, world
+
+GivenOp: TypeAlias = ReduceOp | ReduceOp.RedOpType
+"""What a caller may pass as ``op``: an instance of ReduceOp, or a constant such as ReduceOp.SUM."""
+
+_OPS = {
+    "sum": ReduceOp.SUM,
+    "avg": ReduceOp.AVG,
+    "prod": ReduceOp.PRODUCT,
+    "min": ReduceOp.MIN,
+    "max": ReduceOp.MAX,
+    "band": ReduceOp.BAND,
+    "bor": ReduceOp.BOR,
+    "bxor": ReduceOp.BXOR,
+}
+
+_NAMES = {id(op): name for name, op in _OPS.items()}
+"""mpicoll's name of each of torch's constants, by the constant's id: nothing else tells one as fast."""
+
+_BY_NUMBER = {hash(op): name for name, op in _OPS.items()}
+"""The same by torch's number of the constant. It is the hash of the constant, and of a ReduceOp of that kind."""
 
 
 class Caller:
@@ -35,8 +53,6 @@ class Caller:
     def error(self, argument: str, expected: str, given: str) -> ArgumentError:
         """The error to raise for a wrong argument."""
         return ArgumentError(self.operation, argument, expected, given)
-
-    # -- arguments ----------------------------------------------------------------------------------------------------
 
     def tensor(self, argument: str, x: Any) -> torch.Tensor:
         """``x``, if it is a tensor."""
@@ -125,25 +141,6 @@ class Caller:
         """The same for the sender of a message: None, which is any rank, if neither is given."""
         return None if given is None and in_group is None else self.root("src", given, in_group)
 
-    # -- what the call does -------------------------------------------------------------------------------------------
-
-    def do(
-        self,
-        run: Callable[[], None],
-        result: Sequence[torch.Tensor],
-        async_op: bool,
-        given: Sequence[torch.Tensor] = (),
-    ) -> Work | None:
-        """Carry out ``run`` in the group's turn, as :meth:`ProcessGroup.in_turn` says.
-
-        A profiler sees a range, named as torch names those of its own backends. The range ends when this returns. If
-        the worker's thread ended it, the range might outlive the profiler and corrupt memory.
-        """
-        if not profiler._is_profiler_enabled:
-            return self.group.in_turn(self.operation, run, result, async_op, given)
-        with profiler.record_function(f"mpicoll:{self.operation}"):
-            return self.group.in_turn(self.operation, run, result, async_op, given)
-
 
 def caller_of(operation: str, group: GivenGroup) -> Caller | None:
     """This rank as the caller of ``operation`` in the group that ``group`` means. None if it is not in the group."""
@@ -178,3 +175,20 @@ def checked_timeout(operation: str, timeout: Any, or_zero: bool = False) -> None
         return
     expected = "a datetime.timedelta, zero or more" if or_zero else "a positive datetime.timedelta"
     raise ArgumentError(operation, "timeout", expected, repr(timeout))
+
+
+def op_of(op: GivenOp, operation: str) -> str | Op:
+    """mpicoll's operation for torch's ``op``: a constant such as ReduceOp.SUM, or an instance of ReduceOp."""
+    name = _NAMES.get(id(op))
+    if name is not None:
+        return name
+    if isinstance(op, ReduceOp):
+        name = _BY_NUMBER.get(hash(op))  # to compare with one constant after another takes ten times as long
+        if name is not None:
+            return name
+        state: Any = op.__getstate__()
+        if op == ReduceOp.PREMUL_SUM and isinstance(state, tuple):  # type: ignore[comparison-overlap]
+            factor = state[1]
+            return Op.premul_sum(factor.item() if isinstance(factor, torch.Tensor) else factor)
+    expected = "a torch.distributed.ReduceOp (a PREMUL_SUM with its factor)"
+    raise ArgumentError(operation, "op", expected, repr(op))

@@ -1,1 +1,0 @@
-"""The functions that programs call, with torch.distributed's names and signatures. ``mpicoll.torch`` exports them."""

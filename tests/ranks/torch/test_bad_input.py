@@ -7,44 +7,29 @@ from __future__ import annotations
 
 import pytest
 import torch
-import torch.distributed
 
+import mpicoll.torch as dist
 from mpicoll.errors import ArgumentError, MessageError, MpicollError
-from tests.ranks.torch.api import dist, through_torch
-from tests.ranks.torch.mistake_rows import Scene
-from tests.ranks.torch.mistakes import TABLE
-from tests.ranks.torch.torchs_words import unseen, words
+from tests.ranks.torch.mistakes import LEFT_OUT, RIGHT, Scene, mistakes_of
 
 pytestmark = [pytest.mark.sizes(1, 2), pytest.mark.any_mpi]
 
 
-@pytest.mark.parametrize("function", TABLE)
+@pytest.mark.parametrize("function", RIGHT)
 def test_every_mistake(function: str, size: int, rank: int) -> None:
-    for name, (make, error, argument, expected, given) in TABLE[function].items():
+    numbers = {"size": size, "rank": rank, "size+1": size + 1, "size-1": size - 1}
+    numbers |= {"2*size": 2 * size, "4*size": 4 * size, "5*size": 5 * size, "4*size+1": 4 * size + 1}
+    for name, changes, error, argument, expected, given in mistakes_of(function):
         if function == "send" and size == 1 and argument in ("tensor", "tag"):
             continue  # there is nobody to send to, and that is said first
-        if through_torch() and unseen(function, name):
-            continue
-        scene = Scene()
-        call = make(scene)
-        where = f"{function}: {name}"
-        torchs = words(function, name, argument) if through_torch() else None
-        if torchs is not None:
-            with pytest.raises(torchs[0], match=torchs[1]):
-                call()
-            assert scene.unchanged(), where
-            continue
-        if through_torch() and argument in ("src", "dst"):  # it hands over the group's rank
-            argument, expected = f"group_{argument}", "a rank"
-        asked = {"isend": "send", "irecv": "recv"}.get(function, function) if through_torch() else function
+        scene, where = Scene(), f"{function}: {name}"
+        arguments = {**RIGHT[function](scene), **changes(scene)}
         with pytest.raises(MpicollError) as caught:
-            call()
+            getattr(dist, function)(**{k: v for k, v in arguments.items() if v is not LEFT_OUT})
         e = caught.value
         assert type(e) is error, (where, repr(e))
         text = str(e)
-        assert text.startswith(f"{asked}: "), (where, text)
-        numbers = {"size": size, "rank": rank, "size+1": size + 1, "size-1": size - 1}
-        numbers |= {"2*size": 2 * size, "4*size": 4 * size, "5*size": 5 * size, "4*size+1": 4 * size + 1}
+        assert text.startswith(f"{function}: "), (where, text)
         for key, value in numbers.items():
             expected, given = (x.replace("{" + key + "}", str(value)) for x in (expected, given))
         if argument is None:
@@ -52,8 +37,7 @@ def test_every_mistake(function: str, size: int, rank: int) -> None:
             assert given in text, (where, text)
         else:
             assert isinstance(e, ArgumentError)
-            assert e.operation == asked, (where, text)
-            assert e.argument == argument, (where, text)
+            assert (e.operation, e.argument) == (function, argument), (where, text)
             assert expected in e.expected, (where, text)
             assert given in e.given, (where, text)
             assert text == f"{e.operation}: {e.argument}: expected {e.expected}; given {e.given}"
@@ -80,18 +64,12 @@ def test_a_list_is_for_the_root_alone(rank: int, size: int) -> None:
     x, xs = torch.ones(1), [torch.ones(1)] * (size + (rank == 0))
     objects = [1] * (size + (rank == 0))
     fault = "a list of" if rank == 0 else f"None on rank {rank}: only the (source|destination), rank 0"
-    calls = [
+    for call, argument in (
         (lambda: dist.scatter(x, xs, 0), "scatter: scatter_list"),
         (lambda: dist.gather(x, xs, 0), "gather: gather_list"),
-    ]
-    if not through_torch():  # which gathers the objects' sizes before it looks at the list's length
-        calls.append((lambda: dist.gather_object(1, objects, 0), "gather_object: object_gather_list"))
-    for call, argument in calls:
-        error: type[Exception] = ArgumentError
-        said = f"{argument}: expected {fault}"
-        if through_torch() and rank != 0:
-            error, said = ValueError, "must NOT be specified on non-(source|destination)"
-        with pytest.raises(error, match=said):
+        (lambda: dist.gather_object(1, objects, 0), "gather_object: object_gather_list"),
+    ):
+        with pytest.raises(ArgumentError, match=f"{argument}: expected {fault}"):
             call()
     dist.scatter(x, [torch.ones(1)] * size if rank == 0 else [], 0)
     dist.gather(x, [torch.ones(1)] * size if rank == 0 else [], 0)
@@ -103,9 +81,7 @@ def test_ranks_that_disagree_get_an_error_each(rank: int, size: int) -> None:
     """Of the one call that compares something itself."""
     last = rank == size - 1
     objects = [None] * (2 if last else 1)
-    if through_torch():
-        pass  # torch broadcasts the objects' sizes with as many elements as each rank's own list has
-    elif last:
+    if last:
         with pytest.raises(MessageError, match="broadcast_object_list: object_list: expected 1 objects, as rank 0"):
             dist.broadcast_object_list(objects)
         assert objects == [None, None]

@@ -14,13 +14,12 @@ import torch.distributed
 
 import mpicoll.torch
 from mpicoll.errors import ArgumentError, LaunchError, StateError, TimeoutError
-from tests.ranks.torch.api import dist, through_torch
 from tests.ranks.torch.cases import SORTS_RANKS, Group
 
+dist: Any = mpicoll.torch
+
 BACKENDS = ["mpicoll", "MPICOLL", "cpu:mpicoll", "cpu:mpicoll,cuda:mpicoll"]
-if not through_torch():  # which makes of another backend what it asks for
-    BACKENDS += [None, "gloo", "nccl", "mpi", "ucc", "GLOO", "cpu:gloo,cuda:nccl"]
-ANY = "mpicoll" if through_torch() else "gloo"
+BACKENDS += [None, "gloo", "nccl", "mpi", "ucc", "GLOO", "cpu:gloo,cuda:nccl"]
 
 
 def works(group: Any = None) -> None:
@@ -44,7 +43,7 @@ def without_group(pytestconfig: pytest.Config) -> None:
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_every_backend_is_mpicoll(backend: str | None) -> None:
     dist.init_process_group(backend)
-    assert dist.get_backend() == (str(backend).lower() if through_torch() else "mpicoll")
+    assert dist.get_backend() == "mpicoll"
     works()
     dist.destroy_process_group()
     assert not dist.is_initialized()
@@ -59,7 +58,7 @@ def test_groups_are_made_and_destroyed_again_and_again() -> None:
     seen = []
     for name in ("", "mine"):
         dist.init_process_group(
-            ANY, "mpi://", timedelta(minutes=5), size, rank, store=None, group_name=name, device_id=None
+            "gloo", "mpi://", timedelta(minutes=5), size, rank, store=None, group_name=name, device_id=None
         )
         assert dist.is_initialized()
         assert dist.is_available()
@@ -76,9 +75,7 @@ def test_groups_are_made_and_destroyed_again_and_again() -> None:
         dist.destroy_process_group()
         assert dist.group.WORLD is None
         for g in (world, inner):
-            with pytest.raises(
-                ValueError if through_torch() else StateError, match=r"destroyed|not initialized in the world"
-            ):
+            with pytest.raises(StateError, match="destroyed"):
                 dist.barrier(g)
         seen.append(world)
     assert seen[0] is not seen[1]
@@ -86,11 +83,7 @@ def test_groups_are_made_and_destroyed_again_and_again() -> None:
 
 def test_a_second_init_is_refused(size: int) -> None:
     world = dist.group.WORLD
-    error: type[Exception] = StateError
-    said = "init_process_group: the default group exists already"
-    if through_torch():
-        error, said = ValueError, "trying to initialize the default process group twice"
-    with pytest.raises(error, match=said):
+    with pytest.raises(StateError, match="init_process_group: the default group exists already"):
         dist.init_process_group("mpicoll")
     assert dist.group.WORLD is world
     works()
@@ -106,9 +99,9 @@ def test_a_world_that_is_not_mpis_is_refused(wrong: str) -> None:
     with pytest.raises(
         LaunchError, match=rf"init_process_group: {wrong}={actual + 1} was given, but MPI says {actual}"
     ):
-        dist.init_process_group(ANY, **{wrong: actual + 1})
+        dist.init_process_group("gloo", **{wrong: actual + 1})
     assert not dist.is_initialized()
-    dist.init_process_group(ANY, **{wrong: actual})
+    dist.init_process_group("gloo", **{wrong: actual})
     works()
 
 
@@ -121,11 +114,6 @@ def test_wrong_arguments_of_init() -> None:
         ({"timeout": 5}, ArgumentError, f"{ours}timeout: expected a positive datetime.timedelta; given 5"),
         ({"timeout": timedelta(seconds=-1)}, ArgumentError, f"{ours}timeout: expected a positive"),
     ]
-    if through_torch():  # a negative time limit is none of its mistakes
-        rows = [
-            ({"backend": "tcp"}, AssertionError, "Unknown backend type tcp"),
-            ({"backend": "mpicoll", "timeout": 5}, TypeError, "Expected timeout argument to be of type"),
-        ]
     for arguments, error, said in rows:
         with pytest.raises(error, match=said):
             dist.init_process_group(**arguments)
@@ -170,31 +158,18 @@ OTHER_CALLS: dict[str, Callable[[Any], object]] = {
     "get_global_rank": lambda g: dist.get_global_rank(g, 0),
     "get_node_local_rank": lambda _: dist.get_node_local_rank(),
     "new_group": lambda _: dist.new_group([0]),
-    "empty": lambda g: mpicoll.torch.empty(3, group=g),
-    "share_": lambda g: mpicoll.torch.share_(torch.ones(3), group=g),
+    "empty": lambda g: dist.empty(3, group=g),
+    "share_": lambda g: dist.share_(torch.ones(3), group=g),
 }
 """The same for functions from which outsiders get something else."""
-
-
-TORCHS_WITHOUT: dict[str, tuple[type[Exception], str]] = {
-    "destroy_process_group": (AssertionError, "Process group cannot be None"),
-    "get_node_local_rank": (RuntimeError, "LOCAL_RANK is not in the environment"),
-}
-"""Functions of which torch uses other words."""
 
 
 @pytest.mark.usefixtures("without_group")
 def test_nothing_works_without_a_default_group(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("LOCAL_RANK", raising=False)
     for function, call in {**CALLS, **OTHER_CALLS}.items():
-        error: type[Exception] = StateError
         said = rf"{function}: there is no default group: call init_process_group\(\) first"
-        if through_torch() and function not in ("empty", "share_"):  # which torch does not have
-            if function in ("get_group_rank", "get_global_rank"):
-                continue  # to torch, the default group is None then, and its ranks are as they are given
-            torchs = ValueError, "Default process group has not been initialized"
-            error, said = TORCHS_WITHOUT.get(function, torchs)
-        with pytest.raises(error, match=said):
+        with pytest.raises(StateError, match=said):
             call(None)
     assert dist.group.WORLD is None
     assert dist.get_node_local_rank(fallback_rank=3) == 3
@@ -204,7 +179,7 @@ def test_all_that_need_a_group_are_tried_without() -> None:
     never = {"init_process_group", "is_initialized", "is_available", "batch_isend_irecv"}
     never |= {"all_gather_single", "reduce_scatter_single"}  # other names
     classes = {"GroupMember", "ProcessGroup", "ReduceOp", "Work", "group"}
-    assert CALLS.keys() | OTHER_CALLS.keys() == set(mpicoll.torch.__all__) - never - classes
+    assert CALLS.keys() | OTHER_CALLS.keys() == set(dist.__all__) - never - classes
 
 
 # -- other groups -----------------------------------------------------------------------------------------------------
@@ -231,15 +206,13 @@ def test_names_of_ranks(groups: list[Group], rank: int, size: int) -> None:
         assert dist.get_world_size(g.handle) == g.size
         assert dist.get_backend(g.handle) == "mpicoll"
         assert dist.get_process_group_ranks(g.handle) == g.ranks
-        handle = dist.group.WORLD if through_torch() and g.handle is None else g.handle
+        handle = g.handle
         for in_group, global_rank in enumerate(g.ranks):
             for number in (int, np.int64):
                 assert dist.get_group_rank(handle, number(global_rank)) == in_group
                 assert dist.get_global_rank(handle, number(in_group)) == global_rank
     assert 0 <= dist.get_node_local_rank() < size
     assert dist.get_node_local_rank(fallback_rank=99) == dist.get_node_local_rank()
-    if through_torch():  # whose word it is, and which knows only its environment
-        assert dist.get_node_local_rank() == mpicoll.torch.get_node_local_rank()
 
 
 @pytest.mark.skipif(not SORTS_RANKS, reason=f"new_group of torch {torch.__version__} has no sort_ranks")
@@ -249,7 +222,7 @@ def test_ranks_are_sorted_unless_told_otherwise(size: int) -> None:
         g = dist.new_group(backwards, sort_ranks=sort_ranks, group_desc="mine", timeout=timedelta(seconds=9))
         assert dist.get_process_group_ranks(g) == expected
         assert g.timeout == timedelta(seconds=9)
-        assert "mine" in (g.group_desc if through_torch() else repr(g))
+        assert "mine" in repr(g)
         dist.destroy_process_group(g)
     every = dist.new_group()
     assert dist.get_process_group_ranks(every) == sorted(backwards)
@@ -269,41 +242,22 @@ def test_only_the_members_need_to_make_a_group(rank: int, size: int) -> None:
         dist.destroy_process_group(g)
 
 
-TORCH_REFUSES = {"broadcast", "reduce", "scatter", "send", "isend", "gather_object"}
-TORCH_REFUSES |= {"broadcast_object_list", "scatter_object_list", "send_object_list"}
-"""In these, torch looks for the root in the group first, and then whether this rank is in it."""
-
-
 @pytest.mark.processes
 @pytest.mark.parametrize("function", CALLS)
 def test_an_outsider_is_warned_and_takes_no_part(function: str, rank: int) -> None:
     said = f"{function}: rank {rank} is not in the given group, and takes no part in the call"
     outside = dist.GroupMember.NON_GROUP_MEMBER
-    if through_torch():
-        said = f"on global rank {rank} which does not belong to the given group"
-        if function in TORCH_REFUSES:
-            with pytest.raises(ValueError, match=r"group -100|Group -100|Invalid process group"):
-                CALLS[function](outside)
-            return
-        if function == "destroy_process_group":
-            assert dist.destroy_process_group(outside) is None
-            return
     with pytest.warns(UserWarning, match=said) as caught:
         assert CALLS[function](outside) is None
     [warning] = [w for w in caught if w.category is UserWarning]
-    assert warning.filename == __file__ or through_torch()
+    assert warning.filename == __file__
 
 
 @pytest.mark.processes
 def test_an_outsider_receives_nothing(rank: int) -> None:
     outside = dist.GroupMember.NON_GROUP_MEMBER
-    said = "which does not belong to the given group" if through_torch() else "recv: rank"
-    with pytest.warns(UserWarning, match=said):
+    with pytest.warns(UserWarning, match="recv: rank"):
         assert dist.recv(torch.ones(1), 0, group=outside) == -1
-    if through_torch():
-        with pytest.raises(ValueError, match="Invalid process group"):
-            dist.recv_object_list([1], 0, group=outside)
-        return
     with pytest.warns(UserWarning, match="recv_object_list: rank"):
         assert dist.recv_object_list([1], 0, group=outside) == -1
 
@@ -320,11 +274,7 @@ def test_members_are_not_warned(groups: list[Group]) -> None:
 def test_a_destroyed_group_does_not_take_others_with_it(rank: int, size: int) -> None:
     first, second = dist.new_group(list(range(size))), dist.new_group([0, 1])
     dist.destroy_process_group(first)
-    error: type[Exception] = StateError
-    said = "all_reduce: .* cannot be used any more: it was destroyed"
-    if through_torch():
-        error, said = ValueError, "is not initialized in the world group map"
-    with pytest.raises(error, match=said):
+    with pytest.raises(StateError, match=r"all_reduce: .* cannot be used any more: it was destroyed"):
         dist.all_reduce(torch.ones(1), group=first)
     if rank < 2:
         works(second)
@@ -335,19 +285,11 @@ def test_a_destroyed_group_does_not_take_others_with_it(rank: int, size: int) ->
 # -- barriers that say who is missing ---------------------------------------------------------------------------------
 
 
-def monitored_barrier(group: Any = None, **arguments: Any) -> None:
-    """The function, or the group's method: torch's function refuses other backends than gloo before torch 2.14."""
-    if through_torch():
-        (group or dist.group.WORLD).monitored_barrier(**arguments)
-    else:
-        dist.monitored_barrier(group, **arguments)
-
-
 def test_monitored_barrier(groups: list[Group]) -> None:
     for g in groups:
         if g.rank is not None:
-            monitored_barrier(g.handle, timeout=timedelta(seconds=60))
-            monitored_barrier(g.handle, wait_all_ranks=True)
+            dist.monitored_barrier(g.handle, timeout=timedelta(seconds=60))
+            dist.monitored_barrier(g.handle, wait_all_ranks=True)
 
 
 @pytest.mark.slow
@@ -360,10 +302,10 @@ def test_a_monitored_barrier_names_who_is_missing(rank: int, size: int, missing:
     if rank not in absent:
         names = ", ".join(str(r) for r in sorted(absent))
         with pytest.raises(TimeoutError, match=rf"monitored_barrier: after .*, these ranks did not come: {names}$"):
-            monitored_barrier(timeout=timedelta(seconds=1))
+            dist.monitored_barrier(timeout=timedelta(seconds=1))
     dist.barrier()
     for _ in range(2):
-        monitored_barrier(timeout=timedelta(seconds=60))
+        dist.monitored_barrier(timeout=timedelta(seconds=60))
     works()
 
 
@@ -374,7 +316,7 @@ def test_messages_of_the_program_beside_a_monitored_barrier(rank: int, size: int
     others = [r for r in range(size) if r != rank]
     lengths = {1, size + 2}
     sent = [dist.isend(torch.full((n,), 7 * rank), other, tag=tag) for other in others for n in lengths]
-    monitored_barrier(timeout=timedelta(seconds=60))
+    dist.monitored_barrier(timeout=timedelta(seconds=60))
     for other in others:
         for n in lengths:
             x = torch.zeros(n, dtype=torch.int64)
@@ -390,7 +332,7 @@ def test_a_monitored_barrier_with_no_time(rank: int, size: int) -> None:
     if rank == 0:
         names = ", ".join(str(r) for r in range(1, size))
         with pytest.raises(RuntimeError, match=rf"monitored_barrier: after 0:00:00, these .* did not come: {names}$"):
-            monitored_barrier(timeout=timedelta(0))
+            dist.monitored_barrier(timeout=timedelta(0))
     dist.barrier()
-    monitored_barrier(timeout=timedelta(seconds=60 if rank == 0 else 0))
+    dist.monitored_barrier(timeout=timedelta(seconds=60 if rank == 0 else 0))
     works()

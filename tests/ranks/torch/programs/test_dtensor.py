@@ -13,17 +13,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import (
-    DTensor,
-    Partial,
-    Placement,
-    Replicate,
-    Shard,
-    distribute_tensor,
-    empty,
-    ones,
-    zeros,
-)
+from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     RowwiseParallel,
@@ -76,13 +66,6 @@ def test_operations(size: int) -> None:
         }.items():  # fmt: skip
             found = whole(x)
             torch.testing.assert_close(full(found), whole(a), msg=partial("{}: {}".format, (name, left)))
-
-
-def test_factories(size: int) -> None:
-    mesh = init_device_mesh("cpu", (size,))
-    assert torch.equal(ones(7, device_mesh=mesh, placements=[Shard(0)]).full_tensor(), torch.ones(7))
-    assert torch.equal(zeros(7, 2, device_mesh=mesh, placements=[Shard(1)]).full_tensor(), torch.zeros(7, 2))
-    assert empty(7, device_mesh=mesh, placements=[Replicate()]).shape == (7,)
 
 
 def test_gradients_flow_through_redistribution(size: int) -> None:

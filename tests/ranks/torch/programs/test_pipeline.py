@@ -99,17 +99,3 @@ def test_by_hand(rank: int, size: int) -> None:
     for work in sent:
         work.wait()
     assert_same_gradients(mine, modules[rank])
-
-
-def test_ring_of_batched_messages(rank: int, size: int) -> None:
-    """Each rank's rows go round the ring, as in ring attention. In the end every rank has seen all rows."""
-    mine = torch.full((3,), float(rank))
-    total, passing = mine.clone(), mine
-    for _ in range(size - 1):
-        coming = torch.empty_like(passing)
-        ops = [dist.P2POp(dist.isend, passing, (rank + 1) % size), dist.P2POp(dist.irecv, coming, (rank - 1) % size)]
-        for work in dist.batch_isend_irecv(ops):
-            work.wait()
-        passing = coming
-        total += passing
-    assert torch.equal(total, torch.full((3,), size * (size - 1) / 2))

@@ -23,17 +23,6 @@ from tests.ranks.children import in_child
 from tests.ranks.torch.programs.training import mlp, vectors
 
 
-def test_futures(rank: int, size: int) -> None:
-    x = torch.ones(3)
-    work = dist.all_reduce(x, async_op=True)
-    assert work.wait() is True
-    assert work.is_completed()
-    assert work.is_success()
-    assert work.get_future().done()
-    assert work.get_future().value()[0] is x or torch.equal(work.get_future().value()[0], x)
-    assert torch.equal(work.result()[0], torch.full((3,), float(size)))
-
-
 def test_a_forked_child_does_not_wait_for_its_parents_work() -> None:
     """The thread that carries it out is the parent's alone."""
     goes_on = threading.Event()
@@ -257,24 +246,3 @@ def test_sequence_numbers() -> None:
     assert g._get_sequence_number_for_group() == before + 2
     g._set_sequence_number_for_group()
     assert g._get_sequence_number_for_group() == 0
-
-
-def test_works_of_messages(rank: int, size: int) -> None:
-    if size == 1:
-        pytest.skip("needs two ranks")
-    x = torch.zeros(2)
-    work = None
-    if rank == 1:
-        work = dist.irecv(x, tag=3)  # from any rank
-        assert not work.is_completed()
-        with pytest.raises(TimeoutError, match="not complete"):
-            work.wait(timedelta(seconds=0.05))
-    dist.barrier()
-    if rank == 0:
-        work = dist.isend(torch.ones(2), 1, tag=3)
-    if work is not None:
-        assert work.wait() is True
-        assert work.is_completed()
-    if rank == 1:
-        assert work._source_rank() == 0
-        assert torch.equal(x, torch.ones(2))

@@ -22,8 +22,8 @@ class NonBlocking(Face):
 
     MPI's own call carries it out, where MPI has one for the dtype and the operation and no algorithm is named. Where
     MPI cannot reduce, it gathers the values if they are few, and waiting for them reduces them. All else is carried out
-    by a thread of this rank, on a communicator of its own, which needs MPI_THREAD_MULTIPLE. Without that, the call is
-    complete when it returns.
+    by a thread of this rank, or by who waits for it before the thread begins, on a communicator of its own. That needs
+    MPI_THREAD_MULTIPLE. Without it, the call is complete when it returns.
     """
 
     def ibarrier(self, algorithm: AlgorithmLike | None = None) -> Request:

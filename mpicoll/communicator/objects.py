@@ -13,8 +13,8 @@ from typing import Any, NamedTuple, TypeVar, overload
 from mpicoll.calls.arguments import checked_rank
 from mpicoll.calls.plan import Plans
 from mpicoll.communicator.engine import kinds
-from mpicoll.communicator.engine.beside import MAIN, patience
 from mpicoll.communicator.engine.engine import Engine
+from mpicoll.communicator.engine.masked_thread import MAIN, patience
 from mpicoll.communicator.engine.message_calls import EXACT, no_object
 from mpicoll.communicator.face import Face
 from mpicoll.communicator.repeated import repeated

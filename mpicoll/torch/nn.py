@@ -28,16 +28,9 @@ from mpicoll.torch.group import ProcessGroup
 from mpicoll.torch.world import GivenGroup
 
 __all__ = [
-    "all_gather",
-    "all_reduce",
-    "all_to_all",
-    "all_to_all_single",
-    "broadcast",
-    "gather",
-    "reduce",
-    "reduce_scatter",
+    "all_gather", "all_reduce", "all_to_all", "all_to_all_single", "broadcast", "gather", "reduce", "reduce_scatter",
     "scatter",
-]
+]  # fmt: skip
 
 Tensors = Sequence[torch.Tensor]
 Map = Callable[[Tensors, Tensors], object]

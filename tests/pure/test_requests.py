@@ -47,13 +47,13 @@ class Invented(Transfer):
         return self.came
 
 
-def receive(under_way: requests.UnderWay, transfer: Transfer) -> requests.Request:
+def receive(under_way: requests.InFlight, transfer: Transfer) -> requests.Request:
     pending = Pending.message("irecv", "came from rank 0 (tag 0)", 4, "float64", Ends([0], 0))
     return requests.Request(Message(pending, transfer, True, False, 32, True), object(), np.zeros(4), under_way)
 
 
 def test_what_a_thread_waits_for_is_not_tested() -> None:
-    under_way, transfer = requests.UnderWay(NeverRaised, 0), Invented()
+    under_way, transfer = requests.InFlight(NeverRaised, 0), Invented()
     transfer.came = 4
     request = receive(under_way, transfer)
     thread = threading.Thread(target=request.wait)
@@ -67,7 +67,7 @@ def test_what_a_thread_waits_for_is_not_tested() -> None:
 
 
 def test_two_threads_wait_for_one_message() -> None:
-    under_way, transfer = requests.UnderWay(NeverRaised, 0), Invented()
+    under_way, transfer = requests.InFlight(NeverRaised, 0), Invented()
     transfer.came = 4
     request = receive(under_way, transfer)
     ended: list[bool] = []
@@ -87,7 +87,7 @@ def test_two_threads_wait_for_one_message() -> None:
 
 
 def test_what_went_wrong_is_told_to_who_asks() -> None:
-    under_way, transfer = requests.UnderWay(NeverRaised, 0), Invented()
+    under_way, transfer = requests.InFlight(NeverRaised, 0), Invented()
     request = receive(under_way, transfer)
     transfer.came = 3
     transfer.here.set()
@@ -115,7 +115,7 @@ def test_a_message_that_comes_when_time_is_up(taken: bool) -> None:
         def cancel(self, begun: object) -> bool:
             return False
 
-    under_way = requests.UnderWay(NeverRaised, 0)
+    under_way = requests.InFlight(NeverRaised, 0)
     under_way.timeout = 0.01
     finished: list[bool] = []
     request = receive(under_way, AtTheEnd())
@@ -131,7 +131,7 @@ def test_a_message_that_comes_when_time_is_up(taken: bool) -> None:
 def test_what_the_program_has_frozen_or_dropped_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
     """Until it is complete."""
     monkeypatch.setattr(requests, "_open", set())
-    under_way, (frozen, dropped) = requests.UnderWay(NeverRaised, 0), (Invented(), Invented())
+    under_way, (frozen, dropped) = requests.InFlight(NeverRaised, 0), (Invented(), Invented())
     frozen.came = dropped.came = 4
     request = receive(under_way, frozen)
     gc.freeze()
@@ -167,7 +167,7 @@ def test_a_collective_at_the_end_of_the_program(is_begun_by_all: bool, monkeypat
     monkeypatch.setattr(requests, "_open", set())
     pending = Pending("iallreduce", "iallreduce", 4, "float64", "it is not complete")
     message = Message(pending, Slow(), False, False, 32, True)
-    request = requests.Request(message, object(), np.zeros(4), requests.UnderWay(NeverRaised, 0))
+    request = requests.Request(message, object(), np.zeros(4), requests.InFlight(NeverRaised, 0))
     monkeypatch.setattr(requests, "_unfinished", [request])
     requests._tell_unfinished()
     assert len(said) == (0 if is_begun_by_all else 1)
@@ -175,7 +175,7 @@ def test_a_collective_at_the_end_of_the_program(is_begun_by_all: bool, monkeypat
 
 
 def test_messages_that_are_under_way_at_the_end() -> None:
-    under_way, transfer = requests.UnderWay(NeverRaised, 0), Invented()
+    under_way, transfer = requests.InFlight(NeverRaised, 0), Invented()
     transfer.came = 4
     request = receive(under_way, transfer)
     assert requests._has_messages(True, None)

@@ -318,7 +318,12 @@ def test_threads_that_make_different_calls() -> None:
     ]
 
 
-FIRST = {"one has left": "if comm.rank: comm.barrier()", "two mutual receives": "comm.recv(np.zeros(1), 1 - comm.rank)"}
+FIRST = {
+    "one has left": "if comm.rank: comm.barrier()",
+    "two mutual receives": "comm.recv(np.zeros(1), 1 - comm.rank)",
+    "a Work of torch's": "import mpicoll.torch as dist; dist.init_process_group()\n"
+    "    comm.rank or dist.barrier(async_op=True).wait()",
+}
 
 
 @pytest.mark.parametrize("body", FIRST.values(), ids=FIRST)

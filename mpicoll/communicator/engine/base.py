@@ -21,7 +21,7 @@ from mpicoll.communicator.engine.binding import Binding
 from mpicoll.communicator.engine.copies import copied_to_host
 from mpicoll.communicator.engine.cut import Cut
 from mpicoll.communicator.engine.message import Message, Startable
-from mpicoll.communicator.engine.requests import UnderWay
+from mpicoll.communicator.engine.requests import InFlight
 from mpicoll.devices import registry
 from mpicoll.errors import ArgumentError, MessageError, MismatchError, MpicollError, RankLost, StateError
 from mpicoll.fabrics.fabric import Fabric
@@ -72,7 +72,7 @@ class Base:
         self.bound_messages: Plans[Message] = Plans()
         self.startable: Plans[Startable] = Plans()
         self.tells_kinds, self.most_tag = False, fabric.most_tag
-        self.under_way = UnderWay(fabric.failure, fabric.rank)
+        self.under_way = InFlight(fabric.failure, fabric.rank)
         self.under_way.any_thread = bool(fabric.library) and fabric.any_thread and fabric.elastic is None
         self.rank, self.size, self.closed = fabric.rank, fabric.size, ""
         rules = fabric.rules

@@ -15,8 +15,8 @@ from mpicoll.arrays.protocols import ArrayLike
 from mpicoll.calls.arguments import checked_int, checked_rank
 from mpicoll.communicator.engine import kinds
 from mpicoll.communicator.engine.base import Base
-from mpicoll.communicator.engine.beside import MAIN, patience
 from mpicoll.communicator.engine.copies import copied_to_host, written_back
+from mpicoll.communicator.engine.masked_thread import MAIN, patience
 from mpicoll.communicator.engine.message import Message
 from mpicoll.communicator.engine.packing import End, Packed, keeps_no_array
 from mpicoll.communicator.engine.requests import Finish, Request, hold_back

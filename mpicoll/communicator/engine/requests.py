@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from weakref import WeakValueDictionary
 
 from mpicoll.communicator.engine import kinds
-from mpicoll.communicator.engine.beside import MAIN, hold, patience
+from mpicoll.communicator.engine.masked_thread import MAIN, hold, patience
 from mpicoll.communicator.engine.message import Message
 from mpicoll.errors import MessageError, MpicollError, StateError, TimeoutError
 from mpicoll.fabrics.fabric import Envelope, NeverRaised
@@ -36,7 +36,7 @@ Finish = Callable[[], Any]
 """What is to be done when it has come: to write it where it belongs. It returns the request's result."""
 
 
-class UnderWay:
+class InFlight:
     """What one communicator has begun, and what must be known to wait for it."""
 
     def __init__(self, failure: type[Exception], rank: int) -> None:
@@ -98,7 +98,7 @@ class UnderWay:
         return lost
 
 
-_all: WeakValueDictionary[int, UnderWay] = WeakValueDictionary()
+_all: WeakValueDictionary[int, InFlight] = WeakValueDictionary()
 _open: set[Request] = set()
 """All that is begun and not complete. The watcher's thread may read it at any time."""
 _of_mpi = [LEAST]
@@ -120,7 +120,7 @@ class _PlainFields:
     )  # fmt: skip
 
     _message: Message
-    _under_way: UnderWay
+    _under_way: InFlight
     _array: object
     """MPI knows its address alone."""
     _turn: list[Any]
@@ -171,7 +171,7 @@ class Request(_Fields):
         message: Message,
         begun: Any,
         array: object,
-        under_way: UnderWay,
+        under_way: InFlight,
         finish: Finish | None = None,
         result: Any = None,
     ) -> None:
@@ -399,7 +399,7 @@ def _has_messages(may_look: bool, waited_for: object) -> bool:
 
 def _tell_unfinished() -> None:
     """When all ranks are at their ends, name what has not happened: no other rank may ever notice."""
-    left: dict[UnderWay, list[str]] = {}
+    left: dict[InFlight, list[str]] = {}
     hold(_SECONDS_AT_END)
     _has_messages(True, None)  # threads have gone on meanwhile
     its = Patience(_SECONDS_AT_END)

@@ -1,5 +1,5 @@
-"""How a thread beside the main one waits for messages: it looks again and again. So the main thread can hold it outside
-MPI at the end of the program: MPI_Finalize crashes while a thread is within."""
+"""How another thread than the main one waits for messages: it looks again and again. At the end of the program, the
+main thread masks it from MPI: MPI_Finalize crashes while a thread is within."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _over = False
 """Whether the program has come to its end."""
 
 
-class _Beside(Patience):
-    """The patience of a thread beside the main one."""
+class _MaskedPatience(Patience):
+    """The patience of another thread than the main one."""
 
     outside = False
     """Whether the thread is outside MPI, and stays there if the program has come to its end."""
@@ -34,14 +34,14 @@ class _Beside(Patience):
         return lasts
 
 
-_all: WeakValueDictionary[int, _Beside] = WeakValueDictionary()
+_all: WeakValueDictionary[int, _MaskedPatience] = WeakValueDictionary()
 
 
 def patience(seconds: float, meanwhile: Callable[[], object] | None = None) -> Patience:
     """The patience of this thread."""
     if get_ident() == MAIN:
         return Patience(seconds, meanwhile)
-    made = _all[get_ident()] = _Beside(seconds, meanwhile)
+    made = _all[get_ident()] = _MaskedPatience(seconds, meanwhile)
     return made
 
 

@@ -172,7 +172,7 @@ class CollectiveWork(Submitted, Work):
         return self._completes == threading.get_ident()
 
     def is_over(self) -> bool:
-        return self._completes_here() or super().is_over()
+        return self.over or self._completes_here() or super().is_over()
 
     def is_completed(self) -> bool:
         if not self.is_over():

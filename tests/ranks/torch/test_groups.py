@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from datetime import timedelta
+from inspect import signature
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ import torch.distributed
 import mpicoll.torch
 from mpicoll.errors import ArgumentError, LaunchError, StateError, TimeoutError
 from tests.ranks.torch.cases import SORTS_RANKS, Group
+from tests.ranks.torch.mistakes import RIGHT, Scene
 
 dist: Any = mpicoll.torch
 
@@ -120,66 +122,48 @@ def test_wrong_arguments_of_init() -> None:
         assert not dist.is_initialized()
 
 
-CALLS: dict[str, Callable[[Any], object]] = {
-    "all_reduce": lambda g: dist.all_reduce(torch.ones(1), group=g),
-    "broadcast": lambda g: dist.broadcast(torch.ones(1), 0, group=g),
-    "reduce": lambda g: dist.reduce(torch.ones(1), 0, group=g),
-    "all_gather": lambda g: dist.all_gather([torch.ones(1)], torch.ones(1), group=g),
-    "all_gather_into_tensor": lambda g: dist.all_gather_into_tensor(torch.ones(1), torch.ones(1), group=g),
-    "gather": lambda g: dist.gather(torch.ones(1), group=g),
-    "scatter": lambda g: dist.scatter(torch.ones(1), group=g),
-    "reduce_scatter": lambda g: dist.reduce_scatter(torch.ones(1), [torch.ones(1)], group=g),
-    "reduce_scatter_tensor": lambda g: dist.reduce_scatter_tensor(torch.ones(1), torch.ones(1), group=g),
-    "all_to_all": lambda g: dist.all_to_all([torch.ones(1)], [torch.ones(1)], group=g),
-    "all_to_all_single": lambda g: dist.all_to_all_single(torch.ones(1), torch.ones(1), group=g),
-    "barrier": lambda g: dist.barrier(g),
-    "monitored_barrier": lambda g: dist.monitored_barrier(g),
-    "send": lambda g: dist.send(torch.ones(1), 0, group=g),
-    "isend": lambda g: dist.isend(torch.ones(1), 0, group=g),
-    "irecv": lambda g: dist.irecv(torch.ones(1), 0, group=g),
-    "all_gather_object": lambda g: dist.all_gather_object([None], 1, group=g),
-    "gather_object": lambda g: dist.gather_object(1, [None], group=g),
-    "broadcast_object_list": lambda g: dist.broadcast_object_list([1], 0, group=g),
-    "scatter_object_list": lambda g: dist.scatter_object_list([None], [1], group=g),
-    "send_object_list": lambda g: dist.send_object_list([1], 0, group=g),
-    "destroy_process_group": lambda g: dist.destroy_process_group(g),
-}
-"""A call of each function in the group g, None for the default group. Outsiders get None from it, and a warning."""
+GIVES_ELSE = {"recv", "recv_object_list", "P2POp"} | {name for name in RIGHT if name.startswith("get_")}
+"""Functions from which outsiders get something else than None."""
+TAKES_GROUP = [name for name in RIGHT if "group" in signature(getattr(dist, name)).parameters]
 
-OTHER_CALLS: dict[str, Callable[[Any], object]] = {
-    "recv": lambda g: dist.recv(torch.ones(1), 0, group=g),
-    "recv_object_list": lambda g: dist.recv_object_list([1], 0, group=g),
-    "P2POp": lambda g: dist.P2POp(dist.isend, torch.ones(1), 0, group=g),
-    "get_rank": lambda g: dist.get_rank(g),
-    "get_world_size": lambda g: dist.get_world_size(g),
-    "get_backend": lambda g: dist.get_backend(g),
-    "get_process_group_ranks": lambda g: dist.get_process_group_ranks(g),
-    "get_group_rank": lambda g: dist.get_group_rank(g, 0),
-    "get_global_rank": lambda g: dist.get_global_rank(g, 0),
-    "get_node_local_rank": lambda _: dist.get_node_local_rank(),
-    "new_group": lambda _: dist.new_group([0]),
-    "empty": lambda g: dist.empty(3, group=g),
-    "share_": lambda g: dist.share_(torch.ones(3), group=g),
-}
-"""The same for functions from which outsiders get something else."""
+
+def call(function: str, group: Any) -> object:
+    """Call the function with right arguments, for one rank, in this group. None is the default group."""
+    in_group = {"group": group} if function in TAKES_GROUP else {}
+    return getattr(dist, function)(**{**RIGHT[function](OneRank()), **in_group})
+
+
+class OneRank(Scene):
+    """What a call may use where there is no group."""
+
+    def __init__(self) -> None:
+        self.rank, self.size, self.alone, self.made = 0, 1, None, []
 
 
 @pytest.mark.usefixtures("without_group")
 def test_nothing_works_without_a_default_group(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("LOCAL_RANK", raising=False)
-    for function, call in {**CALLS, **OTHER_CALLS}.items():
+    for function in RIGHT.keys() - {"batch_isend_irecv"}:
         said = rf"{function}: there is no default group: call init_process_group\(\) first"
         with pytest.raises(StateError, match=said):
-            call(None)
+            call(function, None)
+    for function, ask in (
+        ("get_node_local_rank", dist.get_node_local_rank),
+        ("empty", lambda: dist.empty(3)),
+        ("share_", lambda: dist.share_(torch.ones(3))),
+    ):
+        with pytest.raises(StateError, match=f"{function}: there is no default group"):
+            ask()
     assert dist.group.WORLD is None
     assert dist.get_node_local_rank(fallback_rank=3) == 3
 
 
 def test_all_that_need_a_group_are_tried_without() -> None:
-    never = {"init_process_group", "is_initialized", "is_available", "batch_isend_irecv"}
+    never = {"init_process_group", "is_initialized", "is_available"}
     never |= {"all_gather_single", "reduce_scatter_single"}  # other names
     classes = {"GroupMember", "ProcessGroup", "ReduceOp", "Work", "group"}
-    assert CALLS.keys() | OTHER_CALLS.keys() == set(dist.__all__) - never - classes
+    tried = RIGHT.keys() | {"get_node_local_rank", "empty", "share_"}
+    assert tried == set(dist.__all__) - never - classes
 
 
 # -- other groups -----------------------------------------------------------------------------------------------------
@@ -243,12 +227,12 @@ def test_only_the_members_need_to_make_a_group(rank: int, size: int) -> None:
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("function", CALLS)
+@pytest.mark.parametrize("function", [name for name in TAKES_GROUP if name not in GIVES_ELSE])
 def test_an_outsider_is_warned_and_takes_no_part(function: str, rank: int) -> None:
     said = f"{function}: rank {rank} is not in the given group, and takes no part in the call"
     outside = dist.GroupMember.NON_GROUP_MEMBER
     with pytest.warns(UserWarning, match=said) as caught:
-        assert CALLS[function](outside) is None
+        assert call(function, outside) is None
     [warning] = [w for w in caught if w.category is UserWarning]
     assert warning.filename == __file__
 

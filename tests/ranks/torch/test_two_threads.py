@@ -15,7 +15,7 @@ from mpicoll.errors import StateError
 from tests.ranks.torch.api import dist
 
 
-class Aside(threading.Thread):
+class OtherThread(threading.Thread):
     """Another thread; ``join`` raises what it raised."""
 
     def __init__(self, do: Callable[[], Any]) -> None:
@@ -57,7 +57,7 @@ def test_both_at_once(first: Callable[[Any], None], second: Callable[[Any], None
     group = dist.new_group()
     said = r"two threads called its collectives at once.* dist\.new_group\(\), which an async_save takes"
     if rank == 0:
-        one = Aside(lambda: first(group))
+        one = OtherThread(lambda: first(group))
         while not group.comm._engine.recorder.under_way:
             time.sleep(0.001)
         for _ in range(2):
@@ -76,7 +76,7 @@ def test_threads_that_take_turns() -> None:
     group = dist.new_group()
     for _ in range(3):
         for async_op in (False, True):
-            Aside(partial(summed, group, async_op)).join()
+            OtherThread(partial(summed, group, async_op)).join()
             summed(group, async_op)
     dist.destroy_process_group(group)
 
@@ -89,7 +89,7 @@ def test_a_group_for_each_thread() -> None:
         for _ in range(50):
             summed(group)
 
-    threads = [Aside(partial(often, g)) for g in groups]
+    threads = [OtherThread(partial(often, g)) for g in groups]
     often(None)
     for thread in threads:
         thread.join()

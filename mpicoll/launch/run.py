@@ -15,7 +15,6 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack, suppress
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -24,14 +23,13 @@ from mpicoll.launch import board, elastic
 from mpicoll.launch.interrupt import HANDED_ON, LOOKS, SECONDS
 from mpicoll.launch.launch_env import STDIN
 from mpicoll.launch.launcher import Command, Job, command
+from mpicoll.machine.system import exit_code
 
 _SECONDS_IN_A_CALL = 2.0
 """Python sees a signal when a call of C ends. A rank that has not seen it so long after others came to their end waits
 in a call, probably for one of them."""
 _SECONDS_TO_BEGIN = 1.0
 """A rank that is still within MPI_Init so long after another one has ended without it waits for that one."""
-_EXITING = 4
-"""The kernel's flag of a process that is about to end."""
 
 
 def run(job: Job) -> int:
@@ -86,8 +84,7 @@ class _Attempt:
                 signal.signal(number, handler)
         with ExitStack() as until_ended:
             until_ended.callback(self._board.close)
-            code = self._attend(variables) if self._job.elastic else self._monitor(variables)
-        return code if code >= 0 else 128 - code
+            return self._attend(variables) if self._job.elastic else self._monitor(variables)
 
     def _monitor(self, variables: dict[str, str]) -> int:
         launcher = self._start(variables)
@@ -100,16 +97,18 @@ class _Attempt:
     def _attend(self, variables: dict[str, str]) -> int:
         """The same where ranks may be lost."""
         attendance = elastic.Attendance(self._job.nprocs, self._job.on_this_node)
-        code = self._code(attendance.attend(self._start(variables | attendance.variables())))
+        code = attendance.attend(self._start(variables | attendance.variables()))
         self._board.report(0)  # what ranks have left to be said
         lost = attendance.report(code)
-        return code if self._interrupted and code else lost
+        return self._code(code if self._interrupted and code else lost)
 
     def _code(self, of_launcher: int) -> int:
         """The exit code where the launcher has ended with this one."""
         if self._ending is not None:  # it looks at the board
             self._ending.join()
-        return 128 + signal.SIGINT if self._interrupted and of_launcher else of_launcher
+        if self._interrupted and of_launcher:
+            return 128 + signal.SIGINT
+        return of_launcher if of_launcher >= 0 else 128 - of_launcher
 
     def _start(self, variables: dict[str, str]) -> subprocess.Popen[bytes]:
         """Start the launcher. It reads stdin where rank 0 does not do so itself."""
@@ -254,33 +253,18 @@ class ExitMonitor:
         A launcher ends the others as soon as it sees that a rank ends, which it may see before that rank's process has
         gone. So a rank that is about to end may be the first, too. If one of them has ended by itself, it is the first:
         a launcher ends processes by SIGKILL or SIGTERM."""
-        ways = {rank: _way_of_ending(self._board.process_of(rank)) for rank in early}
-        for rank in self._running.values():
-            if not self._board.is_over(rank) and (way := _way_of_ending(self._board.process_of(rank))) != _RUNS:
-                ways[rank] = way
-        alone = [rank for rank, way in ways.items() if way == _BY_ITSELF]
-        return alone if len(alone) == 1 else sorted(ways)
+        codes: dict[int, int | None] = {}
+        for rank in {*early, *(rank for rank in self._running.values() if not self._board.is_over(rank))}:
+            try:
+                codes[rank] = exit_code(self._board.process_of(rank))
+            except OSError:  # its launcher knows already that it has ended
+                codes[rank] = 0
+        alone = [rank for rank, code in codes.items() if code not in (None, 0, -signal.SIGKILL, -signal.SIGTERM)]
+        return alone if len(alone) == 1 else sorted(rank for rank, code in codes.items() if code is not None)
 
     def _lacks(self, rank: int) -> bool:
         """Whether MPI has not begun in this rank."""
         return self._board.mpi_of(rank) != board.BEGUN
-
-
-_RUNS, _BY_ITSELF, _UNKNOWN = range(3)
-
-
-def _way_of_ending(process: int) -> int:
-    """Whether this process runs, or has ended by itself, as far as can be seen until its parent has asked for that."""
-    try:
-        # After the name, which may hold anything: the state, the flags, and last how it ended, as waitpid says it.
-        state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return _UNKNOWN
-    if not int(state[6]) & _EXITING:
-        return _RUNS
-    by_launcher = (-signal.SIGKILL, -signal.SIGTERM)
-    is_gone = state[0] == "Z"  # else its exit code is not known so far
-    return _BY_ITSELF if is_gone and os.waitstatus_to_exitcode(int(state[-1])) not in by_launcher else _UNKNOWN
 
 
 def _masked_thread(do: Callable[..., object], *arguments: Any) -> threading.Thread:

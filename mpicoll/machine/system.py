@@ -7,6 +7,8 @@ from pathlib import Path
 
 _MEMORY = Path("/proc/meminfo")
 _CGROUP = Path("/sys/fs/cgroup")
+_EXITING = 4
+"""The kernel's flag of a process that is about to end."""
 _HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage")
 
 
@@ -36,6 +38,14 @@ def huge_pages(which: str = "enabled") -> str | None:
     except OSError:
         return None
     return said[said.index("[") + 1 : said.index("]")]
+
+
+def exit_code(process: int) -> int | None:
+    """The exit code of a process of this node that has ended or is about to; that of SIGKILL is -9. None if it goes on.
+    Raises OSError where its parent knows already that it has ended."""
+    # After the name, which may hold anything: the state, the flags, and last how it ended, as waitpid says it.
+    state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return os.waitstatus_to_exitcode(int(state[-1])) if int(state[6]) & _EXITING else None
 
 
 def version_of(package: str) -> str | None:

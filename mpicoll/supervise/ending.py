@@ -7,16 +7,14 @@ import os
 import signal
 import socket
 from contextlib import suppress
-from pathlib import Path
 
 from mpicoll.launch import board
 from mpicoll.launch.failure import end_job
+from mpicoll.machine.system import exit_code
 from mpicoll.supervise.messages import Process
 
 _ON_DEMAND = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)
 """Signals by which people and launchers end processes: whoever sends them knows."""
-_EXITING = 4
-"""The kernel's flag of a process that is about to end."""
 _MEMORY = "often the system was out of memory, see dmesg"
 _SECONDS = 5
 """What a launcher has for ending the processes itself."""
@@ -39,16 +37,12 @@ def exit_reason(process: Process) -> str:
     if not _is_near(process):
         return ""  # the network may have lost the connection
     try:
-        # After the name, which may hold anything: the state, the flags, and last how it ended, as waitpid says it.
-        state = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
+        code = exit_code(process.pid)
     except OSError:  # its launcher knows already that it has ended
         return f"its process has ended (if it was killed: {_MEMORY})"
-    if not int(state[6]) & _EXITING:
-        return ""
-    code = os.waitstatus_to_exitcode(int(state[-1]))
     if code == -signal.SIGKILL:
         return f"its process was killed (SIGKILL): {_MEMORY}"
-    if code < 0:
+    if code is not None and code < 0:
         return "" if -code in _ON_DEMAND else f"its process was ended by {_signal(-code)}"
     return f"its process has ended with exit code {code}" if code else ""
 

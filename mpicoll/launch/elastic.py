@@ -254,11 +254,6 @@ def _end_as_lost(status: int) -> NoReturn:
     lifecycle.exit_now(status)
 
 
-def mpi_has_begun() -> None:
-    """Tell ``mpicoll run`` so."""
-    _say({"begun": True})
-
-
 def fails(status: int) -> None:
     """Note that this rank ends the job with this exit code."""
     global _failed
@@ -300,6 +295,7 @@ def _leave() -> None:
 if is_elastic():
     lifecycle.add(lifecycle.Hook.LEAVE_JOB, has_ended)
     lifecycle.add(lifecycle.Hook.LEAVE_ELASTIC_JOB, _leave)
+    lifecycle.add(lifecycle.Hook.TELL_BEGUN, lambda: _say({"begun": True}))
 
 
 def _say(message: dict[str, Any]) -> None:

@@ -29,6 +29,8 @@ class Event(Enum):
 
     FORK = auto()
     """In a child that was just forked."""
+    MPI_BEGUN = auto()
+    """The program has imported mpi4py.MPI, or MPI.Init has returned. ``mpi_init`` sees it."""
     JOB_FAILS = auto()
     """This rank ends the job. The functions get the reason, and whether it is an error of mpicoll's."""
     PROGRAM_ENDED = auto()
@@ -57,6 +59,9 @@ class Hook(Enum):
     FORGET_BLOCKS = Event.FORK, "The parent may write to blocks that are free here."
     FORGET_DEVICES = Event.FORK, "A GPU that the parent has used cannot be reached from a child."
     FORGET_PEERS = Event.FORK, "A child has no memory of other processes' GPUs open."
+
+    TELL_BEGUN = Event.MPI_BEGUN, "`mpicoll run --elastic` knows then that no rank waits in MPI_Init for a lost one."
+    WATCH_PROGRAM = (Event.MPI_BEGUN, "The program's own calls of mpi4py are watched, if that was asked for.")
 
     # The error has been printed, and the other ranks still live.
     WRITE_FILES = Event.JOB_FAILS, "All processes write their last calls to files: soon they are gone."

@@ -25,7 +25,7 @@ from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from mpicoll.errors import LaunchError, MpicollError, StateError
-from mpicoll.launch import board, elastic, failure, interrupt, lifecycle
+from mpicoll.launch import board, failure, interrupt, lifecycle
 from mpicoll.launch.launch_env import (
     check_has_own_place,
     check_may_initialise,
@@ -43,9 +43,6 @@ _MPI = "mpi4py.MPI"
 """The module that begins MPI when it is imported, unless the program wants to do that itself."""
 _PREFIX = "mpicoll-"
 """How the names of the ranks' own folders begin."""
-
-when_begun: list[Callable[[], object]] = []
-"""What is done when MPI has begun."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -99,10 +96,8 @@ def _watched(begin: Callable[P, T], begins: bool = True) -> Callable[P, T]:
             mpi: Any = sys.modules.get(_MPI)  # it may be half imported
             begun = hasattr(mpi, "Is_initialized") and mpi.Is_initialized()
             board.note_mpi(board.BEGUN if begun else 0)
-            if begun:
-                elastic.mpi_has_begun()
-                for do in when_begun:
-                    do()
+        if begun:
+            lifecycle.run(lifecycle.Event.MPI_BEGUN)
         return result
 
     return watched

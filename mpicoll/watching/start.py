@@ -25,7 +25,7 @@ def watch() -> None:
 
 def watch_from_init() -> None:
     """Watch from where the program begins MPI, which it does mostly when it imports mpi4py.MPI."""
-    from mpicoll.launch import mpi_init
+    from mpicoll.launch import lifecycle, mpi_init
 
-    mpi_init.when_begun.append(watch)
+    lifecycle.add(lifecycle.Hook.WATCH_PROGRAM, watch)
     mpi_init.watch_for_init()

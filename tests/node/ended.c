@@ -2,18 +2,12 @@
  *
  *     ended RANKS
  */
-#include <pthread.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
+#include "threads.h"
 
 #include "collectives.h"
 #include "messages.h"
 
-#define MOST_RANKS 64
-
-static int ranks;
-static char *blocks[MOST_RANKS], *of_messages[MOST_RANKS];
+static char *of_messages[MOST_RANKS];
 static Flag *flags[MOST_RANKS];
 
 typedef struct { int rank, left, entered, asked, code, code_of_wait, given_up; } Rank;
@@ -44,25 +38,20 @@ static void *rank_main(void *of) {
 }
 
 int main(int argc, char **argv) {
-    pthread_t threads[MOST_RANKS];
-    Rank all[MOST_RANKS] = {{0}};
+    Rank self[MOST_RANKS] = {{0}};
+    void *all[MOST_RANKS];
     ranks = argc == 2 ? atoi(argv[1]) : 0;
     if (ranks < 2 || ranks > MOST_RANKS) return 2;
     for (int r = 0; r < ranks; r++) {
-        size_t nbytes = head_size(ranks) + UNITS * 2048;
-        blocks[r] = aligned_alloc(4096, nbytes);
-        memset(blocks[r], 0, nbytes);
+        blocks[r] = new_block(head_size(ranks) + UNITS * 2048);
         flags[r] = (Flag *)blocks[r];
-        of_messages[r] = aligned_alloc(4096, messages_block_size(ranks));
-        memset(of_messages[r], 0, messages_block_size(ranks));
-        all[r].rank = r;
+        of_messages[r] = new_block(messages_block_size(ranks));
+        self[r].rank = r, all[r] = &self[r];
     }
-    for (int r = 1; r < ranks; r++)
-        if (pthread_create(&threads[r], NULL, rank_main, &all[r])) return 2;
-    for (int r = 1; r < ranks; r++) pthread_join(threads[r], NULL);
+    run_ranks(rank_main, all, 1); /* rank 0 stays away */
     int wrong = 0;
     for (int r = 1; r < ranks; r++) {
-        Rank *of = &all[r];
+        Rank *of = &self[r];
         int ended = of->code == ENDED && of->code_of_wait == ENDED && of->given_up;
         if (ended && of->asked == 6 && of->left == of->entered) continue;
         wrong = 1;

@@ -6,18 +6,9 @@
  * others give. A few calls expect wrong lengths on one rank, and those after them must be right. In the last one, a rank
  * makes another call.
  */
-#define _GNU_SOURCE
-#include <pthread.h>
-#include <sched.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
+#include "threads.h"
 
 #include "collectives.h"
-
-#define MOST_RANKS 64
 
 typedef struct { const char *name; Extent gives, gets; Root rooted; Prefix prefix; int reduces; } Kind;
 static const Kind KINDS[] = {
@@ -50,20 +41,11 @@ typedef struct {
 enum { NOBODY, EVERYBODY, SOME };
 enum { WELL, OTHER_CALL, OTHER_LENGTH };
 
-typedef struct { uint64_t state; } Random;
-static uint64_t mix(uint64_t x) { /* splitmix64 */
-    x += 0x9E3779B97F4A7C15;
-    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9;
-    x = (x ^ (x >> 27)) * 0x94D049BB133111EB;
-    return x ^ (x >> 31);
-}
-static int draw(Random *r, int below) { return (int)(mix(r->state++) % (uint64_t)below); }
 static uint64_t hash(uint64_t a, uint64_t b, uint64_t c, uint64_t d) { return mix(a ^ mix(b ^ mix(c ^ mix(d)))); }
 
-static int ranks, plans;
+static int plans;
 static size_t slot_size;
 static uint64_t seed;
-static char *blocks[MOST_RANKS];
 
 static void wrong(int rank, const Plan *p, const char *format, ...) {
     va_list words;
@@ -332,24 +314,20 @@ static Rank *rank_of(int rank, Flag **flags, Host host) {
 
 int main(int argc, char **argv) {
     static Flag *flags[MOST_RANKS];
-    pthread_t threads[MOST_RANKS];
-    Rank *all[MOST_RANKS];
+    void *all[MOST_RANKS];
     if (argc != 5) return 2;
     ranks = atoi(argv[1]), plans = atoi(argv[2]), seed = strtoull(argv[3], NULL, 10);
     slot_size = (size_t)atol(argv[4]);
     if (ranks < 2 || ranks > MOST_RANKS) return 2;
     for (int r = 0; r < ranks; r++) {
-        size_t nbytes = head_size(ranks) + UNITS * slot_size / LONG_SLOT;
-        blocks[r] = aligned_alloc(4096, (nbytes + 4095) / 4096 * 4096);
-        memset(blocks[r], 0, nbytes);
+        blocks[r] = new_block(head_size(ranks) + UNITS * slot_size / LONG_SLOT);
         flags[r] = (Flag *)blocks[r];
     }
     for (int r = 0; r < ranks; r++) all[r] = rank_of(r, flags, (Host){nothing, nothing, go_on, NULL});
-    for (int r = 0; r < ranks; r++)
-        if (pthread_create(&threads[r], NULL, rank_main, all[r])) return 2;
-    for (int r = 0; r < ranks; r++) pthread_join(threads[r], NULL);
+    run_ranks(rank_main, all, 0);
     for (int r = 0; r < ranks; r++) {
-        free(all[r]->memory[0]), free(all[r]->memory[1]), free(all[r]), free(blocks[r]);
+        Rank *of = all[r];
+        free(of->memory[0]), free(of->memory[1]), free(of), free(blocks[r]);
     }
     return 0;
 }

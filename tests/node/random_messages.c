@@ -6,18 +6,10 @@
  * which order. How it sends and receives them it draws itself, but so that no rank waits for ever. A second thread of
  * each rank waits for one message all the time: they take turns as those of a program in Python do.
  */
-#define _GNU_SOURCE
-#include <pthread.h>
-#include <sched.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
+#include "threads.h"
 
 #include "messages.h"
 
-#define MOST_RANKS 64
 #define MOST_MESSAGES 48 /* of a batch */
 #define UNTOUCHED 0xA5
 enum { FEW_TAGS = 3, FIRST_OF_ITS_OWN = 1000, NEVER = 1 << 30, LAST = NEVER + 1 };
@@ -32,7 +24,6 @@ typedef struct { Mode mode; int count; Message messages[MOST_MESSAGES]; } Batch;
 typedef struct { char *memory; size_t nbytes, itemsize; char *first; int dims; int64_t shape[MOST_DIMS],
                  strides[MOST_DIMS]; } Array;
 typedef struct { Transfer transfer; Array array; Message *message; int is_checked; } Op;
-typedef struct { uint64_t state; } Random;
 typedef struct {
     Messages messages;
     Random own;
@@ -42,19 +33,10 @@ typedef struct {
     int count; /* of ops */
 } Rank;
 
-static int ranks, messages;
+static int messages;
 static uint64_t seed;
 static size_t ring, eager, piece;
-static char *blocks[MOST_RANKS];
 static pthread_barrier_t all_there;
-
-static uint64_t mix(uint64_t x) { /* splitmix64 */
-    x += 0x9E3779B97F4A7C15;
-    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9;
-    x = (x ^ (x >> 27)) * 0x94D049BB133111EB;
-    return x ^ (x >> 31);
-}
-static int draw(Random *r, int below) { return (int)(mix(r->state++) % (uint64_t)below); }
 
 static void wrong(const Rank *self, const char *format, ...) {
     va_list words;
@@ -430,21 +412,14 @@ static Rank *rank_of(int rank) {
 }
 
 int main(int argc, char **argv) {
-    pthread_t threads[MOST_RANKS];
-    Rank *all[MOST_RANKS];
+    void *all[MOST_RANKS];
     if (argc != 4) return 2;
     ranks = atoi(argv[1]), messages = atoi(argv[2]), seed = strtoull(argv[3], NULL, 10);
     if (ranks < 1 || ranks > MOST_RANKS || pthread_barrier_init(&all_there, NULL, (unsigned)ranks)) return 2;
     check_dims();
-    for (int r = 0; r < ranks; r++) {
-        size_t nbytes = messages_block_size(ranks);
-        blocks[r] = aligned_alloc(4096, nbytes);
-        memset(blocks[r], 0, nbytes);
-    }
+    for (int r = 0; r < ranks; r++) blocks[r] = new_block(messages_block_size(ranks));
     for (int r = 0; r < ranks; r++) all[r] = rank_of(r);
-    for (int r = 0; r < ranks; r++)
-        if (pthread_create(&threads[r], NULL, rank_main, all[r])) return 2;
-    for (int r = 0; r < ranks; r++) pthread_join(threads[r], NULL);
-    for (int r = 0; r < ranks; r++) messages_end(&all[r]->messages), free(all[r]), free(blocks[r]);
+    run_ranks(rank_main, all, 0);
+    for (int r = 0; r < ranks; r++) messages_end(&((Rank *)all[r])->messages), free(all[r]), free(blocks[r]);
     return 0;
 }

@@ -23,6 +23,8 @@ while (($#)) && [[ $1 != -- ]]; do
     environments+=("$1")
     shift
 done
+selection=()
 for environment in "${environments[@]}"; do
-    "$environment/bin/python" -m pytest -q -rs --color=no -p no:cacheprovider tests/nodes "${@:2}"
+    "$environment/bin/python" -m pytest -q -rs --color=no -p no:cacheprovider "${selection[@]}" tests/nodes "${@:2}"
+    selection=(-m "not any_mpi")
 done

@@ -18,16 +18,19 @@ def test_ranks_are_on_their_nodes(placement: str) -> None:
     assert run(ranks, "where.py")["hosts"] == [f"node{node + 1}" for node in ranks]
 
 
+@pytest.mark.any_mpi
 def test_a_message_takes_as_long_as_its_link_needs() -> None:
     seconds = run((0, 1), "where.py", link=Link(rate=100e6))["seconds"]
     assert min(seconds) > 8 * (1 << 20) / 100e6
 
 
+@pytest.mark.any_mpi
 def test_a_message_and_its_answer_are_late_by_the_delay_of_each_cable() -> None:
     seconds = run((0, 1), "where.py", link=Link(delay=0.01))["seconds"]
     assert min(seconds) > 4 * 0.01
 
 
+@pytest.mark.any_mpi
 def test_nodes_share_files_and_nothing_else() -> None:
     asked = "hostname; ls /dev/shm | wc -l; cat /proc/sys/kernel/random/boot_id; ip -brief address show eth0"
     with Nodes(2) as nodes:
@@ -40,6 +43,7 @@ def test_nodes_share_files_and_nothing_else() -> None:
     assert address1 != address2
 
 
+@pytest.mark.any_mpi
 @pytest.mark.parametrize("link", [None, Link(delay=0.001)])
 def test_a_lost_node_answers_nobody_and_its_processes_are_gone(link: Link | None) -> None:
     with Nodes(2, link=link) as nodes:
@@ -54,6 +58,7 @@ def test_a_lost_node_answers_nobody_and_its_processes_are_gone(link: Link | None
         assert nodes.run("true", node="node2", stderr=subprocess.DEVNULL).returncode != 0
 
 
+@pytest.mark.any_mpi
 def test_nothing_is_left_when_they_end() -> None:
     with Nodes(2) as nodes:
         sleeper = subprocess.Popen(nodes.command("sleep", "1000", node="node1"))

@@ -60,10 +60,11 @@ OPTIONS = {
 }
 """The options that people set. Any other option can be passed to sbatch itself."""
 
-_OPTION = re.compile(r"#SBATCH\s+--(?P<name>[a-z-]+)(=(?P<value>\S+))?(?P<tail>\s+#.*)?")
-_VARIABLE = re.compile(r"(?P<name>[A-Za-z_]\w*)=\$\{(?P=name):-(?P<value>.*?)\}(?P<tail>\s+#.*)?")
-_SITE = re.compile(r"(?P<name>SITE)=(?P<value>[\w-]+)(?P<tail>\s+#.*)?")
-_NO_GPUS = "#SBATCH --gpus-per-node=0"
+_SETTING = re.compile(
+    r"(#SBATCH\s+--(?P<option>[a-z-]+)(=(?P<value>\S+))?"
+    r"|(?P<variable>[A-Za-z_]\w*)=\$\{(?P=variable):-.*?\}"
+    r"|SITE=[\w-]+)(?P<tail>\s+#.*)?"
+)
 _COMMENT = re.compile(r"#(?!SBATCH\b| shellcheck\b)\s*(?P<text>.*)")
 _NO_WORDS = re.compile(r"#!|# shellcheck ")
 _SHELLCHECK = re.compile(r"\s*# shellcheck ")
@@ -72,19 +73,30 @@ _SOURCED = re.compile(r'\s*source "[^"]*/(common\.sh|sites/[\w$]+\.env)"')
 
 @dataclass(frozen=True)
 class Line:
-    """A line of a script, and the file in ``slurm/`` that it comes from."""
+    """A line of a script, and the file in ``slurm/`` that it comes from. ``why`` explains what it sets."""
 
     file: str
     text: str
+    why: tuple[str, ...] = ()
 
+    @property
+    def option(self) -> str | None:
+        """The option of sbatch that the line sets."""
+        return self._setting("option")
 
-@dataclass(frozen=True)
-class Setting:
-    """A line of the script that sets a value, and why it does."""
+    @property
+    def variable(self) -> str | None:
+        """The variable that the line gives a default."""
+        return self._setting("variable")
 
-    file: str
-    text: str
-    why: tuple[str, ...]
+    @property
+    def tail(self) -> str:
+        """The comment behind the setting, with the space before it."""
+        return self._setting("tail") or ""
+
+    def _setting(self, part: str) -> str | None:
+        found = _SETTING.fullmatch(self.text)
+        return found[part] if found else None
 
 
 def _read(file: str) -> list[str]:
@@ -144,8 +156,8 @@ def _checked(template: str, lines: list[Line], options: Mapping[str, str]) -> di
     for name, value in options.items():
         if not re.fullmatch(OPTIONS[name].pattern, value):
             raise _bad(template, f"--{name}", OPTIONS[name].expected, repr(value))
-    found = (_OPTION.fullmatch(line.text) for line in lines)
-    own, given = {f["name"]: f["value"] for f in found if f}, dict(options)
+    found = [f for line in lines if (f := _SETTING.fullmatch(line.text))]
+    own, given = {f["option"]: f["value"] for f in found}, dict(options)
     gpus = int((own | given).get("gpus-per-node", "0").rpartition(":")[2])
     if "gpus-per-node" in given and gpus:
         given.setdefault("ntasks-per-node", str(gpus))
@@ -179,17 +191,16 @@ def _with_options(lines: list[Line], options: Mapping[str, str]) -> list[Line]:
     filled: list[Line] = []
     rest, end = dict(options), 0
     for line in lines:
-        found = _OPTION.fullmatch(line.text)
-        if found and found["name"] in rest:
-            line = replace(line, text=_option(found["name"], rest.pop(found["name"])) + (found["tail"] or ""))
+        if line.option in rest:
+            line = replace(line, text=_option(line.option, rest.pop(line.option)) + line.tail)
         filled.append(line)
-        end = len(filled) if found else end
+        end = len(filled) if line.option else end
     filled[end:end] = [Line(lines[0].file, _option(name, value)) for name, value in rest.items()]
-    kept = [line for line in filled if not line.text.startswith(_NO_GPUS)]
+    kept = [line for line in filled if not line.text.startswith("#SBATCH --gpus-per-node=0")]
     # Slurm may not know the option for GPUs, so a script without GPUs has a variable instead. It must say so: with
     # --exclusive the job would get all GPUs of its nodes.
     if len(kept) < len(filled):
-        last = max(i for i, line in enumerate(kept) if line.text.startswith("#SBATCH"))
+        last = max(i for i, line in enumerate(kept) if line.option)
         kept.insert(last + 1, Line(lines[0].file, "SLURM_GPUS_PER_NODE=0"))
     return kept
 
@@ -207,22 +218,20 @@ def _with_variables(template: str, lines: list[Line], site: str, variables: Mapp
             raise _bad(template, "--set", f"one of {', '.join(known)}", misspelt(name, known))
     filled: list[Line] = []
     for line in lines:
-        found = _VARIABLE.fullmatch(line.text)
-        if found and found["name"] == "SITE":  # the script contains the site's preset: the environment cannot change it
+        if line.variable == "SITE":  # the script contains the site's preset: the environment cannot change it
             unheeded = f"SITE=$SITE changes nothing: this script was written with --site {site}. Write it again"
             filled.append(replace(line, text=f'[[ ${{SITE:-{site}}} == {site} ]] || echo "mpicoll: {unheeded}" >&2'))
-            line = replace(line, text=f"SITE={site}{found['tail'] or ''}")
-        elif found and found["name"] in variables:
-            name, value = found["name"], _quoted(variables[found["name"]])
-            line = replace(line, text=f"{name}=${{{name}:-{value}}}{found['tail'] or ''}")
+            line = replace(line, text=f"SITE={site}{line.tail}")
+        elif line.variable is not None and line.variable in variables:
+            default = _quoted(variables[line.variable])
+            line = replace(line, text=f"{line.variable}=${{{line.variable}:-{default}}}{line.tail}")
         filled.append(line)
     return filled
 
 
 def _variables(lines: Iterable[Line]) -> dict[str, None]:
-    known = dict.fromkeys(found["name"] for line in lines if (found := _VARIABLE.fullmatch(line.text)))
-    known.pop("SITE", None)  # that is --site
-    return known
+    """The variables that these lines give a default. SITE is none of them: that is --site."""
+    return dict.fromkeys(line.variable for line in lines if line.variable and line.variable != "SITE")
 
 
 def _quoted(value: str) -> str:
@@ -242,9 +251,9 @@ def _bad(template: str, argument: str, expected: str, given: str) -> ArgumentErr
 # -- explaining -----------------------------------------------------------------------------------------------------
 
 
-def settings(lines: list[Line]) -> Iterator[Setting]:
-    """What the script sets, in the script's order. Where a variable is set several times, only the first line is
-    returned. Presets of sites are different: the first line of each preset is returned, since only one is used."""
+def settings(lines: list[Line]) -> Iterator[Line]:
+    """What the script sets and why, in the script's order. Where a variable is set several times, only the first line
+    is returned. Presets of sites are different: the first line of each preset is returned, since only one is used."""
     above: list[str] = []
     begun: set[str] = set()  # the files whose first comment, which says what the file is, was read
     seen: set[tuple[str, str]] = set()  # the variables that were set, each with the preset that did, or ""
@@ -254,12 +263,11 @@ def settings(lines: list[Line]) -> Iterator[Setting]:
         if comment and line.file in begun:
             above = [*(above if fresh else []), comment["text"]]
             fresh = True
-        elif found := next((f for kind in (_OPTION, _VARIABLE, _SITE) if (f := kind.fullmatch(line.text))), None):
-            tail = found["tail"] or ""
-            behind = tail.strip().lstrip("#").strip()
-            name, preset = found["name"], line.file if line.file.startswith("sites/") else ""
+        elif _SETTING.fullmatch(line.text):
+            name, preset = line.option or line.variable or "SITE", line.file if line.file.startswith("sites/") else ""
             if (name, "") not in seen and (name, preset) not in seen:
-                yield Setting(line.file, line.text.removesuffix(tail), (behind,) if behind else tuple(above))
+                behind = line.tail.strip().lstrip("#").strip()
+                yield Line(line.file, line.text.removesuffix(line.tail), (behind,) if behind else tuple(above))
             seen.add((name, preset))
             begun.add(line.file)
             fresh = False

@@ -19,59 +19,47 @@ from mpicoll.analysis.cost.presets import MACHINES
 from mpicoll.cli import main, simulate
 
 
+def simulated(capsys: pytest.CaptureFixture[str], words: str) -> str:
+    """What ``mpicoll simulate`` prints."""
+    assert main(["simulate", *words.split()]) == 0
+    return capsys.readouterr().out
+
+
 @pytest.mark.slow
 def test_the_fastest_is_marked(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     file = tmp_path / "s.json"
-    assert (
-        main(["simulate", "all_reduce", "-n", "64", "--machine", "ib-h100", "--sizes", "1K:1G", "--json", str(file)])
-        == 0
-    )
-    shown, found = capsys.readouterr().out, json.loads(file.read_text())
+    shown = simulated(capsys, f"all_reduce -n 64 --machine ib-h100 --sizes 1K:1G --json {file}")
+    found = json.loads(file.read_text())
     assert found["sizes"] == [1 << k for k in range(10, 31)]
     assert list(found["seconds"]) == [a.name for a in algorithms.algorithms("allreduce") if not a.declines(64, 0)]
     assert found["machine"] == json.loads(json.dumps(MACHINES["ib-h100"].as_dict()))
-    rows = shown.splitlines()[2 : 2 + 21]
-    for i, row in enumerate(rows):
+    for i, row in enumerate(shown.splitlines()[2 : 2 + 21]):
         times = {name: t[i] for name, t in found["seconds"].items()}
         cells = re.findall(r"\d\S* (?:us|ms|s)\*?", row)
-        assert len(cells) == len(times)
-        marked = [name for name, cell in zip(times, cells, strict=True) if cell.endswith("*")]
-        assert [times[name] for name in marked] == [min(times.values())]
-        assert (
-            next(f["algorithm"] for f in found["fastest"] if f["first"] <= found["sizes"][i] <= f["last"]) == marked[0]
-        )
-    assert found["fastest"][0]["first"] == 1 << 10
-    assert found["fastest"][-1]["last"] == 1 << 30
+        (marked,) = [name for name, cell in zip(times, cells, strict=True) if cell.endswith("*")]
+        assert times[marked] == min(times.values())
+        (fastest,) = [f["algorithm"] for f in found["fastest"] if f["first"] <= found["sizes"][i] <= f["last"]]
+        assert fastest == marked
     assert all(f"{f['algorithm']}" in shown for f in found["fastest"])
     assert len({f["algorithm"] for f in found["fastest"]}) > 1
 
 
 def test_a_barrier_has_no_sizes(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["simulate", "barrier", "-n", "4"]) == 0
-    rows = [line for line in capsys.readouterr().out.splitlines() if line.rstrip().endswith("us")]
-    assert len(rows) == 1
+    shown = simulated(capsys, "barrier -n 4")
+    assert len([line for line in shown.splitlines() if line.rstrip().endswith("us")]) == 1
 
 
 def test_sizes_and_algorithms_are_chosen(capsys: pytest.CaptureFixture[str]) -> None:
-    assert (
-        main(
-            ["simulate", "bcast", "-n", "5", "--sizes", "3K:20K", "--algorithms", "linear,binomial_tree", "--root", "4"]
-        )
-        == 0
-    )
-    lines = capsys.readouterr().out.splitlines()
+    lines = simulated(capsys, "bcast -n 5 --sizes 3K:20K --algorithms linear,binomial_tree --root 4").splitlines()
     assert lines[1].split() == ["size", "linear", "binomial_tree"]
     assert [line.split()[0] for line in lines[2:5]] == ["3K", "6K", "12K"]
-
-
-def test_one_size_is_no_range(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["simulate", "bcast", "-n", "4", "--sizes", "1M", "--algorithms", "linear"]) == 0
-    assert capsys.readouterr().out.splitlines()[-1].split() == ["1M", "linear"]
+    one = simulated(capsys, "bcast -n 4 --sizes 1M --algorithms linear").splitlines()
+    assert one[-1].split() == ["1M", "linear"]
 
 
 def test_what_is_not_costed_is_said(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["simulate", "bcast", "-n", "100000", "--sizes", "64M", "--algorithms", "chain"]) == 0
-    assert "not costed where blank: chain, more than 3,000,000 messages" in capsys.readouterr().out
+    shown = simulated(capsys, "bcast -n 100000 --sizes 64M --algorithms chain")
+    assert "not costed where blank: chain, more than 3,000,000 messages" in shown
 
 
 def test_several_processes_find_the_same() -> None:
@@ -81,29 +69,27 @@ def test_several_processes_find_the_same() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("suffix", ["png", "svg"])
-def test_the_chart(suffix: str, tmp_path: Path) -> None:
+def test_the_chart(suffix: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("matplotlib")
     file = tmp_path / f"crossover.{suffix}"
-    assert main(["simulate", "allreduce", "-n", "16", "--sizes", "1K:1M", "--plot", str(file)]) == 0
+    simulated(capsys, f"allreduce -n 16 --sizes 1K:1M --plot {file}")
     assert file.read_bytes().startswith({"png": b"\x89PNG", "svg": b"<?xml"}[suffix])
 
 
-def test_goal(tmp_path: Path) -> None:
+def test_goal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "ring.goal"
-    assert main(["simulate", "allreduce", "-n", "4", "--sizes", "1M", "--algorithms", "ring", "--goal", str(file)]) == 0
+    simulated(capsys, f"allreduce -n 4 --sizes 1M --algorithms ring --goal {file}")
     assert file.read_text().startswith("num_ranks 4\n\nrank 0 {\nl1: send 262144b to 1 tag 0\n")
 
 
 def test_a_machine_from_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "mine.json"
-    level = {"name": "all", "ranks": None, "latency": 1.0, "gap": 0.0, "overhead": 0.0, "ports": 1}
+    level = {"name": "all", "ranks": 8, "latency": 1.0, "gap": 0.0, "overhead": 0.0, "ports": 1}
     machine = {"name": "mine", "source": "a test", "levels": [level], "reduction": 0.0, "copy": 0.0}
     file.write_text(json.dumps(machine))
-    assert (
-        main(["simulate", "bcast", "-n", "8", "--machine", str(file), "--sizes", "8", "--algorithms", "binomial_tree"])
-        == 0
-    )
-    assert "3 s*" in capsys.readouterr().out
+    assert "3 s*" in simulated(capsys, f"bcast -n 8 --machine {file} --sizes 8 --algorithms binomial_tree")
+    assert main(["simulate", "bcast", "-n", "9", "--machine", str(file)]) == 2
+    assert "-n: expected at most the 8 ranks of mine; given 9" in capsys.readouterr().err
     file.write_text(json.dumps({**machine, "levels": [{**level, "latency": -1.0}]}))
     assert main(["simulate", "bcast", "-n", "8", "--machine", str(file)]) == 2
     assert "machine.levels[0].latency: expected seconds, at least 0; given -1.0" in capsys.readouterr().err
@@ -126,14 +112,6 @@ def test_three_digits_that_round_up_have_the_next_unit() -> None:
 def test_a_fit_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(simulate, "run", lambda job: 3)
     assert main(["simulate", "--fit"]) == 3
-
-
-def test_ranks_that_the_machine_cannot_hold(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file = tmp_path / "m.json"
-    machine = MACHINES["laptop"].as_dict()
-    file.write_text(json.dumps({**machine, "levels": [{**machine["levels"][0], "ranks": 8}]}))
-    assert main(["simulate", "bcast", "-n", "9", "--machine", str(file)]) == 2
-    assert "-n: expected at most the 8 ranks of laptop; given 9" in capsys.readouterr().err
 
 
 def test_a_bar_is_shown_for_what_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,6 +46,13 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     return err
 
 
+def in_bash(lines: str, **environment: str) -> str:
+    """What bash prints, which finds no fault."""
+    run = subprocess.run(["bash", "-euo", "pipefail", "-c", lines], capture_output=True, text=True, env=environment)
+    assert (run.returncode, run.stderr) == (0, ""), run.stderr
+    return run.stdout
+
+
 def test_the_list(capsys: pytest.CaptureFixture[str]) -> None:
     templates, sites = rendered(capsys).split("\n\n")
     assert [line.split()[0] for line in templates.splitlines()] == TEMPLATES
@@ -106,27 +113,22 @@ def test_given_values_take_the_place_of_the_templates(capsys: pytest.CaptureFixt
             assert any(x.startswith(line.partition("=")[0]) and x.endswith(line.partition(" #")[2]) for x in filled)
 
 
+def setting(capsys: pytest.CaptureFixture[str], name: str, value: str) -> str:
+    script = rendered(capsys, "single-node", "--set", f"{name}={value}")
+    (line,) = re.findall(rf"^{name}=.*", script, re.MULTILINE)
+    return f'{line}\nprintf %s "${name}"'
+
+
 @pytest.mark.parametrize("value", NASTY)
 def test_variables_have_the_value_that_was_given(capsys: pytest.CaptureFixture[str], value: str) -> None:
-    script = rendered(capsys, "single-node", "--set", f"MPICOLL_ENV={value}")
-    (line,) = re.findall(r"^MPICOLL_ENV=.*", script, re.MULTILINE)
-    shown = subprocess.run(
-        ["bash", "-c", f'{line}\nprintf %s "$MPICOLL_ENV"'], capture_output=True, text=True, env={"HOME": "/me"}
-    )
-    assert (shown.stdout, shown.stderr) == ("/me/x" if value == "~/x" else value, "")
+    assert in_bash(setting(capsys, "MPICOLL_ENV", value), HOME="/me") == ("/me/x" if value == "~/x" else value)
 
 
 def test_variables_are_those_of_the_job(capsys: pytest.CaptureFixture[str]) -> None:
-    script = rendered(capsys, "single-node", "--set", "RESULTS=$SCRATCH/${SLURM_JOB_ID}")
-    (line,) = re.findall(r"^RESULTS=.*", script, re.MULTILINE)
+    shown = setting(capsys, "RESULTS", "$SCRATCH/${SLURM_JOB_ID}")
     job = {"SCRATCH": "/big one", "SLURM_JOB_ID": "7"}
-    shown = subprocess.run(["bash", "-c", f'{line}\nprintf %s "$RESULTS"'], capture_output=True, text=True, env=job)
-    assert shown.stdout == "/big one/7"
-    overridden = {**job, "RESULTS": "elsewhere"}
-    shown = subprocess.run(
-        ["bash", "-c", f'{line}\nprintf %s "$RESULTS"'], capture_output=True, text=True, env=overridden
-    )
-    assert shown.stdout == "elsewhere"
+    assert in_bash(shown, **job) == "/big one/7"
+    assert in_bash(shown, **job, RESULTS="elsewhere") == "elsewhere"
 
 
 def test_the_script_says_how_it_was_written(capsys: pytest.CaptureFixture[str]) -> None:
@@ -138,28 +140,24 @@ def test_the_script_says_how_it_was_written(capsys: pytest.CaptureFixture[str]) 
     )
 
 
-def in_bash(lines: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(["bash", "-euc", lines], capture_output=True, text=True, env=environment)
-
-
 @pytest.mark.parametrize(("site", "said"), [({}, ""), ({"SITE": "efa"}, ""), ({"SITE": "roce"}, "--site")])
 def test_a_site_in_the_environment(capsys: pytest.CaptureFixture[str], site: dict[str, str], said: str) -> None:
     """The script has its preset already: whoever asks for another one is told what to do."""
     script = rendered(capsys, "multi-node", "--site", "efa")
     lines = [line for line in script.splitlines() if "SITE" in line][:2]
-    found = in_bash("\n".join([*lines, "echo $SITE"]), **site)
-    assert found.stdout == "efa\n"
-    assert said in found.stderr
-    assert bool(found.stderr) == bool(said)
+    *told, found = in_bash("\n".join(["exec 2>&1", *lines, "echo $SITE"]), **site).splitlines()
+    assert found == "efa"
+    assert said in "".join(told)
+    assert bool(told) == bool(said)
 
 
 def test_each_task_of_an_array_has_a_folder_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
     script = rendered(capsys, "preemptible", "--array", "1-3")
     (line,) = [line for line in script.splitlines() if line.startswith("RESULTS=")]
     job = {"SLURM_JOB_NAME": "train", "SLURM_JOB_ID": "8", "SLURM_SUBMIT_DIR": "/home"}
-    assert in_bash(f"{line}\necho $RESULTS", **job).stdout == "/home/train-8\n"
+    assert in_bash(f"{line}\necho $RESULTS", **job) == "/home/train-8\n"
     task = {"SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "2"}
-    assert in_bash(f"{line}\necho $RESULTS", **job, **task).stdout == "/home/train-7-2\n"
+    assert in_bash(f"{line}\necho $RESULTS", **job, **task) == "/home/train-7-2\n"
 
 
 @pytest.mark.parametrize(("gpus", "ranks"), [("4", "4"), ("a100:8", "8")])
@@ -217,14 +215,8 @@ def test_without_a_site_the_job_looks_at_its_network(
     def set_by(*arguments: str) -> str:
         script = rendered(capsys, "compare", *arguments).replace("/sys/class/", f"{tmp_path}/")
         presets = script[script.index("\nSITE=") : script.index("\nset +a\n")]
-        shown = subprocess.run(
-            ["bash", "-euc", f"{presets}\nunset BASH_EXECUTION_STRING; set -o posix; set"],
-            capture_output=True,
-            text=True,
-            env={},
-        )
-        assert (shown.returncode, shown.stderr) == (0, "")
-        return "\n".join(re.findall(r"^(?:SITE|NCCL|OMPI|FI|I_MPI|MPIR)\w*=.*", shown.stdout, re.MULTILINE))
+        shown = in_bash(f"{presets}\nunset BASH_EXECUTION_STRING; set -o posix; set")
+        return "\n".join(re.findall(r"^(?:SITE|NCCL|OMPI|FI|I_MPI|MPIR)\w*=.*", shown, re.MULTILINE))
 
     assert set_by() == set_by("--site", expected)
     assert f"SITE={expected}" in set_by()
@@ -426,18 +418,14 @@ def test_compare_measures_nccl_in_a_launch_of_its_own(
         [[ ,$BACKENDS, == *,nccl,* || $DEVICE == cpu ]] || export MPICH_GPU_SUPPORT_ENABLED=1
         launch() {{ while [[ $1 != --backends ]]; do shift; done; echo "${{MPICH_GPU_SUPPORT_ENABLED:-}} $2"; }}
     """
-    variables = {"PATH": os.environ["PATH"], "BACKENDS": backends}
-    shown = subprocess.run(
-        ["bash", "-euo", "pipefail", "-c", before + stubs + after], capture_output=True, text=True, env=variables
-    )
-    assert (shown.returncode, shown.stdout.splitlines()) == (0, expected), shown.stderr
+    shown = in_bash(before + stubs + after, PATH=os.environ["PATH"], BACKENDS=backends)
+    assert shown.splitlines() == expected
 
 
 def test_compare_stops_where_no_preset_fits(capsys: pytest.CaptureFixture[str]) -> None:
     script = rendered(capsys, "compare")
     start = script.index("[[ -z ${unfit:-} ]]")
     stop = script[start : script.index("# Measures these backends", start)]
-    code = f'die() {{ echo "$*"; exit 1; }}; unfit=RoCE; {stop}'
-    shown = subprocess.run(["bash", "-euc", code], capture_output=True, text=True)
-    assert shown.returncode == 1
-    assert "no preset fits RoCE for certain" in shown.stdout
+    shown = in_bash(f'die() {{ echo "$*"; exit 0; }}; unfit=RoCE; {stop}; echo goes on')
+    assert "no preset fits RoCE for certain" in shown
+    assert "goes on" not in shown

@@ -33,6 +33,9 @@ from mpicoll.algorithms.steps import (
     run,
 )
 
+_ODD_DIGITS = 0xAAAA_AAAA_AAAA_AAAA
+"""The digits of base -2 whose values are negative."""
+
 
 class Butterfly(NamedTuple):
     """Who meets whom, and who holds what, in each step of the halving.
@@ -231,10 +234,6 @@ def bine_allreduce(at: Place) -> Steps:
         return run(start, start + several)
 
     return halve_and_double(at, Butterfly(steps, lambda member, step: _swing_partner(member, step, members), held))
-
-
-_ODD_DIGITS = 0xAAAA_AAAA_AAAA_AAAA
-"""The digits of base -2 whose values are negative."""
 
 
 def _renumbered(member: int, digits: int) -> int:

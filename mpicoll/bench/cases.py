@@ -34,6 +34,14 @@ PLACEMENTS: dict[str, tuple[Placement, ...]] = dict.fromkeys(COLLECTIVES, ("out"
 }
 """The placements that each collective is measured in. The first is the usual one: percentiles, ratios and pictures are
 of it. It is in place where torch's own collective is, so that every backend can run it."""
+Array = NDArray[Any]
+Period = NDArray[np.int64]
+PRIMES = (1009, 1013, 1019)
+DISTINCT = 113
+"""How many values there are in data that is only moved, and for minima and maxima. int8 holds all of them."""
+CONTRIBUTING = {"SUM": 16, "PROD": 6, "BAND": 3, "BOR": 3, "LAND": 2, "LOR": 2}
+"""The most ranks that give another value than the neutral one at one position. Results then stay within int8's 127:
+the sum of 16 sevens does, and so does the product of 6 twos."""
 
 
 def elements(collective: Collective, size: int, dtype: Dtype, ranks: int) -> int:
@@ -109,17 +117,6 @@ class Case:
     def bytes(self) -> int:
         """The size of the largest buffer. The table shows it, and bandwidths are computed from it."""
         return self.block_bytes * max(self.given_blocks, self.gotten_blocks)
-
-
-Array = NDArray[Any]
-Period = NDArray[np.int64]
-
-PRIMES = (1009, 1013, 1019)
-DISTINCT = 113
-"""How many values there are in data that is only moved, and for minima and maxima. int8 holds all of them."""
-CONTRIBUTING = {"SUM": 16, "PROD": 6, "BAND": 3, "BOR": 3, "LAND": 2, "LOR": 2}
-"""The most ranks that give another value than the neutral one at one position. Results then stay within int8's 127:
-the sum of 16 sevens does, and so does the product of 6 twos."""
 
 
 def words(dtype_size: int) -> tuple[np.dtype[Any], int]:

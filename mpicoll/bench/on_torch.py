@@ -32,6 +32,9 @@ from mpicoll.registration import register
 
 TIMEOUT = timedelta(seconds=120)
 _OPS = {"prod": "PRODUCT"} | {op: op.upper() for op in ("sum", "min", "max", "avg", "band", "bor", "bxor")}
+_SUBSYSTEMS = "INIT,P2P,SHM,NET"
+_FEW_BLOCKS = "8"
+"""CTAs a rank. Kernels of all ranks must find room on their GPU at the same time, because they wait for each other."""
 
 
 class Torchlike:
@@ -119,11 +122,6 @@ def distributed() -> Any:
         register()  # a checkout that is not installed has no entry point
         module.init_process_group("gloo", init_method="mpi://", timeout=TIMEOUT)
     return module
-
-
-_SUBSYSTEMS = "INIT,P2P,SHM,NET"
-_FEW_BLOCKS = "8"
-"""CTAs a rank. Kernels of all ranks must find room on their GPU at the same time, because they wait for each other."""
 
 
 class Nccl(Torchlike):

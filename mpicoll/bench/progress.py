@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 TERMINAL = "MPICOLL_BENCH_TERMINAL"
 """The environment variable that tells the ranks the width of the terminal. Their own stderr is a pipe."""
+STOP = "MPICOLL_BENCH_STOP"
+"""The environment variable with the path of a file. When the file exists, the ranks are to stop."""
 
 
 def on_terminal() -> dict[str, str]:
@@ -61,10 +63,6 @@ class Progress:
             sys.stdout.flush()
         elif self._mine:
             print(text, flush=True)
-
-
-STOP = "MPICOLL_BENCH_STOP"
-"""The environment variable with the path of a file. When the file exists, the ranks are to stop."""
 
 
 def ask_to_stop(file: Path) -> None:

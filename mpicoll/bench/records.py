@@ -27,6 +27,7 @@ IN_FILES: dict[Placement, str] = {"out": "out-of-place", "in": "in-place"}
 """What the files and the table call the placements."""
 
 T = TypeVar("T")
+SCHEMA = "mpicoll-bench/1"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,9 +154,6 @@ class Report:
     @property
     def wrong(self) -> int:
         return sum(row.wrong for row in self.rows)
-
-
-SCHEMA = "mpicoll-bench/1"
 
 
 def head(report: Report) -> dict[str, Any]:

@@ -27,6 +27,8 @@ from mpicoll.machine.library import library
 from mpicoll.machine.system import huge_pages, version_of
 from mpicoll.units import ranges
 
+_DRIVER = Path("/proc/driver/nvidia/version")
+
 
 @dataclass(frozen=True)
 class Session:
@@ -66,9 +68,6 @@ def open_session(world: MPI.Intracomm, device: str) -> Session:
 def most_alike(gpus: Sequence[str]) -> int:
     """How often the commonest of the ranks' GPUs is there."""
     return max(Counter(gpus).values())
-
-
-_DRIVER = Path("/proc/driver/nvidia/version")
 
 
 def environment(session: Session) -> dict[str, Any]:

@@ -28,6 +28,7 @@ from mpicoll.machine.system import free_memory
 
 FOR_COPIES = 0.05
 """The time that a size's copy is measured for, as a part of ``--seconds``."""
+T = TypeVar("T")
 
 
 def run(options: Options, world: MPI.Intracomm) -> Report:
@@ -182,9 +183,6 @@ def _settings(options: Options) -> dict[str, Any]:
 
 def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
-
-
-T = TypeVar("T")
 
 
 def lines_of(options: Options, session: Session) -> list[str]:

@@ -31,6 +31,9 @@ _UNITS = {
     "size": "(B)", "count": "(elems)", "time": "(us)", "p50": "(us)", "p99": "(us)", "algbw": "(GB/s)",
     "busbw": "(GB/s)",
 }  # fmt: skip
+_ALIKE = 1.05
+"""Times within this factor count as equal: the fastest backend of the size before is then named again."""
+_MOST_RANGES = 4
 
 
 def header(report: Report) -> str:
@@ -122,11 +125,6 @@ def footer(report: Report) -> str:
         return "# nothing was measured"
     found = f"# {report.wrong} wrong elements in {len(report.rows)} measurements" + ("" if report.wrong else ": OK")
     return "\n".join(filter(None, ["#", found, verdict(report.rows)]))
-
-
-_ALIKE = 1.05
-"""Times within this factor count as equal: the fastest backend of the size before is then named again."""
-_MOST_RANGES = 4
 
 
 def verdict(rows: Sequence[Row]) -> str:

@@ -29,6 +29,11 @@ _LOOKS: Any = {
     "svg.fonttype": "none",
     "svg.hashsalt": "mpicoll",
 }
+LEAST_WIDE = 7.5
+"""The least width of a drawing with a fault, whose lines are long."""
+LINE_HEIGHT, LETTER = 0.16, 0.061  # of the lines about the fault
+FIRST_LINE = 0.46
+"""Where the first line is."""
 
 
 class Canvas:
@@ -98,13 +103,6 @@ def _path(drawn: Sequence[Sequence[Point]]) -> MatplotlibPath:
         if points[0] == points[-1]:
             codes[-1] = MatplotlibPath.CLOSEPOLY
     return MatplotlibPath([point for points in drawn for point in points], codes)
-
-
-LEAST_WIDE = 7.5
-"""The least width of a drawing with a fault, whose lines are long."""
-LINE_HEIGHT, LETTER = 0.16, 0.061
-FIRST_LINE = 0.46
-"""Where the first line is."""
 
 
 def title_width(name: str, of: str) -> float:

@@ -25,6 +25,12 @@ ranks, the first and the last root are, in fewer of these: each takes longer, an
 SEGMENTS = (1, 2, 5)
 """The numbers of segments for which a pipelined algorithm is proved, and of many ranks:"""
 SEGMENTS_OF_MANY = (2,)
+_NO_SCHEDULES = ("native", "exchange", "node", "wide", "staged", "device", "ipc")
+"""Names that ``algorithm=`` accepts although they are no schedules."""
+MOST_PROVED = 64
+"""Up to so many ranks, a call proves the algorithm before it runs: that takes up to some seconds. With more ranks, rank
+0 warns that nobody has."""
+_PROVES: ContextVar[bool] = ContextVar("mpicoll_register_proves", default=True)
 
 
 class Case(NamedTuple):
@@ -103,17 +109,6 @@ def prove_schedules(
     except ScheduleError as fault:
         places = [Place(rank, *case) for rank in range(case.size)]
         raise explained(fault, schedules, algorithm, places) from None
-
-
-_NO_SCHEDULES = ("native", "exchange", "node", "wide", "staged", "device", "ipc")
-"""Names that ``algorithm=`` accepts although they are no schedules."""
-
-
-MOST_PROVED = 64
-"""Up to so many ranks, a call proves the algorithm before it runs: that takes up to some seconds. With more ranks, rank
-0 warns that nobody has."""
-
-_PROVES: ContextVar[bool] = ContextVar("mpicoll_register_proves", default=True)
 
 
 @contextmanager

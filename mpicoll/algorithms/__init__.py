@@ -71,44 +71,40 @@ _BUILT_IN = (
     Algorithm("barrier", "two_level", two_level.barrier, by_node=True),
 )
 
-_REGISTRY = {(a.collective, a.name): a for a in _BUILT_IN}
-
 Proves = Callable[[Place], None]
 """Proves an algorithm for this place, before it runs there. Raises ScheduleError."""
 
-_PROVES: dict[tuple[str, str], Proves] = {}
-"""For each algorithm that a program has registered. The built-in ones are proved by the tests."""
+_REGISTRY: dict[tuple[str, str], tuple[Algorithm, Proves | None]] = {
+    (a.collective, a.name): (a, None) for a in _BUILT_IN
+}
+"""The algorithms by their names. One that a program has registered is proved. The tests prove the built-in ones."""
 
 
 def algorithms(collective: str | None = None) -> Iterator[Algorithm]:
     """The algorithms of one collective, or of all."""
-    return (a for a in _REGISTRY.values() if collective in (None, a.collective))
+    return (a for a, _ in _REGISTRY.values() if collective in (None, a.collective))
 
 
 def find(collective: str, name: str) -> Algorithm | None:
     """The algorithm with this name, or None if there is none."""
-    return _REGISTRY.get((collective, name))
+    return _REGISTRY.get((collective, name), (None,))[0]
 
 
 def add(algorithm: Algorithm, proves: Proves | None = None) -> None:
     """List an algorithm that was proved, for some numbers of ranks if it has ``proves``: that is asked before each of
     its calls."""
-    _REGISTRY[algorithm.collective, algorithm.name] = algorithm
-    if proves is not None:
-        _PROVES[algorithm.collective, algorithm.name] = proves
+    _REGISTRY[algorithm.collective, algorithm.name] = algorithm, proves
 
 
 @contextmanager
 def temporary_registry() -> Iterator[None]:
     """At the end of the ``with`` block, forget the algorithms that were registered in it."""
-    listed, proving = dict(_REGISTRY), dict(_PROVES)
+    listed = dict(_REGISTRY)
     try:
         yield
     finally:
         _REGISTRY.clear()
         _REGISTRY.update(listed)
-        _PROVES.clear()
-        _PROVES.update(proving)
 
 
 def schedule(
@@ -118,9 +114,8 @@ def schedule(
 
     A registered algorithm is proved first, if it was not for as many ranks and segments and for this root. All ranks
     come to the same result, so ScheduleError is raised on all of them."""
-    found = _REGISTRY[collective, name]
+    found, proves = _REGISTRY[collective, name]
     place = Place(rank, size, root, segments_of(found, size, root, nbytes), nodes)
-    proves = _PROVES.get((collective, name))
     if proves is not None:
         proves(place)
     return found.schedule(*place)

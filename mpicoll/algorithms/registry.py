@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import islice
@@ -158,13 +159,5 @@ class Algorithm:
         return self._stated("Source")
 
     def _stated(self, what: str) -> str:
-        lines = inspect.cleandoc(self.steps.__doc__ or "").splitlines()
-        starts = [i for i, line in enumerate(lines) if line.startswith(what + ":")]
-        if not starts:
-            return ""
-        found = [lines[starts[0]].removeprefix(what + ":").strip()]
-        for line in lines[starts[0] + 1 :]:
-            if not line.startswith("  "):
-                break
-            found.append(line.strip())
-        return " ".join(found)
+        found = re.search(rf"^{what}:(.*(?:\n  .*)*)", inspect.cleandoc(self.steps.__doc__ or ""), re.MULTILINE)
+        return " ".join(found[1].split()) if found else ""

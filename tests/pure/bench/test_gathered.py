@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import sys
 from dataclasses import replace
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from mpicoll.bench import plot, scaling
-from mpicoll.bench.records import Report, columns, load, write_json
+from mpicoll.bench.records import Report, columns, load, write_csv, write_json
 from mpicoll.errors import ArgumentError
 
 RECORDS = Path(__file__).parents[3] / "benchmarks" / "records"
@@ -85,3 +86,14 @@ def test_scaling_without_records(
     monkeypatch.setattr(sys, "argv", ["scaling", str(tmp_path), "2"])
     assert scaling.main() == 2
     assert "expected nodes-*.json in it; given" in capsys.readouterr().err
+
+
+def test_a_table_without_rows_names_its_columns(tmp_path: Path) -> None:
+    """A benchmark may be interrupted before the first size."""
+    file = tmp_path / "f.csv"
+    write_csv(Report("", "", {}, {}), file)
+    with file.open() as lines:
+        reader = csv.DictReader(lines)
+        assert [*reader] == []
+        assert {"backend", "size", "p50_us"} <= {*(reader.fieldnames or ())}
+        assert "times_us" not in (reader.fieldnames or ())

@@ -99,32 +99,25 @@ class Bare:
         marked = case.in_place and (case.at_root or not case.collective.rooted)
         s: Any = MPI.IN_PLACE if marked else x
         op = _operation(case)
-        match case.name:
-            case "bcast":
-                return partial(comm.Bcast, x, root)
-            case "reduce":
-                return partial(comm.Reduce, s, out, op, root)
-            case "allreduce":
-                return partial(comm.Allreduce, s, out, op)
-            case "gather":
-                return partial(comm.Gather, s, out, root)
-            case "allgather":
-                return partial(comm.Allgather, s, out)
-            case "scatter":
-                return partial(comm.Scatter, x, MPI.IN_PLACE if marked else out, root)
-            case "reduce_scatter" if case.in_place:
-                raise Unavailable("MPI's in-place reduce_scatter leaves its result at the start of the input")
-            case "reduce_scatter":
-                return partial(comm.Reduce_scatter_block, x, out, op)
-            case "alltoall":
-                return partial(comm.Alltoall, x, out)
-            case "scan":
-                return partial(comm.Scan, s, out, op)
-            case "exscan":
-                return partial(comm.Exscan, s, out, op)
-            case "barrier":
-                return comm.Barrier
-        raise Unavailable(f"no {case.name} in mpi4py")
+        if case.name == "reduce_scatter" and case.in_place:
+            raise Unavailable("MPI's in-place reduce_scatter leaves its result at the start of the input")
+        calls: dict[str, tuple[Any, ...]] = {
+            "bcast": (comm.Bcast, x, root),
+            "reduce": (comm.Reduce, s, out, op, root),
+            "allreduce": (comm.Allreduce, s, out, op),
+            "gather": (comm.Gather, s, out, root),
+            "allgather": (comm.Allgather, s, out),
+            "scatter": (comm.Scatter, x, MPI.IN_PLACE if marked else out, root),
+            "reduce_scatter": (comm.Reduce_scatter_block, x, out, op),
+            "alltoall": (comm.Alltoall, x, out),
+            "scan": (comm.Scan, s, out, op),
+            "exscan": (comm.Exscan, s, out, op),
+            "barrier": (comm.Barrier,),
+        }
+        if case.name not in calls:
+            raise Unavailable(f"no {case.name} in mpi4py")
+        call, *arguments = calls[case.name]
+        return partial(call, *arguments)
 
     def route(self) -> str:
         return "native"

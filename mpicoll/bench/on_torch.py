@@ -55,25 +55,22 @@ class Torchlike:
             raise Unavailable(f"torch's {name} works in place only")
         named = {} if self._group is None else {"group": self._group}
         op: tuple[Any, ...] = (self._op(case),) if case.collective.reduces else ()
-        match case.name:
-            case "bcast":
-                return partial(d.broadcast, x, root, **named)
-            case "allreduce":
-                return partial(d.all_reduce, x, *op, **named)
-            case "reduce":
-                return partial(d.reduce, x, root, *op, **named)
-            case "gather":
-                return partial(d.gather, x, None if out is None else list(out), root, **named)
-            case "allgather":
-                return partial(self._named("all_gather"), out.view(-1), x, **named)
-            case "scatter":
-                return partial(d.scatter, out, None if x is None else list(x), root, **named)
-            case "reduce_scatter":
-                return partial(self._named("reduce_scatter"), out, x.view(-1), *op, **named)
-            case "alltoall":
-                return partial(d.all_to_all_single, out.view(-1), x.view(-1), **named)
-            case _:
-                return partial(d.barrier, **named)
+        flat_x, flat_out = (None if each is None else each.view(-1) for each in (x, out))
+        calls: dict[str, tuple[Any, ...]] = {
+            "bcast": (d.broadcast, x, root),
+            "allreduce": (d.all_reduce, x, *op),
+            "reduce": (d.reduce, x, root, *op),
+            "gather": (d.gather, x, None if out is None else [*out], root),
+            "allgather": (self._named("all_gather"), flat_out, x),
+            "scatter": (d.scatter, out, None if x is None else [*x], root),
+            "reduce_scatter": (self._named("reduce_scatter"), out, flat_x, *op),
+            "alltoall": (d.all_to_all_single, flat_out, flat_x),
+            "barrier": (d.barrier,),
+        }
+        if case.name not in calls:
+            raise Unavailable(f"no {name} is known of torch's")
+        call, *arguments = calls[case.name]
+        return partial(call, *arguments, **named)
 
     def _named(self, collective: str) -> Any:
         """The form that takes one tensor. torch 2.13 gave it a new name, and warns at each call by the old name."""

@@ -207,12 +207,12 @@ class _Running:
             self.first, self.stop = first, max(stop, self.stops[min(further, len(self.stops) - 1)])
             self.known = self.figures(self.first, self.stop)
         if first < stop:
-            self.carry_out(self.known.part(first - self.first, stop - self.first), *apart)
+            self.execute(self.known.part(first - self.first, stop - self.first), *apart)
         if len(wave.copies):
             copied = self.traffic.copied[wave.copied, None]
             self.end[wave.copies] += copied * self.nbytes * self.copy + self.machine.copy_overhead
 
-    def carry_out(self, f: _Figures, sources: bool, targets: bool, leaving: bool, *onward: bool) -> None:
+    def execute(self, f: _Figures, sources: bool, targets: bool, leaving: bool, *onward: bool) -> None:
         """Carry out messages. The other arguments say whether their sources, their targets and each column of their
         paths all differ."""
         ready = self.begin[f.source] + f.posted

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, Protocol
 
 from mpicoll.arrays.buffers import Buffer
 from mpicoll.arrays.dtypes import Dtype, Reduction
+from mpicoll.errors import DeviceFailure
 from mpicoll.machine.shared_memory import Block
 
 View = Any
@@ -158,3 +159,24 @@ class Device(ABC):
     @abstractmethod
     def close(self, start: int) -> None:
         """Give up an allocation that was opened: as long as it is open, its owner cannot give it back."""
+
+
+Tell = Callable[[Any], list[Any]]
+"""Tells all ranks something, and returns what all ranks told."""
+
+
+def failure_before(event: Event) -> str | None:
+    """Wait for the event. Returns what has failed before it, None if nothing has."""
+    try:
+        event.wait()
+    except DeviceFailure as e:
+        return str(e)
+    return None
+
+
+def raise_any(operation: str, told: Sequence[str | None]) -> None:
+    """Raise DeviceFailure, on every rank alike, if a rank has told of a failure: a rank that goes on sends what is not
+    its data."""
+    failed = [f"rank {rank}: {failure}" for rank, failure in enumerate(told) if failure is not None]
+    if failed:
+        raise DeviceFailure(f"{operation}: {'; '.join(failed)}")

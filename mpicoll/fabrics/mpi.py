@@ -24,7 +24,7 @@ from mpicoll.fabrics.making import lost_of, make, shrunk, together
 from mpicoll.fabrics.mpi_objects import MPIParcels
 from mpicoll.fabrics.node_messages import NodeMessages
 from mpicoll.fabrics.routes import exchange, large, native, node, scheduled, wide
-from mpicoll.fabrics.routes.devices import scheduled as on_device
+from mpicoll.fabrics.routes.devices.scheduled import ScheduledPlan
 from mpicoll.fabrics.routes.devices.scratch import Scratch
 from mpicoll.launch import elastic
 from mpicoll.launch.cores import oversubscribed
@@ -187,7 +187,7 @@ class MPIFabric(ElasticFabric):
         if not device.known_to_mpi():
             expected = f"one that needs no MPI that takes memory of {device.name}, as 'staged'"
             raise DeviceError(call.operation, "algorithm", expected, "'device'")
-        return on_device.bind(self._comm, call, choice, device, scratch)
+        return ScheduledPlan(self._comm, call, choice, device, scratch)
 
     def _in_parts(self, call: Call, route: Callable[[Call], Plan]) -> Plan:
         return route(call) if call.extent(self.size) <= large.MAX_COUNT else large.bind(self._comm, call, route)

@@ -22,7 +22,7 @@ ROOM = re.compile(r"^\| `([\w.]+)`[^|]*\|[^|]*\| ([^|]*) \|", re.MULTILINE)
 MPI4PY = (
     "machine.gpu", "machine.library",
     "launch.lifecycle", "launch.mpi_init", "launch.program",  # program: mpi4py's own runner, which loads no MPI
-    "fabrics.transports.memory", "fabrics.transports.mpi_requests", "fabrics.transports.on_device",
+    "fabrics.transports.memory", "fabrics.transports.mpi_requests",
     "fabrics.transports.step",
     "fabrics.routes.devices.scheduled", "fabrics.routes.exchange", "fabrics.routes.large", "fabrics.routes.native",
     "fabrics.routes.scheduled",

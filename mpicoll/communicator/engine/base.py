@@ -26,7 +26,7 @@ from mpicoll.devices import registry
 from mpicoll.errors import ArgumentError, MessageError, MismatchError, MpicollError, RankLost, StateError
 from mpicoll.fabrics.fabric import Fabric
 from mpicoll.fabrics.lookup import fabric_of
-from mpicoll.fabrics.routes.devices import peers
+from mpicoll.fabrics.routes.devices import ipc
 from mpicoll.launch import lifecycle
 from mpicoll.machine import blocks
 from mpicoll.node.loaded import kernel
@@ -286,4 +286,4 @@ def _nowhere(array: Any) -> int:
 
 lifecycle.add(lifecycle.Hook.FORGET_BLOCKS, blocks.forget)
 lifecycle.add(lifecycle.Hook.FORGET_DEVICES, registry.forget)
-lifecycle.add(lifecycle.Hook.FORGET_PEERS, peers.forget)
+lifecycle.add(lifecycle.Hook.FORGET_PEERS, ipc.forget)

@@ -18,10 +18,8 @@ from mpicoll.devices.device import Device
 from mpicoll.devices.registry import device_named
 from mpicoll.errors import DeviceError
 from mpicoll.fabrics.fabric import Fabric
-from mpicoll.fabrics.routes.devices import ipc, packing, staged
-from mpicoll.fabrics.routes.devices.peers import Peers
-from mpicoll.fabrics.routes.devices.ring import Ring
-from mpicoll.fabrics.routes.devices.scratch import Scratch
+from mpicoll.fabrics.routes.devices import ipc, staged
+from mpicoll.fabrics.routes.devices.scratch import Scratch, without_gaps
 from mpicoll.supervise import sites
 from mpicoll.supervise.record import Record
 
@@ -64,16 +62,14 @@ class DeviceCalls:
         buffers = [b for b in (call.send, call.recv) if b is not None]
         self.check(buffers[0], call.operation, call.input if call.send is not None or call.in_place else "out")
         kept = self._kept_for(buffers[0])
-        device = kept.device
         if all(b.plain for b in buffers):
-            plan = self._plain(kept, call.without_arrays(), algorithm, record)
+            plan = self._plain(kept, algorithm, record, call.without_arrays())
         else:
-            packed = packing.packed(call, kept.packs)
-            plan = packing.around(device, call, packed, kept.packs, self._plain(kept, packed, algorithm, record))
+            plan = without_gaps(kept.device, call, kept.packs, partial(self._plain, kept, algorithm, record))
         streams = {b.stream for b in buffers if b.stream is not None}
-        return _around_streams(device, streams, plan) if streams else plan
+        return _around_streams(kept.device, streams, plan) if streams else plan
 
-    def _plain(self, kept: _Kept, call: Call, algorithm: str | None, record: Record) -> Plan:
+    def _plain(self, kept: _Kept, algorithm: str | None, record: Record, call: Call) -> Plan:
         """The plan of a call on plain memory."""
         device, named = kept.device, device_route(algorithm)[1]
         self._choose(named, call)  # a wrong algorithm is refused here and now
@@ -147,7 +143,7 @@ class DeviceCalls:
         return self._fabric.one_node and ipc.serves(call, device)
 
     def _ipc(self, kept: _Kept, call: Call, otherwise: Plan, record: Record) -> Plan:
-        return _recorded(record, IPC, ipc.bind(call, kept.peers, kept.scratch, otherwise))
+        return _recorded(record, IPC, ipc.IpcPlan(call, kept.peers, kept.scratch, otherwise))
 
     def _staged(self, kept: _Kept, call: Call, named: str | None, record: Record) -> Plan:
         fabric, choose = self._fabric, partial(self._choose, named)
@@ -223,11 +219,11 @@ class _Kept:
 
     def __init__(self, device: Device, fabric: Fabric) -> None:
         self.device = device
-        self.ring = Ring(device, fabric.shares_arrays)
+        self.ring = staged.Ring(device, fabric.shares_arrays)
         self.scratch, self.packs = Scratch(device), Scratch(device)
         self.sends: bool | None = None
         """Whether this rank hands this memory to MPI in messages. Others may do otherwise."""
-        self.peers = Peers(fabric.rank, fabric.size, device, fabric.allgather)
+        self.peers = ipc.Peers(fabric.rank, fabric.size, device, fabric.allgather)
 
 
 def _by_mpi_alone(call: Call) -> bool:

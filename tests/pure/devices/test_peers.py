@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from mpicoll.devices.device import Handle
-from mpicoll.fabrics.routes.devices import peers
-from mpicoll.fabrics.routes.devices.peers import Peers
+from mpicoll.fabrics.routes.devices import ipc
+from mpicoll.fabrics.routes.devices.ipc import Peers
 
 
 class Memory:
@@ -36,7 +36,7 @@ class Memory:
 
 @pytest.fixture
 def devices(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    monkeypatch.setattr(peers, "_of_process", {})
+    monkeypatch.setattr(ipc, "_open", {})
     return [Memory("a:0", 70), Memory("a:0", 71)]
 
 
@@ -59,7 +59,6 @@ def test_memory_that_is_no_more_is_closed(devices: list[Any]) -> None:
     assert owner.ended() == []
     other.close(70, ended)
     assert devices[1].opened == [1_060_000]
-    assert other._known == {(70, b"60")}
     other.close(71, [b"60"])  # another rank's
     assert devices[1].opened == [1_060_000]
     assert other.opened([owner.lend(5007), None], None) == [1_051_007, None]

@@ -236,7 +236,7 @@ def test_there_is_no_memory_to_go_through(device: Simulated, monkeypatch: pytest
         x = device.array(np.ones(4))
         device.fail("pinned")
         with monkeypatch.context() as patch:
-            patch.setattr("mpicoll.fabrics.routes.devices.ring.np.empty", none)
+            patch.setattr("mpicoll.fabrics.routes.devices.staged.np.empty", none)
             with pytest.raises(DeviceError, match="allreduce: x: expected 32 bytes of host memory"):
                 comm.allreduce(x, out=x)
         comm.allreduce(x, out=x)

@@ -10,7 +10,7 @@ import pytest
 
 import mpicoll
 from mpicoll.algorithms.collectives import COLLECTIVES
-from mpicoll.fabrics.routes.devices import ring, staged
+from mpicoll.fabrics.routes.devices import staged
 from mpicoll.machine import blocks
 from tests.devices.checks import MOVING, check
 from tests.devices.on import On, OnSimulated
@@ -103,7 +103,7 @@ def test_what_is_freed_is_given_back_at_once(comm: mpicoll.Communicator) -> None
 def test_half_of_the_blocks_is_the_program_s(comm: mpicoll.Communicator, monkeypatch: pytest.MonkeyPatch) -> None:
     on, there = OnSimulated(), sum(own.lasts for own in blocks.known)
     monkeypatch.setattr(blocks, "MOST", 2 * there)
-    monkeypatch.setattr(ring, "MOST", 2 * there)
+    monkeypatch.setattr(staged, "MOST", 2 * there)
     taken = [blocks.allocate(own.nbytes) for own in blocks.known if own.lasts]  # free ones would serve
     assert "shared" not in summed(comm, on, 1)
     assert blocks.allocate(blocks.LEAST) is not None

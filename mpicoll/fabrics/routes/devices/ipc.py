@@ -8,24 +8,124 @@ they tell each other whether this is possible. If it is not, the call takes anot
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+import threading
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
+from weakref import WeakSet
 
-from mpicoll.arrays.buffers import Buffer
 from mpicoll.calls.call import Call
 from mpicoll.calls.plan import Plan
-from mpicoll.devices.device import Device, Handle, Queue
-from mpicoll.fabrics.routes.devices.failures import failure_before, raise_any
-from mpicoll.fabrics.routes.devices.peers import Peers
+from mpicoll.devices.device import Device, Handle, Queue, Tell, failure_before, raise_any
 from mpicoll.fabrics.routes.devices.scratch import Scratch
 from mpicoll.fabrics.routes.node import input_and_output, starts_of
 
 
-class _Told(NamedTuple):
-    """What a rank tells the others: its memory, its factor of a premul_sum, whether others can open its memory, and
-    which of its process's allocations are no more."""
+class Peers:
+    """The ranks of a communicator on one node, whose memory a device of this rank opens.
 
+    As long as a process has memory of another one open, its owner cannot give it back. So a rank tells in its next call
+    which of its allocations are no more, and the others close them."""
+
+    def __init__(self, rank: int, size: int, device: Device, tell: Tell) -> None:
+        self.rank, self.size, self.device, self.tell = rank, size, device, tell
+        self._known: set[tuple[int, bytes]] = set()
+        """The allocations of which each rank knows that all ranks have them open."""
+        self._lent: dict[bytes, int] = {}
+        """The allocations of this rank that others may have open: an address in each."""
+
+    def lend(self, address: int) -> Handle | None:
+        """A handle of this rank's memory. None if nobody else can open it."""
+        handle = self.device.export(address)
+        if handle is not None:
+            self._lent[handle.allocation] = address
+        return handle
+
+    def ended(self) -> list[bytes]:
+        """What was lent and is no more."""
+        now = {allocation: self.device.export(address) for allocation, address in self._lent.items()}
+        ended = [allocation for allocation, handle in now.items() if handle is None or handle.allocation != allocation]
+        for allocation in ended:
+            del self._lent[allocation]
+        return ended
+
+    def opened(self, handles: Sequence[Handle | None], own: int | None) -> list[int | None] | None:
+        """The address of each rank's memory. None, on all ranks, if one cannot open another's."""
+        addresses = [own if r == self.rank else h and self._address(h) for r, h in enumerate(handles)]
+        used = {(h.process, h.allocation) for h in handles if h is not None}
+        if not used <= self._known:
+            possible = all(a is not None for a, h in zip(addresses, handles, strict=True) if h is not None)
+            if not all(self.tell(possible)):
+                return None
+            self._known |= used
+        return addresses
+
+    def _address(self, handle: Handle) -> int | None:
+        allocation = self.device.name, handle.process, handle.allocation
+        with _lock:
+            if allocation not in _open:
+                _close_unused()
+                start = self.device.open(handle)
+                if start is None:
+                    return None
+                _open[allocation] = _Opened(self.device, start, WeakSet())
+            _open[allocation].users.add(self)
+            return _open[allocation].start + handle.offset
+
+    def close(self, process: int, ended: Iterable[bytes]) -> None:
+        """Give up the allocations that another process has told to be no more."""
+        for each in ended:
+            self._known.discard((process, each))
+            with _lock:
+                if (opened := _open.get((self.device.name, process, each))) is not None:
+                    opened.users.discard(self)
+                    _close_unused()
+
+    def free(self) -> None:
+        """Give up all that is open."""
+        with _lock:
+            for opened in _open.values():
+                opened.users.discard(self)
+            _close_unused()
+
+
+class _Opened(NamedTuple):
+    """An allocation of another process that this one has open, and the communicators that use it. One that is dropped
+    is no longer among them, and the allocation is closed when another one is opened: the garbage collector closes
+    nothing."""
+
+    device: Device
+    start: int
+    users: WeakSet[Peers]
+
+
+_open: dict[tuple[str, int, bytes], _Opened] = {}
+"""By device, process and allocation. A process opens an allocation once at a time."""
+_lock = threading.Lock()
+
+
+def forget() -> None:
+    """A forked child has nothing open."""
+    _open.clear()
+
+
+def _close_unused() -> None:
+    for allocation, opened in [*_open.items()]:
+        if not opened.users:
+            del _open[allocation]
+            opened.device.close(opened.start)
+
+
+def serves(call: Call, device: Device) -> bool:
+    """Whether this route can carry the call out. It is the same on all ranks."""
+    return call.extent_is_common and (call.reduction is None or device.reduces(call.reduction))
+
+
+class _Told(NamedTuple):
+    """What a rank tells the others: what has failed before the call, its memory, its factor of a premul_sum, whether
+    others can open its memory, and which of its process's allocations are no more."""
+
+    failure: str | None
     given: Handle | None
     out: Handle | None
     factor: Any
@@ -34,45 +134,47 @@ class _Told(NamedTuple):
     ended: list[bytes]
 
 
-def serves(call: Call, device: Device) -> bool:
-    """Whether this route can carry the call out. It is the same on all ranks."""
-    return call.extent_is_common and (call.reduction is None or device.reduces(call.reduction))
-
-
-def bind(call: Call, peers: Peers, scratch: Scratch, otherwise: Plan) -> Plan:
+class IpcPlan:
     """The plan of a call on plain memory of the device. ``otherwise`` is the plan that is taken where a rank's memory
     cannot be opened."""
-    return _Plan(call, peers, scratch, otherwise)
 
-
-class _Plan:
     def __init__(self, call: Call, peers: Peers, scratch: Scratch, otherwise: Plan) -> None:
-        self._call, self._peers, self._otherwise = call, peers, otherwise
+        self._call, self._peers, self._scratch, self._otherwise = call, peers, scratch, otherwise
         table = call.collective
         self._sliced = table.elementwise and table.prefix is None and table.root is None
+        self._given, _ = input_and_output(call, peers.rank, peers.size)
+        self._nothing_before = table.prefix == "exclusive" and peers.rank == 0
         # Ranks that come later still read what this rank's result would overwrite.
         self._aside = None
-        self._scratch = scratch
         if table.prefix is not None and call.in_place and call.recv is not None:
             (address,) = scratch.addresses(call.operation, call.recv.nbytes)
             self._aside = replace(call.recv, address=address)
-        self._given, _ = input_and_output(call, peers.rank, peers.size)
 
     def __call__(self) -> None:
-        call, peers = self._call, self._peers
-        queue = peers.device.current()
+        """Let the device work, and wait until it has worked on all ranks: until then the ranks use each other's
+        memory."""
+        call, peers, aside = self._call, self._peers, self._aside
+        queue, view = peers.device.current(), peers.device.view
         told = self._told(queue)
-        if not all(t.possible for t in told):
+        inputs = outs = None
+        if all(t.possible for t in told):
+            inputs = peers.opened([t.given for t in told], None if self._given is None else self._given.address)
+            if inputs is not None and self._sliced and call.recv is not None:
+                outs = peers.opened([t.out for t in told], call.recv.address)
+        if inputs is None or (self._sliced and outs is None):
             self._otherwise()
             return
-        inputs = peers.opened([t.given for t in told], _address(self._given))
-        outs: list[int | None] | None = [None] * peers.size
-        if inputs is not None and self._sliced:
-            outs = peers.opened([t.out for t in told], _address(call.recv))
-        if inputs is None or outs is None:
-            self._otherwise()
-            return
-        self._work(queue, inputs, outs, [t.factor for t in told])
+        factors = [t.factor for t in told]
+        if aside is not None:
+            self._scratch.begin(queue)
+        if outs is not None:
+            self._slice(queue, inputs, outs, factors)
+        else:
+            self._take(queue, inputs, factors)
+        raise_any(call.operation, peers.tell(failure_before(queue.record())))
+        if aside is not None and call.recv is not None and not self._nothing_before:
+            queue.copy(view(call.recv), view(aside))
+            self._scratch.end(queue)
 
     def _told(self, queue: Queue) -> list[_Told]:
         """What all ranks tell when their inputs are ready, and their results may be written."""
@@ -82,31 +184,13 @@ class _Plan:
         out = None if call.recv is None or not self._sliced else peers.lend(call.recv.address)
         possible = (self._given is None or given is not None) and (not self._sliced or out is not None)
         factor = None if call.reduction is None else call.reduction.op.factor
-        mine = _Told(given, out, factor, possible, os.getpid(), ended)
-        told = peers.tell((failure_before(queue.record()), mine))
-        for _, each in told:
+        told: list[_Told] = peers.tell(
+            _Told(failure_before(queue.record()), given, out, factor, possible, os.getpid(), ended)
+        )
+        for each in told:
             peers.close(each.process, each.ended)
-        raise_any(call.operation, [failure for failure, _ in told])
-        return [each for _, each in told]
-
-    def _work(
-        self, queue: Queue, inputs: Sequence[int | None], outs: Sequence[int | None], factors: Sequence[Any]
-    ) -> None:
-        """Let the device work, and wait until it has worked on all ranks: until then the ranks use each other's
-        memory."""
-        call = self._call
-        if self._aside is not None:
-            self._scratch.begin(queue)
-        if self._sliced:
-            self._slice(queue, inputs, outs, factors)
-        else:
-            self._take(queue, inputs, factors)
-        raise_any(call.operation, self._peers.tell(failure_before(queue.record())))
-        nothing_before = call.collective.prefix == "exclusive" and self._peers.rank == 0
-        if self._aside is not None and call.recv is not None and not nothing_before:
-            view = self._peers.device.view
-            queue.copy(view(call.recv), view(self._aside))
-            self._scratch.end(queue)
+        raise_any(call.operation, [each.failure for each in told])
+        return told
 
     def _slice(
         self, queue: Queue, inputs: Sequence[int | None], outs: Sequence[int | None], factors: Sequence[Any]
@@ -126,46 +210,33 @@ class _Plan:
                 queue.copy(target, targets[rank])
 
     def _take(self, queue: Queue, inputs: Sequence[int | None], factors: Sequence[Any]) -> None:
-        """Take each block of this rank's result from where its values lie."""
+        """Take each block of this rank's result from the ranks that have it."""
         call, table, (rank, size) = self._call, self._call.collective, (self._peers.rank, self._peers.size)
         recv = call.recv if self._aside is None else self._aside
         if recv is None:
             return
-        for block, sources, start, stop in self._blocks():
-            if start == stop:
-                continue
-            rows = [self._at(inputs[r], first, first + stop - start) for r, first in sources]
-            target = self._at(recv.address, start, stop)
-            if call.reduction is not None:
-                ranks, _ = table.source(rank, size, call.root, block)
-                queue.combine(rows, target, call.reduction, _given([factors[r] for r in ranks]))
-            elif inputs[sources[0][0]] != recv.address + (start - sources[0][1]) * recv.dtype.itemsize:
-                queue.copy(target, rows[0])
-
-    def _blocks(self) -> Iterator[tuple[int, list[tuple[int, int]], int, int]]:
-        """The blocks of this rank's result: for each the ranks that have it, each with where it begins in the rank's
-        input, and where it begins and ends in the result."""
-        call, table, (rank, size) = self._call, self._call.collective, (self._peers.rank, self._peers.size)
-        assert call.recv is not None
-        starts = [start // call.recv.dtype.itemsize for start in starts_of(call, size)]
+        starts = [start // recv.dtype.itemsize for start in starts_of(call, size)]
         blocks = len(starts) - 1
         wants = table.wants(rank, size, call.root, blocks)
         for block in wants:
+            start, stop = starts[block] - starts[wants.start], starts[block + 1] - starts[wants.start]
+            if start == stop:
+                continue
             ranks, which = table.source(rank, size, call.root, block)
+            # Where the block begins in the input of each rank that has it.
             firsts = [starts[which] - starts[table.has(r, size, call.root, blocks).start] for r in ranks]
-            origin = starts[wants.start]
-            sources = list(zip(ranks, firsts, strict=True))
-            yield block, sources, starts[block] - origin, starts[block + 1] - origin
+            rows = [self._at(inputs[r], at, at + stop - start) for r, at in zip(ranks, firsts, strict=True)]
+            target = self._at(recv.address, start, stop)
+            if call.reduction is not None:
+                queue.combine(rows, target, call.reduction, _given([factors[r] for r in ranks]))
+            elif inputs[ranks[0]] != recv.address + (start - firsts[0]) * recv.dtype.itemsize:
+                queue.copy(target, rows[0])
 
     def _at(self, address: int | None, start: int, stop: int) -> Any:
         memory = self._call.recv or self._call.send
         assert memory is not None
         assert address is not None
         return self._peers.device.view(replace(memory, address=address).part(start, stop))
-
-
-def _address(b: Buffer | None) -> int | None:
-    return None if b is None else b.address
 
 
 def _given(factors: Sequence[Any]) -> Sequence[Any] | None:

@@ -1,82 +1,153 @@
-"""Calls as schedules whose reductions happen on the device, over an MPI that takes the device's memory."""
+"""Calls as schedules between the memory of devices, over an MPI that takes addresses of such memory.
+
+The MPI knows nothing of queues. So before the messages of a step the host waits for what the queue has to do. The
+reductions and copies of a step are handed in to the queue, and the host goes on.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from mpi4py import MPI
 
 from mpicoll.algorithms.steps import RecvReduce, Schedule
 from mpicoll.arrays import kernels
+from mpicoll.arrays.buffers import Buffer
+from mpicoll.arrays.dtypes import Op
 from mpicoll.calls.call import Call
-from mpicoll.calls.plan import Plan
-from mpicoll.devices.device import Device, View
-from mpicoll.fabrics.routes.devices.failures import raise_any
+from mpicoll.devices.device import Device, Queue, View, failure_before, raise_any
 from mpicoll.fabrics.routes.devices.scratch import Scratch
 from mpicoll.fabrics.routes.interpreter import carry_out
 from mpicoll.fabrics.routes.spaces import Spaces
-from mpicoll.fabrics.transports.on_device import OnDevice, on_device
+from mpicoll.fabrics.transports.memory import moved_as
+from mpicoll.fabrics.transports.transport import Array, Region, Transport
+
+MOST = 1 << 30
+"""Elements in the longest message."""
+TAG = 1
+"""Messages between two ranks arrive in the order in which they are sent, so they need only one tag."""
 
 
-def bind(comm: MPI.Intracomm, call: Call, schedule: Schedule, device: Device, scratch: Scratch) -> Plan:
-    """The plan of this rank's schedule, on plain memory of the device. Raises DeviceError if it has no memory to work
-    in."""
-    rank, size, reduction = comm.rank, comm.size, call.reduction
-    memory = call.send or call.recv
-    dtype = np.dtype(np.uint8) if memory is None else kernels.storage(memory.dtype)
-    given = None if call.send is None else kernels.values(call.send)
-    out = None if call.recv is None else kernels.values(call.recv)
-    factor = None if reduction is None else reduction.op.factor
-    spaces = Spaces(call, schedule, rank, size, given, out)
-    source = call.recv if call.send is None else call.send
-    lengths = [spaces.scratch_elements, _inbox(schedule, spaces), source.count if factor is not None and source else 0]
-    addresses = scratch.addresses(call.operation, *(n * dtype.itemsize for n in lengths))
-    blocks, inbox, scaled = (kernels.described(a, n, dtype) for a, n in zip(addresses, lengths, strict=True))
-    if factor is not None:
-        spaces = Spaces(call, schedule, rank, size, scaled, out)
-    spaces.use(blocks)
-    assert memory is not None
-    transport = OnDevice(comm, device, memory.dtype, reduction, inbox)
-    carry_out(schedule, spaces, transport)
-    scale = None
-    if factor is not None and source is not None:
-        scale = device.view(source), device.view(on_device(scaled, source.dtype, device))
-    terms = call.terms(rank, size) if reduction is not None and reduction.averages and call.recv is not None else 1
-    return _Plan(comm, device, call, transport, scratch, scale, terms)
+@dataclass
+class _Step:
+    """What is done in a step: messages of a peer and its memory, pairs of rows with the result, and pairs of a copy's
+    target and source."""
+
+    sends: list[tuple[int, Array]] = field(default_factory=list)
+    receives: list[tuple[int, Array]] = field(default_factory=list)
+    combines: list[tuple[tuple[View, View], View]] = field(default_factory=list)
+    copies: list[tuple[View, View]] = field(default_factory=list)
 
 
-class _Plan:
-    """The steps, on the caller's queue, with what must be done before them and after them."""
+class ScheduledPlan(Transport):
+    """The plan of this rank's schedule, on plain memory of the device. Arrays describe memory, and are not read."""
 
-    def __init__(
-        self,
-        comm: MPI.Intracomm,
-        device: Device,
-        call: Call,
-        transport: OnDevice,
-        scratch: Scratch,
-        scale: tuple[View, View] | None,
-        terms: int,
-    ) -> None:
-        self._comm, self._operation = comm, call.operation
-        self._device, self._transport, self._reduction = device, transport, call.reduction
-        self._scratch = scratch
-        self._scale = scale
-        self._divided = None if terms < 2 or call.recv is None else (device.view(call.recv), terms, call.recv.dtype)
+    def __init__(self, comm: MPI.Intracomm, call: Call, schedule: Schedule, device: Device, scratch: Scratch) -> None:
+        """Raises DeviceError if the device has no memory to work in."""
+        self._comm, self._device, self._scratch, self._operation = comm, device, scratch, call.operation
+        memory, source = call.send or call.recv, call.recv if call.send is None else call.send
+        assert memory is not None
+        assert source is not None
+        rank, size, reduction = comm.rank, comm.size, call.reduction
+        self._dtype, dtype = memory.dtype, kernels.storage(memory.dtype)
+        self._kind = moved_as(memory.dtype.itemsize)
+        self._steps: list[_Step] = []
+        self._step, self._used = _Step(), 0
+        given = None if call.send is None else kernels.values(call.send)
+        out = None if call.recv is None else kernels.values(call.recv)
+        spaces = Spaces(call, schedule, rank, size, given, out)
+        scales = reduction is not None and reduction.op.factor is not None
+        lengths = [spaces.scratch_elements, _inbox(schedule, spaces), source.count if scales else 0]
+        addresses = scratch.addresses(call.operation, *(n * dtype.itemsize for n in lengths))
+        blocks, self._inbox, scaled = (kernels.described(a, n, dtype) for a, n in zip(addresses, lengths, strict=True))
+        self._reduction = reduction
+        self._scale = self._divide = None
+        if reduction is not None and scales:
+            spaces = Spaces(call, schedule, rank, size, scaled, out)
+            self._scale = [device.view(source)], self._view(scaled), reduction, [reduction.op.factor]
+        if reduction is not None and (scales or reduction.averages):
+            self._reduction = replace(reduction, op=Op("sum"))
+        if reduction is not None and reduction.averages and call.recv is not None and call.terms(rank, size) > 1:
+            self._divide = device.view(call.recv), call.terms(rank, size), call.recv.dtype
+        spaces.use(blocks)
+        carry_out(schedule, spaces, self)
 
     def __call__(self) -> None:
-        queue = self._transport.queue = self._device.current()
+        queue = self._device.current()
         self._scratch.begin(queue)
         if self._scale is not None:
-            assert self._reduction is not None
-            source, scaled = self._scale
-            queue.combine([source], scaled, self._reduction, [self._reduction.op.factor])
-        self._transport.failure = None
-        for step in self._transport.steps:
-            step()
-        if self._divided is not None:
-            queue.divide(*self._divided)
+            queue.combine(*self._scale)
+        failure = None
+        for step in self._steps:
+            before = self._run(queue, step)
+            failure = failure or before
+        if self._divide is not None:
+            queue.divide(*self._divide)
         self._scratch.end(queue)
-        raise_any(self._operation, self._comm.allgather(self._transport.failure))
+        raise_any(self._operation, self._comm.allgather(failure))
+
+    def _run(self, queue: Queue, step: _Step) -> str | None:
+        """Carry a step out. Returns what has failed before it: the other ranks wait for its messages all the same."""
+        failure = None
+        if step.sends or step.receives:
+            failure = failure_before(queue.record())
+            requests = [self._comm.Irecv(self._specified(array), peer, TAG) for peer, array in step.receives]
+            requests += [self._comm.Isend(self._specified(array), peer, TAG) for peer, array in step.sends]
+            MPI.Request.Waitall(requests)
+        for rows, out in step.combines:
+            assert self._reduction is not None
+            queue.combine(rows, out, self._reduction)
+        for target, source in step.copies:
+            queue.copy(target, source)
+        return failure
+
+    def _specified(self, array: Array) -> list[object]:
+        """mpi4py's specification of a message, at the address by which MPI reaches the memory now."""
+        if not array.size:
+            return [None, 0, MPI.BYTE]
+        address = self._device.for_mpi(array.ctypes.data, array.nbytes)
+        return [MPI.buffer.fromaddress(address, array.nbytes), array.size, self._kind]
+
+    # -- how the interpreter hands in the actions of a step ------------------------------------------------------
+
+    def send(self, peer: int, region: Region) -> None:
+        self._step.sends += _messages(peer, region)
+
+    def recv(self, peer: int, region: Region) -> None:
+        self._step.receives += _messages(peer, region)
+
+    def recv_reduce(self, peer: int, mine: Region, into: Region, mine_first: bool) -> None:
+        for ours, target in zip(mine, into, strict=True):
+            if target.size:
+                theirs = self._inbox[self._used : self._used + target.size]
+                self._used += target.size
+                self._step.receives += _messages(peer, [theirs])
+                rows = (ours, theirs) if mine_first else (theirs, ours)
+                self._step.combines.append(((self._view(rows[0]), self._view(rows[1])), self._view(target)))
+
+    def copy(self, source: Region, target: Region) -> None:
+        for from_, into in zip(source, target, strict=True):
+            if from_.size and from_.ctypes.data != into.ctypes.data:
+                self._step.copies.append((self._view(into), self._view(from_)))
+
+    def end_step(self) -> None:
+        self._steps.append(self._step)
+        self._step, self._used = _Step(), 0
+
+    def _view(self, array: Array) -> View:
+        there = Buffer(None, array.ctypes.data, array.shape, array.strides, self._dtype, self._device.name, True, True)
+        return self._device.view(there)
+
+
+def _messages(peer: int, region: Region) -> Iterator[tuple[int, Array]]:
+    """One message for each run, and for a long run several. A mere signal is a message of nothing."""
+    if not region:
+        yield peer, np.empty(0, np.uint8)
+    for run in region:
+        for i in range(0, run.size, MOST):
+            yield peer, run[i : i + MOST]
 
 
 def _inbox(schedule: Schedule, spaces: Spaces) -> int:

@@ -1,8 +1,15 @@
-"""Memory of a device that the calls of a communicator use one at a time."""
+"""Memory of a device that the calls of a communicator use one at a time: to work in, or for arrays without gaps."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+from math import prod
+
 from mpicoll.algorithms.collectives import input_of
+from mpicoll.arrays.buffers import Buffer
+from mpicoll.calls.call import Call
+from mpicoll.calls.plan import Plan
 from mpicoll.devices.device import Device, Event, Memory, Queue
 from mpicoll.errors import DeviceError
 
@@ -50,3 +57,36 @@ class Scratch:
         self._done = queue.record()
         if self._queue is not None:
             self._queue.wait_for(self._done)
+
+
+def without_gaps(device: Device, call: Call, scratch: Scratch, bind: Callable[[Call], Plan]) -> Plan:
+    """The plan of a call on arrays with gaps, or in another order: the caller's queue copies their elements to memory
+    without gaps, for which ``bind`` binds the call, and back. Raises DeviceError if the device has no memory."""
+    buffers = call.send, call.recv
+    lengths = [0 if b is None or b.plain else b.nbytes for b in buffers]
+    addresses = scratch.addresses(call.operation, *lengths)
+    packed = [_packed(b, address) for b, address in zip(buffers, addresses, strict=True)]
+    plan = bind(replace(call, send=packed[0], recv=packed[1]))
+    gaps = [(b, p) for b, p in zip(buffers, packed, strict=True) if b is not None and p is not None and not b.plain]
+    views = [(device.view(b), device.view(p)) for b, p in gaps]
+    writes = call.recv is not None and not call.recv.plain
+
+    def run() -> None:
+        queue = device.current()
+        scratch.begin(queue)
+        for given, copy in views:
+            queue.copy(copy, given)
+        plan()
+        if writes:
+            queue.copy(*views[-1])
+        scratch.end(queue)
+
+    return run
+
+
+def _packed(b: Buffer | None, address: int) -> Buffer | None:
+    """The buffer if it has no gaps, or else memory at ``address`` for its elements."""
+    if b is None or b.plain:
+        return None if b is None else b.part(0, b.count)
+    strides = tuple(b.dtype.itemsize * prod(b.shape[i + 1 :]) for i in range(len(b.shape)))
+    return replace(b, array=None, address=address, strides=strides, plain=True)

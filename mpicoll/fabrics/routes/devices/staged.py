@@ -8,57 +8,137 @@ It needs no queues but the caller's, and the host waits once.
 
 from __future__ import annotations
 
+import os
+import weakref
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
-from mpicoll.arrays.buffers import Buffer
+import numpy as np
+
+from mpicoll.algorithms.collectives import input_of
+from mpicoll.arrays.buffers import Buffer, host_buffer
 from mpicoll.calls.call import Call
 from mpicoll.calls.plan import Plan
-from mpicoll.devices.device import Device, Event, Queue, View
-from mpicoll.errors import DeviceFailure
-from mpicoll.fabrics.routes.devices.failures import Tell, failure_before, raise_any
-from mpicoll.fabrics.routes.devices.ring import SLOTS, Ring, Slot
+from mpicoll.devices.device import Device, Event, Queue, Tell, View, failure_before, raise_any
+from mpicoll.errors import DeviceError, DeviceFailure
+from mpicoll.machine.blocks import LEAST, MOST, allocate
+from mpicoll.machine.shared_memory import Block
 
 PIECE = 4 << 20
 """Bytes of the vector in a piece. Two ranks on an H200 took 17.8 ms for an all-reduce of 64 MiB in pieces of 1 MiB,
 13.4 ms in pieces of 2 MiB, and 9.3 ms in pieces of 4 MiB."""
+SLOTS = 3
+"""One slot is filled by the device, MPI works on another one, and the device empties the third."""
+SHORTEST, FEW = 256 << 10, 16 << 20
+"""Bytes of a slot in shared memory: the least, and up to where there are few different lengths. A process keeps the
+memory of slots that are gone for others of the same length."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Transfer:
-    """What is copied between the device and a slot."""
+@dataclass(eq=False, slots=True)
+class _Work:
+    """What the device may not have done yet in a slot: to put in what comes next, and to take out what was put in
+    last."""
 
-    on_device: View
-    on_host: View
+    filled: Event | None = None
+    emptied: Event | None = None
+    process: int = field(default_factory=os.getpid)
+
+    def wait(self) -> None:
+        if os.getpid() != self.process:
+            return  # this is a forked child, and the device works for its parent
+        for event in (self.filled, self.emptied):
+            if event is not None:
+                with suppress(DeviceFailure):  # the device does nothing more then
+                    event.wait()
 
 
-@dataclass(frozen=True, slots=True)
-class _Piece:
-    """A piece of the call: what goes out, the host's route, and what goes in."""
+class _Slot:
+    """Room for one piece."""
 
-    slot: Slot
-    out: _Transfer | None
+    def __init__(self, memory: Block) -> None:
+        self.memory, self.work = memory, _Work()
+        # When the slot is gone, its memory may become another array's: not before the device is done with it.
+        weakref.finalize(self, self.work.wait).atexit = False
+
+
+class Ring:
+    """The slots of one communicator for one device, and the queues that fill and empty them.
+
+    Slots grow, and never shrink. A plan that was bound before keeps the slots that it was bound to. If ranks share
+    arrays, slots lie in memory that they share: then the host's route need not copy."""
+
+    def __init__(self, device: Device, shares_arrays: bool) -> None:
+        self.device, self._shares_arrays = device, shares_arrays
+        self.filling, self.emptying = device.queue(), device.queue()
+        self._slots: list[_Slot] = []
+
+    def slots(self, number: int, nbytes: int, operation: str) -> list[_Slot]:
+        """Up to SLOTS slots of at least so many bytes. Raises DeviceError if there is no memory."""
+        number = min(number, SLOTS)
+        for i in range(number):
+            old = self._slots[i].memory.size if i < len(self._slots) else 0
+            if old < nbytes or i >= len(self._slots):
+                room = max(nbytes, min(1 << (nbytes - 1).bit_length(), FEW), min(2 * old, 2 * nbytes))
+                if nbytes >= LEAST:
+                    room = max(room, SHORTEST)
+                self._slots[i : i + 1] = [_Slot(self._memory(room, operation))]
+        return self._slots[:number]
+
+    def _memory(self, nbytes: int, operation: str) -> Block:
+        """Pinned memory, or memory that the system may page out if there is none. Copies are slower then."""
+        shared = allocate(nbytes, spare=MOST // 2) if self._shares_arrays else None  # the rest is the program's
+        if shared is not None:
+            with suppress(MemoryError):  # the next line asks for memory of another sort
+                return self.device.pin(shared)
+        with suppress(MemoryError):
+            return self.device.pinned(nbytes)
+        try:
+            return np.empty(nbytes, np.uint8)
+        except MemoryError as e:
+            expected = f"{nbytes} bytes of host memory, to go through from {self.device.name}"
+            raise DeviceError(operation, input_of(operation), expected, "a machine that has none left") from e
+
+
+class _Piece(NamedTuple):
+    """A piece of the call: what goes out, the host's route, and what goes in. Copies are pairs of views, of the slot
+    and of the device's memory."""
+
+    slot: _Slot
+    out: tuple[View, View] | None
     run: Plan
-    into: _Transfer | None
+    into: tuple[View, View] | None
+
+    def fill(self, queue: Queue) -> Event | None:
+        """Let the device fill the slot as soon as it is empty. The event is when MPI may have it, None for now."""
+        work = self.slot.work
+        if self.out is None:
+            return work.emptied
+        if work.emptied is not None:  # perhaps on another queue
+            queue.wait_for(work.emptied)
+        on_host, on_device = self.out
+        queue.copy(on_host, on_device)
+        work.filled = queue.record()
+        return work.filled
+
+    def empty(self, queue: Queue) -> None:
+        """Let the device take the result out of the slot."""
+        if self.into is not None:
+            on_host, on_device = self.into
+            queue.copy(on_device, on_host)
+            self.slot.work.emptied = queue.record()
 
 
 def bind(call: Call, rank: int, size: int, inner: Callable[[Call], Plan], ring: Ring, tell: Tell) -> Plan:
     """The plan of a call on plain memory of a device. ``inner`` binds a call on host memory."""
-    pieces = _cut(call, rank, size, inner, ring)
-    if len(pieces) == 1:
-        return _AtOnce(call.operation, ring.device, pieces[0])
-    return _InPieces(call.operation, ring, pieces, tell)
-
-
-def _cut(call: Call, rank: int, size: int, inner: Callable[[Call], Plan], ring: Ring) -> list[_Piece]:
     given = call.send or call.recv
     assert given is not None
     by_rank = call.collective.by_rank
     length = call.extent(size) // size if by_rank else call.extent(size)  # of a block, or of the whole vector
     step = length if call.uneven else max(1, PIECE // given.dtype.itemsize // (size if by_rank else 1))
     starts = range(0, max(length, 1), max(step, 1))
-    nbytes = _bytes_of_slot(call, size, min(step, length))
-    slots = ring.slots(len(starts), nbytes, call.operation)
+    slots = ring.slots(len(starts), _bytes_of_slot(call, size, min(step, length)), call.operation)
     plans: dict[tuple[int, int], Plan] = {}
     pieces = []
     for i, start in enumerate(starts):
@@ -68,20 +148,21 @@ def _cut(call: Call, rank: int, size: int, inner: Callable[[Call], Plan], ring: 
         if key not in plans:  # the other pieces of this slot are the same call to the host
             plans[key] = inner(part.on_host())
         pieces.append(_Piece(slot, part.out(ring.device), plans[key], part.into(ring.device)))
-    return pieces
+    if len(pieces) == 1:
+        return _AtOnce(call.operation, ring.device, pieces[0])
+    return _InPieces(call.operation, ring, pieces, tell)
 
 
 def _bytes_of_slot(call: Call, size: int, count: int) -> int:
     """The bytes that a piece of ``count`` elements of each block needs, on any rank."""
-    memory = call.send or call.recv
-    assert memory is not None
+    buffers = [b for b in (call.send, call.recv) if b is not None]
     if call.uneven:
-        elements = sum(b.count for b in (call.send, call.recv) if b is not None)
+        elements = sum(b.count for b in buffers)
     elif call.collective.elementwise:
         elements = count
     else:
         elements = count * (call.collective.given_blocks(size) + call.collective.gotten_blocks(size))
-    return max(1, elements) * memory.dtype.itemsize
+    return max(1, elements) * buffers[0].dtype.itemsize
 
 
 class _Part:
@@ -89,53 +170,46 @@ class _Part:
 
     On the host, everything that can be is done in place: so a slot needs less memory."""
 
-    def __init__(self, call: Call, rank: int, size: int, slot: Slot, start: int, count: int, length: int) -> None:
-        self._call, self._rank, self._size, self._slot = call, rank, size, slot
+    def __init__(self, call: Call, rank: int, size: int, slot: _Slot, start: int, count: int, length: int) -> None:
+        self._call, self._rank, self._size = call, rank, size
         self._start, self._count, self._length = start, count, length
-        table = call.collective
+        table, memory = call.collective, slot.memory
         self._merged = (table.elementwise or table.gathers) and call.recv is not None
-        taken = 0
         self._send = self._recv = None
         if call.recv is not None:
-            self._recv = slot.buffer(0, self._shape(call.recv, table.gotten_blocks(size)), call.recv.dtype)
-            taken = self._recv.nbytes
+            self._recv = host_buffer(memory, self._shape(call.recv, table.gotten_blocks(size)), call.recv.dtype)
+            memory = memory[self._recv.nbytes :]
         if call.send is not None and not self._merged:
-            self._send = slot.buffer(taken, self._shape(call.send, table.given_blocks(size)), call.send.dtype)
+            self._send = host_buffer(memory, self._shape(call.send, table.given_blocks(size)), call.send.dtype)
 
     def _shape(self, b: Buffer, blocks: int) -> tuple[int, ...]:
         return (b.count,) if self._call.uneven else (blocks, self._count)
 
     def on_host(self) -> Call:
         """The call of this part on host memory."""
-        call = self._call
-        in_place = self._merged or (call.in_place and call.recv is None)
-        return replace(call, send=self._send, recv=self._recv, in_place=in_place)
+        in_place = self._merged or (self._call.in_place and self._call.recv is None)
+        return replace(self._call, send=self._send, recv=self._recv, in_place=in_place)
 
-    def out(self, device: Device) -> _Transfer | None:
+    def out(self, device: Device) -> tuple[View, View] | None:
         """What the device copies to the host: the rank's input."""
-        call = self._call
+        call, here = self._call, self._send or self._recv
         if not call.collective.gives_at(self._rank, call.root):
             return None
-        if self._send is not None:
-            assert call.send is not None
-            return self._transfer(device, call.send, self._send)
-        assert self._recv is not None
-        if call.collective.elementwise:
-            source = call.recv if call.send is None else call.send
-            assert source is not None
-            return self._transfer(device, source, self._recv)
-        assert call.recv is not None
-        own = self._own(self._recv, self._count)
-        source = self._own(call.recv, self._length) if call.send is None else call.send
-        return self._transfer(device, source, own)
+        there = call.send or call.recv
+        assert here is not None
+        assert there is not None
+        if self._send is None and not call.collective.elementwise:
+            here = self._own(here, self._count)
+            there = self._own(there, self._length) if call.send is None else there
+        return self._views(device, here, there)
 
-    def into(self, device: Device) -> _Transfer | None:
+    def into(self, device: Device) -> tuple[View, View] | None:
         """What the host's route has computed for this rank."""
         call = self._call
         nothing_before = call.collective.prefix == "exclusive" and self._rank == 0
         if self._recv is None or call.recv is None or nothing_before or call.only_read_at(self._rank):
             return None
-        return self._transfer(device, call.recv, self._recv)
+        return self._views(device, self._recv, call.recv)
 
     def _own(self, b: Buffer, length: int) -> Buffer:
         """The rank's own block of a buffer whose even blocks have this length."""
@@ -143,15 +217,15 @@ class _Part:
         start = sum(counts[: self._rank])
         return b.part(start, start + counts[self._rank])
 
-    def _transfer(self, device: Device, whole: Buffer, on_host: Buffer) -> _Transfer:
-        """Between all blocks of a buffer and their parts in the slot."""
+    def _views(self, device: Device, on_host: Buffer, whole: Buffer) -> tuple[View, View]:
+        """The parts of all blocks of a buffer in the slot, and in the device's memory."""
         item = whole.dtype.itemsize
         shape = on_host.shape if len(on_host.shape) == 2 else (1, on_host.count)
         pitch = (self._length if shape[0] > 1 else 0) * item
         address = whole.address + (0 if self._call.uneven else self._start * item)
         there = replace(whole, array=None, address=address, shape=shape, strides=(pitch, item), plain=False)
         here = replace(on_host, shape=shape, strides=(shape[1] * item, item))
-        return _Transfer(device.view(there), device.view(here))
+        return device.view(here), device.view(there)
 
 
 class _AtOnce:
@@ -163,25 +237,14 @@ class _AtOnce:
     def __call__(self) -> None:
         queue, piece = self._device.current(), self._piece
         try:
-            self._fill(queue, piece)
+            filled = piece.fill(queue)
+            piece.slot.work.emptied = None
+            if filled is not None:
+                filled.wait()
         except DeviceFailure as e:
             raise DeviceFailure(f"{self._operation}: {e}") from e
         piece.run()
-        if piece.into is not None:
-            queue.copy(piece.into.on_device, piece.into.on_host)
-            piece.slot.work.emptied = queue.record()
-
-    def _fill(self, queue: Queue, piece: _Piece) -> None:
-        """Wait until the slot is free, and filled if this rank has an input."""
-        work = piece.slot.work
-        emptied, work.emptied = work.emptied, None
-        if piece.out is not None:
-            if emptied is not None:  # perhaps on another queue than this call's
-                queue.wait_for(emptied)
-            queue.copy(piece.out.on_host, piece.out.on_device)
-            queue.record().wait()
-        elif emptied is not None:
-            emptied.wait()
+        piece.empty(queue)
 
 
 class _InPieces:
@@ -204,29 +267,15 @@ class _InPieces:
 
     def _run(self) -> str | None:
         """The pieces, one after another. Returns what went wrong on the device."""
-        emptying, pieces = self._ring.emptying, self._pieces
-        filled = [self._fill(piece) for piece in pieces[: SLOTS - 1]]
+        ring, pieces = self._ring, self._pieces
+        filled = [piece.fill(ring.filling) for piece in pieces[: SLOTS - 1]]
         failure = None
         for i, piece in enumerate(pieces):
             if (event := filled[i]) is not None:
                 # After a failure it goes on, because the other ranks are waiting, and tells them at the end.
                 failure = failure_before(event) or failure
             piece.run()
-            if piece.into is not None:
-                emptying.copy(piece.into.on_device, piece.into.on_host)
-                piece.slot.work.emptied = emptying.record()
+            piece.empty(ring.emptying)
             if i + SLOTS - 1 < len(pieces):
-                filled.append(self._fill(pieces[i + SLOTS - 1]))
+                filled.append(pieces[i + SLOTS - 1].fill(ring.filling))
         return failure
-
-    def _fill(self, piece: _Piece) -> Event | None:
-        """Let the device fill the slot as soon as it is empty. The event is when MPI may have it, None for now."""
-        queue, work = self._ring.filling, piece.slot.work
-        emptied = work.emptied
-        if piece.out is None:
-            return emptied
-        if emptied is not None:
-            queue.wait_for(emptied)
-        queue.copy(piece.out.on_host, piece.out.on_device)
-        work.filled = queue.record()
-        return work.filled

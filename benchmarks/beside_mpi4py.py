@@ -23,7 +23,7 @@ from mpi4py import MPI
 import mpicoll
 import mpicoll.torch as dist
 from mpicoll.machine.cpu import fingerprint
-from mpicoll.machine.library import library
+from mpicoll.machine.mpi_library import library
 
 TURNS, CALLS = 15, 300
 

@@ -24,7 +24,7 @@ from mpi4py import MPI
 import mpicoll
 import mpicoll.torch
 from mpicoll.machine.cpu import fingerprint
-from mpicoll.machine.library import library
+from mpicoll.machine.mpi_library import library
 from mpicoll.units import size_text
 
 MANY, LEAST = 3.0, 3.0

@@ -20,7 +20,7 @@ from mpi4py import MPI
 
 import mpicoll
 from mpicoll.machine.cpu import fingerprint
-from mpicoll.machine.library import library
+from mpicoll.machine.mpi_library import library
 from mpicoll.units import size_text
 
 SIZES = [8 << k for k in range(0, 24, 4)] + [32 << 20]

@@ -62,7 +62,7 @@ def job(busy: int) -> Iterator[tuple[Any, dict[str, Any]]]:
     import mpicoll
     import mpicoll.torch
     from mpicoll.machine.cpu import fingerprint
-    from mpicoll.machine.library import library
+    from mpicoll.machine.mpi_library import library
 
     torch.set_num_threads(1)
     comm = mpicoll.Communicator()

@@ -29,7 +29,7 @@ from mpi4py import MPI
 import mpicoll
 from mpicoll.algorithms.collectives import COLLECTIVES
 from mpicoll.machine.cpu import fingerprint
-from mpicoll.machine.library import library
+from mpicoll.machine.mpi_library import library
 from mpicoll.units import size_text
 
 NAMES = ["allreduce", "reduce", "reduce_scatter", "bcast", "allgather", "gather", "scatter", "alltoall"]

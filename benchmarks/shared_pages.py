@@ -21,7 +21,7 @@ import mpicoll
 from benchmarks.shared_arrays import NAMES, SETS, Array, Bound, bare, in_turn, lengths, on, ours, pair, times
 from mpicoll.machine import pages
 from mpicoll.machine.cpu import fingerprint
-from mpicoll.machine.library import library
+from mpicoll.machine.mpi_library import library
 from mpicoll.machine.pages import LEAST
 from mpicoll.units import size_text
 

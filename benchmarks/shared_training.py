@@ -28,7 +28,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import mpicoll.torch
 from mpicoll.machine.cpu import fingerprint
-from mpicoll.machine.library import library
+from mpicoll.machine.mpi_library import library
 
 WAYS = "gloo", "mpicoll", "shared"
 WIDTH, LAYERS, BATCH = 1250, 4, 16

@@ -16,7 +16,7 @@ from mpi4py import MPI
 
 import mpicoll.torch as dist
 from mpicoll.machine.cpu import fingerprint
-from mpicoll.machine.library import library
+from mpicoll.machine.mpi_library import library
 from mpicoll.units import size_text
 
 SIZES = [1 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 8 << 20]

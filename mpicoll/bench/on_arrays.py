@@ -19,7 +19,7 @@ from mpicoll.bench.memory import Buffers
 from mpicoll.bench.session import Session
 from mpicoll.calls import select
 from mpicoll.calls.choice import SHARED
-from mpicoll.machine.gpu import takes_device_memory
+from mpicoll.machine.mpi_library import takes_device_memory
 
 
 def open_shared(session: Session) -> ArrayLevel:

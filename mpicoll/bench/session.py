@@ -22,8 +22,7 @@ from mpicoll.errors import ArgumentError
 from mpicoll.fabrics.routes.node import meet
 from mpicoll.launch.cores import oversubscribed
 from mpicoll.machine.cpu import cpus, fingerprint
-from mpicoll.machine.gpu import takes_device_memory
-from mpicoll.machine.library import library
+from mpicoll.machine.mpi_library import library, takes_device_memory
 from mpicoll.machine.system import huge_pages, version_of
 from mpicoll.units import ranges
 

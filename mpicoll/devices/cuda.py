@@ -109,7 +109,7 @@ class Cuda(Device):
         return not (unsigned and (reduction.combine in ("MIN", "MAX") or reduction.averages))
 
     def known_to_mpi(self) -> bool:
-        from mpicoll.machine.gpu import may_take_device_memory  # it loads MPI, which threads do not need
+        from mpicoll.machine.mpi_library import may_take_device_memory  # it loads MPI, which threads do not need
 
         return may_take_device_memory()
 

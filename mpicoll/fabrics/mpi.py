@@ -29,7 +29,7 @@ from mpicoll.fabrics.routes.devices.scratch import Scratch
 from mpicoll.launch import elastic
 from mpicoll.launch.cores import oversubscribed
 from mpicoll.launch.launch_env import is_elastic
-from mpicoll.machine.gpu import may_take_device_memory
+from mpicoll.machine.mpi_library import may_take_device_memory
 from mpicoll.machine.shared_memory import Block, share
 from mpicoll.supervise.record import Record
 

@@ -21,8 +21,7 @@ from typing import NoReturn
 from mpicoll.errors import LaunchError
 from mpicoll.launch import cores, interrupt
 from mpicoll.launch.launch_env import ELASTIC, RANK, WATCH
-from mpicoll.machine.folders import home
-from mpicoll.machine.system import version_of
+from mpicoll.machine.system import home, version_of
 from mpicoll.machine.vendors import OF_A_RANK, OPEN_MPI, PLACES, Vendor, empty_wheels, vendor_that_says
 
 _BATCH_JOB = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "PE_HOSTFILE")

@@ -1,8 +1,11 @@
-"""What the system gives to processes, and which packages are installed."""
+"""What the system gives to processes, which packages are installed, and where the user's files are."""
 
 from __future__ import annotations
 
+import ctypes
 import os
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 _MEMORY = Path("/proc/meminfo")
@@ -10,6 +13,7 @@ _CGROUP = Path("/sys/fs/cgroup")
 _EXITING = 4
 """The kernel's flag of a process that is about to end."""
 _HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage")
+_BELOW_HOME = {"XDG_CACHE_HOME": ".cache", "XDG_CONFIG_HOME": ".config", "XDG_DATA_HOME": ".local/share"}
 
 
 def free_memory() -> int | None:
@@ -58,6 +62,22 @@ def version_of(package: str) -> str | None:
         return None
 
 
+def home() -> Path | None:
+    """The user's home: HOME, or what the system's list of users says. None if there is neither: a container may run as
+    a user whom the system does not know."""
+    found = os.path.expanduser("~")
+    return Path(found) if os.path.isabs(found) else None
+
+
+def user_folder(variable: str) -> Path | None:
+    """What one of the XDG Base Directory Specification's variables names, or else its folder in the user's home. None
+    if there is none. As the specification has it, a folder that is not absolute does not count."""
+    named, at_home = os.environ.get(variable, ""), home()
+    if os.path.isabs(named):
+        return Path(named)
+    return at_home and at_home / _BELOW_HOME[variable]
+
+
 def write_whole(file: Path, content: str | bytes) -> None:
     """Write a file so that a reader finds all of it, or what was there before. A device or a pipe is written to, and
     not replaced by a file. A symbolic link stays, and what it points to is written."""
@@ -73,3 +93,39 @@ def write_whole(file: Path, content: str | bytes) -> None:
         if is_file:
             new.unlink(missing_ok=True)
         raise
+
+
+@dataclass(frozen=True)
+class Mark:
+    """Where a process holds some random bytes."""
+
+    process: int
+    address: int
+    content: bytes
+
+
+@cache
+def mark() -> Mark:
+    """The mark of this process. The bytes stay where they are as long as it lives."""
+    return Mark(os.getpid(), ctypes.addressof(_held()), _held().raw)
+
+
+@cache
+def _held() -> ctypes.Array[ctypes.c_char]:
+    return ctypes.create_string_buffer(os.urandom(16), 16)
+
+
+def can_read(other: Mark) -> bool:
+    """Whether this process can read the bytes of another one of the same user. Linux can forbid it (Yama), and so can a
+    container: MPI libraries copy long messages once where they may, and twice elsewhere. In another namespace of
+    processes the number means another process, whose memory has something else there."""
+    c = ctypes.CDLL(None)
+    if not hasattr(c, "process_vm_readv"):
+        return False
+    length = len(other.content)
+    found = ctypes.create_string_buffer(length)
+    into, of = ((ctypes.c_size_t * 2)(address, length) for address in (ctypes.addressof(found), other.address))
+    c.process_vm_readv.restype = ctypes.c_ssize_t
+    one, none = ctypes.c_ulong(1), ctypes.c_ulong(0)
+    read = c.process_vm_readv(other.process, ctypes.byref(into), one, ctypes.byref(of), one, none)
+    return read == length and found.raw == other.content

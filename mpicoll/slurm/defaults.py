@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from mpicoll.errors import ArgumentError, misspelt
-from mpicoll.machine.folders import user_folder
+from mpicoll.machine.system import user_folder
 
 
 @dataclass

@@ -10,14 +10,16 @@ import re
 import shutil
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from mpicoll.doctor import examination
-from mpicoll.doctor.machine import VARIABLES
-from mpicoll.machine.peer_memory import can_read, mark
+from mpicoll.doctor.rules import VARIABLES
+from mpicoll.machine.system import can_read, mark
 from tests.jobs.jobs import AS_ROOT, REPOSITORY, Done, done, empty_wheel, others_launchers, python, run, script
 
 DOCTOR = ("-m", "mpicoll", "doctor")
@@ -225,7 +227,7 @@ def test_a_rank_with_another_environment(tmp_path: Path) -> None:
 
 CRASH = """
     import os, sys
-    if "mpicoll.doctor.child" in sys.orig_argv and os.environ.get("RANK", "0") == "{rank}":
+    if "mpicoll.doctor.rank:all_facts" in sys.orig_argv and os.environ.get("RANK", "0") == "{rank}":
         os.abort()
 """
 
@@ -239,21 +241,21 @@ def crashing(folder: Path, rank: int) -> dict[str, str]:
 def test_mpi_ends_the_process(tmp_path: Path) -> None:
     result = python(*DOCTOR, env=crashing(tmp_path, 0))
     assert result.code == 1, result.output
-    assert "MPI the process ended with signal SIGABRT before MPI had started" in lines(result, "problem")
+    assert "MPI ended by SIGABRT before MPI had started" in lines(result, "problem")
 
 
 def test_mpi_ends_another_rank(tmp_path: Path) -> None:
     result = run(2, *DOCTOR, env=crashing(tmp_path, 1))
     assert result.code != 0
     assert "rank 1 on" in result.output
-    assert "LaunchError: the process ended with signal SIGABRT before MPI had started" in result.output
+    assert "LaunchError: ended by SIGABRT before MPI had started" in result.output
 
 
 def test_a_rank_ends_with_its_doctor() -> None:
     """Although that has ended before the rank could ask for it. MPI might wait in it for ever, at work."""
     here, there = multiprocessing.Pipe()
     os.set_inheritable(there.fileno(), True)
-    argv = [sys.executable, "-m", "mpicoll.doctor.child", str(there.fileno()), str(os.getppid())]
+    argv = [sys.executable, "-m", "mpicoll.probe.child", examination.QUESTION, str(there.fileno()), str(os.getppid())]
     child = subprocess.Popen(argv, stdin=subprocess.DEVNULL, close_fds=False)
     there.close()
     assert child.wait(60) == 0
@@ -262,12 +264,17 @@ def test_a_rank_ends_with_its_doctor() -> None:
         here.recv()
 
 
+def sleeping(*_: object) -> Iterator[None]:
+    time.sleep(1000)
+    yield
+
+
 def test_mpi_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(examination, "_RANK", (sys.executable, "-c", "import time; time.sleep(1000)"))
+    monkeypatch.setattr(examination, "QUESTION", "tests.jobs.test_doctor:sleeping")
     monkeypatch.setattr(examination, "SECONDS", 0.5)
     report = examination.examine()
     assert report is not None
-    assert [f.text for f in report.findings if f.topic == "MPI"] == ["0.5 s passed before MPI had started"]
+    assert [f.text for f in report.findings if f.topic == "MPI"] == ["no answer within 0.5 s before MPI had started"]
     assert report.problems
 
 

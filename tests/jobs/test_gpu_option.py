@@ -24,7 +24,7 @@ REPORT = """
 from pathlib import Path
 import numpy as np
 from mpi4py import MPI
-from mpicoll.machine.gpu import ucx_version
+from mpicoll.machine.mpi_library import ucx_version
 world, x, y = MPI.COMM_WORLD, np.arange(1 << 18), np.zeros(1 << 18, int)
 world.Sendrecv(x + world.rank, 1 - world.rank, recvbuf=y, source=1 - world.rank)
 right = (y == x + 1 - world.rank).all()
@@ -114,7 +114,9 @@ def test_a_ucx_that_knows_cuda_is_noticed(tmp_path: Path) -> None:
     shutil.copy(
         next(line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines() if "/libm.so" in line), part
     )
-    asks = "from mpicoll.machine.gpu import *; print(takes_device_memory(), may_take_device_memory(), flush=True)"
+    asks = (
+        "from mpicoll.machine.mpi_library import *; print(takes_device_memory(), may_take_device_memory(), flush=True)"
+    )
     assert python("-c", asks).output == "False False\n"
     assert python("-c", f"import ctypes; ctypes.CDLL({str(part)!r}); {asks}").output == "False True\n"
 

@@ -9,17 +9,22 @@ from pathlib import Path
 import pytest
 
 from mpicoll.calls.choice import PATHS
-from mpicoll.doctor import examination, gpu
+from mpicoll.doctor import examination, facts
 from mpicoll.launch import spawn
 from mpicoll.launch.spawn import Done
-from mpicoll.probe import device_job, kept, seen
-from mpicoll.probe.kept import Key
+from mpicoll.probe import device_memory
+from mpicoll.probe.device_memory import Key, cached, file_of, keep, key_of, known, probed
 from mpicoll.probe.tries import BEGUN
 from tests.devices.faulty import Faulty
 from tests.devices.simulated import Simulated
 from tests.jobs.jobs import half, slowness
 
-KEY = Key("Open MPI 5.0.11", "1.22.0", "NVIDIA H200, CUDA 13.0", {"OMPI_MCA_pml": "ucx"})
+KEY: Key = {
+    "mpi": "Open MPI 5.0.11",
+    "ucx": "1.22.0",
+    "device": "NVIDIA H200, CUDA 13.0",
+    "settings": {"OMPI_MCA_pml": "ucx"},
+}
 RIGHT = dict.fromkeys(PATHS, "")
 ENOUGH = 600.0
 """Seconds for jobs that end by themselves."""
@@ -28,7 +33,7 @@ ENOUGH = 600.0
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(seen, "_known", {})
+    monkeypatch.setattr(device_memory, "_known", {})
     return tmp_path / "mpicoll" / "device-memory"
 
 
@@ -41,23 +46,23 @@ def jobs(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         asked.append(device.model)
         return {**RIGHT, "reductions": "it ends by SIGSEGV"}
 
-    monkeypatch.setattr(seen, "tried", tried)
+    monkeypatch.setattr(device_memory, "tried", tried)
     return asked
 
 
 def test_an_mpi_that_takes_it() -> None:
-    assert device_job.tried(Simulated(), ENOUGH, ENOUGH) == RIGHT
+    assert device_memory.tried(Simulated(), ENOUGH, ENOUGH) == RIGHT
 
 
 @pytest.mark.parametrize("path", PATHS)
 def test_an_mpi_that_lies(path: str) -> None:
-    assert device_job.tried(Faulty(path, "lies"), ENOUGH, ENOUGH) == {**RIGHT, path: "wrong data arrives"}
+    assert device_memory.tried(Faulty(path, "lies"), ENOUGH, ENOUGH) == {**RIGHT, path: "wrong data arrives"}
 
 
 @pytest.mark.parametrize("path", PATHS)
 def test_an_mpi_that_crashes(path: str) -> None:
     """The MPI is given an address that nobody may touch. It crashes, or the system refuses to copy from there."""
-    found = device_job.tried(Faulty(path, "crashes"), ENOUGH, ENOUGH)
+    found = device_memory.tried(Faulty(path, "crashes"), ENOUGH, ENOUGH)
     assert {p for p, why in found.items() if why} == {path}
     assert "SIG" in found[path] or "MPI" in found[path] or "exit code" in found[path]
 
@@ -67,7 +72,7 @@ def test_an_mpi_that_crashes(path: str) -> None:
 def test_an_mpi_that_hangs(path: str) -> None:
     seconds = 15 * slowness()
     why = f"could not be tried: the test job does not end within {seconds:.0f} s"
-    assert device_job.tried(Faulty(path, "hangs"), seconds) == {**RIGHT, path: why}
+    assert device_memory.tried(Faulty(path, "hangs"), seconds) == {**RIGHT, path: why}
 
 
 def test_all_jobs_together_have_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,14 +84,14 @@ def test_all_jobs_together_have_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
         clock[0] += seconds + 1
         return [{paths[0]: BEGUN}] * 2, "could not be tried: the test job does not end"
 
-    monkeypatch.setattr(device_job, "_job", hangs)
-    monkeypatch.setattr(device_job, "monotonic", lambda: clock[0])
-    found = device_job.tried(Simulated(), 60, 150)
+    monkeypatch.setattr(device_memory, "_job", hangs)
+    monkeypatch.setattr(device_memory, "monotonic", lambda: clock[0])
+    found = device_memory.tried(Simulated(), 60, 150)
     assert given == [60, 60, 28]
     assert [why.rpartition(": ")[2] for why in found.values()] == ["the test job does not end"] * 3 + [
         "no time was left"
     ]
-    assert gpu.TRIES < examination.SECONDS, "the other ranks would not wait for it"
+    assert facts.TRIES < examination.SECONDS, "the other ranks would not wait for it"
 
 
 @pytest.mark.parametrize(
@@ -109,7 +114,7 @@ def test_what_may_pass_is_not_kept(
     done: Done, why: str, is_kept: bool, monkeypatch: pytest.MonkeyPatch, cache: Path
 ) -> None:
     """What the other paths have shown is kept. A process tries once."""
-    monkeypatch.setattr(device_job, "_notes", lambda file: {**dict.fromkeys(PATHS, "right"), PATHS[-1]: BEGUN})
+    monkeypatch.setattr(device_memory, "_notes", lambda file: {**dict.fromkeys(PATHS, "right"), PATHS[-1]: BEGUN})
     jobs: list[Done] = []
 
     def started(*args: object, **more: object) -> Done:
@@ -118,28 +123,28 @@ def test_what_may_pass_is_not_kept(
 
     monkeypatch.setattr(spawn, "call_in_ranks", started)
     device = Simulated()
-    found = seen.seen(device)
-    assert seen.seen(device) == found
+    found = probed(device)
+    assert probed(device) == found
     assert len(jobs) == 1
     assert found[PATHS[-1]].startswith(why)
-    assert kept.kept(seen.key_of(device)) == (found if is_kept else dict.fromkeys(PATHS[:-1], ""))
-    monkeypatch.setattr(seen, "_known", {})  # as in another process
-    assert seen.known(device)[PATHS[-1]].startswith(why if is_kept else "nobody has tried")
-    assert seen.seen(device) == found
+    assert cached(key_of(device)) == (found if is_kept else dict.fromkeys(PATHS[:-1], ""))
+    monkeypatch.setattr(device_memory, "_known", {})  # as in another process
+    assert known(device)[PATHS[-1]].startswith(why if is_kept else "nobody has tried")
+    assert probed(device) == found
     assert len(jobs) == (1 if is_kept else 2)
 
 
 def test_without_a_launcher(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, cache: Path) -> None:
     monkeypatch.setattr("sys.executable", str(tmp_path / "python"))
     monkeypatch.setenv("PATH", str(tmp_path))
-    found = seen.seen(Simulated())
+    found = probed(Simulated())
     assert set(found) == set(PATHS)
     assert all(why.startswith("could not be tried: no mpirun or mpiexec") for why in found.values())
     assert not cache.exists(), "this says nothing of the MPI library"
 
 
 def test_a_library_that_says_no_is_believed(jobs: list[str], cache: Path) -> None:
-    found = seen.seen(Simulated(mpi=False))
+    found = probed(Simulated(mpi=False))
     assert set(found.values()) == {"the MPI library says that it takes no such memory"}
     assert not jobs
     assert not cache.exists()
@@ -147,25 +152,25 @@ def test_a_library_that_says_no_is_believed(jobs: list[str], cache: Path) -> Non
 
 def test_an_answer_is_kept(jobs: list[str], cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     device = Simulated()
-    first = seen.seen(device)
-    monkeypatch.setattr(seen, "_known", {})  # as in another process
-    assert seen.seen(Simulated()) == first
+    first = probed(device)
+    monkeypatch.setattr(device_memory, "_known", {})  # as in another process
+    assert probed(Simulated()) == first
     assert jobs == [device.model]
     (file,) = cache.iterdir()
-    assert file == kept.file(seen.key_of(device))
+    assert file == file_of(key_of(device))
     written = json.loads(file.read_text())
     assert written["paths"] == first
     assert written["key"]["device"] == "simulated"
     file.unlink()
-    monkeypatch.setattr(seen, "_known", {})
-    seen.seen(device)
+    monkeypatch.setattr(device_memory, "_known", {})
+    probed(device)
     assert len(jobs) == 2
 
 
 def test_a_process_asks_once(jobs: list[str], cache: Path) -> None:
     cache.parent.mkdir()
     cache.write_text("a file where the folder should be")
-    assert seen.seen(Simulated()) == seen.seen(Simulated())
+    assert probed(Simulated()) == probed(Simulated())
     assert len(jobs) == 1
     assert cache.is_file()
 
@@ -173,47 +178,47 @@ def test_a_process_asks_once(jobs: list[str], cache: Path) -> None:
 @pytest.mark.parametrize(
     "other",
     [
-        Key("Open MPI 5.0.10", KEY.ucx, KEY.device, KEY.settings),
-        Key(KEY.mpi, "1.20.0", KEY.device, KEY.settings),
-        Key(KEY.mpi, KEY.ucx, "NVIDIA H200, CUDA 13.1", KEY.settings),
-        Key(KEY.mpi, KEY.ucx, KEY.device, {"OMPI_MCA_pml": "ob1"}),
+        {**KEY, "mpi": "Open MPI 5.0.10"},
+        {**KEY, "ucx": "1.20.0"},
+        {**KEY, "device": "NVIDIA H200, CUDA 13.1"},
+        {**KEY, "settings": {"OMPI_MCA_pml": "ob1"}},
     ],
 )
 def test_an_answer_holds_for_its_key_alone(other: Key) -> None:
-    kept.keep(KEY, RIGHT)
-    assert kept.kept(KEY) == RIGHT
-    assert kept.kept(other) is None
+    keep(KEY, RIGHT)
+    assert cached(KEY) == RIGHT
+    assert cached(other) is None
 
 
 def file_of_key() -> Path:
-    found = kept.file(KEY)
+    found = file_of(KEY)
     assert found is not None
     return found
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"key": {}, "paths": {}}', "\xff"])
 def test_a_broken_file_is_no_answer(text: str) -> None:
-    kept.keep(KEY, RIGHT)
+    keep(KEY, RIGHT)
     file_of_key().write_text(text, encoding="latin-1")
-    assert kept.kept(KEY) is None
-    kept.keep(KEY, RIGHT)
-    assert kept.kept(KEY) == RIGHT
+    assert cached(KEY) is None
+    keep(KEY, RIGHT)
+    assert cached(KEY) == RIGHT
 
 
 def test_a_file_of_other_paths_is_no_answer(cache: Path) -> None:
-    kept.keep(KEY, RIGHT)
+    keep(KEY, RIGHT)
     others: list[object] = [[], ["messages"], dict.fromkeys(PATHS), {**RIGHT, "windows": ""}]
     for paths in others:
         written = json.loads(file_of_key().read_text())
         file_of_key().write_text(json.dumps({**written, "paths": paths}))
-        assert kept.kept(KEY) is None
+        assert cached(KEY) is None
 
 
 def test_settings_of_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {"UCX_TLS": "tcp", "OMPI_MCA_pml": "ucx", "OMPI_MCA_initial_wdir": "/", "HOME_": "x"}.items():
         monkeypatch.setenv(name, value)
-    key = seen.key_of(Simulated())
-    assert {"UCX_TLS", "OMPI_MCA_pml"} <= set(key.settings)
-    assert not {"OMPI_MCA_initial_wdir", "HOME_"} & set(key.settings)
-    assert key.mpi.split()[0] in ("Open", "MPICH")
-    assert (key.ucx == "") or key.ucx.split(".")[0].isdigit(), os.environ
+    key = key_of(Simulated())
+    assert {"UCX_TLS", "OMPI_MCA_pml"} <= set(key["settings"])
+    assert not {"OMPI_MCA_initial_wdir", "HOME_"} & set(key["settings"])
+    assert key["mpi"].split()[0] in ("Open", "MPICH")
+    assert (key["ucx"] == "") or key["ucx"].split(".")[0].isdigit(), os.environ

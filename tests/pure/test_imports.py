@@ -20,7 +20,7 @@ ROOM = re.compile(r"^\| `([\w.]+)`[^|]*\|[^|]*\| ([^|]*) \|", re.MULTILINE)
 
 # Who may know mpi4py: what talks to MPI, and what mpicoll is measured against.
 MPI4PY = (
-    "machine.gpu", "machine.library",
+    "machine.mpi_library",
     "launch.lifecycle", "launch.mpi_init", "launch.program",  # program: mpi4py's own runner, which loads no MPI
     "fabrics.transports.memory", "fabrics.transports.mpi_requests",
     "fabrics.transports.step",
@@ -28,7 +28,7 @@ MPI4PY = (
     "fabrics.routes.scheduled",
     "fabrics.bounded_allgather", "fabrics.making", "fabrics.mpi", "fabrics.mpi_messages", "fabrics.mpi_objects",
     "bench.fit", "bench.on_arrays", "bench.session", "bench.sweep", "bench.timing", "cli.bench",
-    "doctor.child", "probe.tries", "watching.arguments", "watching.calls", "watching.mpi",
+    "doctor.rank", "probe.tries", "watching.arguments", "watching.calls", "watching.mpi",
 )  # fmt: skip
 # Who may import torch. Others look for it among the modules that the program has loaded.
 TORCH = ("torch", "bench", "registration", "probe.questions", "probe.tries")

@@ -175,14 +175,14 @@ class DeviceCalls:
     def _find_out(self, device: Device, tries: bool) -> Set[str]:
         """One rank of each node finds out, and a path works if it works on all nodes. Where ranks have different
         devices, these count together. What nobody has tried is tried now if ``tries``. Collective."""
-        from mpicoll.probe.seen import known, seen  # it loads MPI, which ranks that are threads do not need
+        from mpicoll.probe.device_memory import known, probed  # it loads MPI, which ranks that are threads do not need
 
         fabric = self._fabric
         places = fabric.allgather((os.uname().nodename, device.identity))
         self._one_device = len({*places}) == 1
         nodes = [node for node, _ in places]
         first = nodes.index(nodes[fabric.rank]) == fabric.rank
-        told = fabric.allgather((seen if tries else known)(device) if first else None)
+        told = fabric.allgather((probed if tries else known)(device) if first else None)
         self._known = {path for path in PATHS if not any(paths is not None and paths[path] for paths in told)}
         return self._known
 
@@ -199,7 +199,7 @@ class DeviceCalls:
             return None
         kept = self._kept_for(b)
         if kept.sends is None:
-            from mpicoll.probe.seen import known
+            from mpicoll.probe.device_memory import known
 
             kept.sends = not known(kept.device)["messages"]
         if not kept.sends:

@@ -10,12 +10,10 @@ from typing import Any
 import pytest
 
 from mpicoll.cli import main
-from mpicoll.doctor import examination, gpu
-from mpicoll.doctor.examination import Facts, judge
-from mpicoll.doctor.finding import TOPICS, Report
-from mpicoll.doctor.gpu import Gpu
-from mpicoll.doctor.job import SIZES, Start, World
-from mpicoll.doctor.machine import Machine
+from mpicoll.doctor import examination
+from mpicoll.doctor.facts import SIZES, Facts, Gpu, Machine, Start, World, gpu_here, numa_of
+from mpicoll.doctor.report import TOPICS, Report
+from mpicoll.doctor.rules import judge
 from mpicoll.errors import LaunchError
 
 MIB, GIB = 1 << 20, 1 << 30
@@ -315,7 +313,7 @@ def test_a_file_that_cannot_be_written(
 )
 def test_expandable_segments_are_noticed(name: str, value: str, found: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(name, value)
-    assert gpu.look().segments == (name if found else "")
+    assert gpu_here().segments == (name if found else "")
 
 
 def test_only_one_rank_prints(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -330,14 +328,14 @@ def test_the_numa_nodes_of_gpus(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
         (tmp_path / f"gpus/0000:{i}A:00.0").mkdir(parents=True)
         (tmp_path / f"bus/0000:{i}a:00.0").mkdir(parents=True)
         (tmp_path / f"bus/0000:{i}a:00.0/numa_node").write_text(f"{i // 2}\n")
-    monkeypatch.setattr(gpu, "_GPUS", tmp_path / "gpus")
-    monkeypatch.setattr(gpu, "_BUS", tmp_path / "bus")
-    assert [gpu.numa_of(None, rank) for rank in range(5)] == [0, 0, 1, 1, 0]
-    assert gpu.numa_of("2,1", 0) == 1
-    assert [gpu.numa_of(visible, 0) for visible in ("", "9", "GPU-uuid")] == [None] * 3
+    monkeypatch.setattr("mpicoll.doctor.facts._GPUS", tmp_path / "gpus")
+    monkeypatch.setattr("mpicoll.doctor.facts._BUS", tmp_path / "bus")
+    assert [numa_of(None, rank) for rank in range(5)] == [0, 0, 1, 1, 0]
+    assert numa_of("2,1", 0) == 1
+    assert [numa_of(visible, 0) for visible in ("", "9", "GPU-uuid")] == [None] * 3
     facts = job(4)
     for rank in range(4):
-        node = gpu.numa_of(None, rank)
+        node = numa_of(None, rank)
         facts = changed(facts, rank, gpu={"visible": "0,1,2,3", "numa": node, "far": node != rank % 2})
     report = judge(facts)
     assert findings(report) == ["warning GPU ranks 1-2: no core on the NUMA node of the GPU"]

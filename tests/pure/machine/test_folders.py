@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from mpicoll.launch.launcher import of_no_rank
-from mpicoll.machine.folders import home, user_folder
-from mpicoll.probe import kept
+from mpicoll.machine.system import home, user_folder
+from mpicoll.probe.device_memory import cached, file_of, keep
 from mpicoll.slurm import defaults
 
-KEY = kept.Key("an MPI", "", "a device", {})
+KEY = {"mpi": "an MPI"}
 
 
 @pytest.fixture
@@ -30,9 +30,9 @@ def nobody(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_of_a_user_whom_the_system_does_not_know(nobody: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     assert home() is None
-    assert kept.file(KEY) is None
-    kept.keep(KEY, {"messages": ""})
-    assert kept.kept(KEY) is None
+    assert file_of(KEY) is None
+    keep(KEY, {"messages": ""})
+    assert cached(KEY) is None
     assert defaults.files() == [Path("/etc/mpicoll/slurm.toml")]
     assert of_no_rank()["HOME"] == "/"
     assert not [*tmp_path.iterdir()]

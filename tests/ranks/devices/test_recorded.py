@@ -10,7 +10,7 @@ from mpicoll import algorithms
 from mpicoll.calls.choice import PATHS
 from mpicoll.communicator.engine import device_calls
 from mpicoll.fabrics.routes.devices import staged
-from mpicoll.probe import seen
+from mpicoll.probe import device_memory
 from mpicoll.supervise.dump import snapshot
 from mpicoll.supervise.watched import Watched
 from tests.devices.on import OnSimulated
@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.mpi, pytest.mark.first_mpi]
 @pytest.fixture(autouse=True)
 def nothing_was_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that a call which names no route is staged."""
-    monkeypatch.setattr(seen, "known", lambda device: dict.fromkeys(PATHS, "nobody has tried"))
+    monkeypatch.setattr(device_memory, "known", lambda device: dict.fromkeys(PATHS, "nobody has tried"))
 
 
 def called(comm: mpicoll.Communicator, on: OnSimulated, algorithm: str | None, count: int = 30) -> str:

@@ -12,7 +12,7 @@ import mpicoll
 from mpicoll.calls.choice import PATHS
 from mpicoll.errors import DeviceError
 from mpicoll.fabrics import mpi
-from mpicoll.probe import seen
+from mpicoll.probe import device_memory
 from tests.devices.faulty import Faulty
 from tests.devices.simulated import Simulated
 
@@ -40,10 +40,10 @@ def tried(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         asked.append(device.name)
         return {path: "" if path in WORKS else "it ends by SIGSEGV" for path in PATHS}
 
-    monkeypatch.setattr(seen, "tried", tried)
-    monkeypatch.setattr(seen, "kept", lambda key: None)
-    monkeypatch.setattr(seen, "keep", lambda key, found: None)
-    monkeypatch.setattr(seen, "_known", {})
+    monkeypatch.setattr(device_memory, "tried", tried)
+    monkeypatch.setattr(device_memory, "cached", lambda key: None)
+    monkeypatch.setattr(device_memory, "keep", lambda key, found: None)
+    monkeypatch.setattr(device_memory, "_known", {})
     monkeypatch.setitem(globals(), "WORKS", set(PATHS))
     return asked
 
@@ -170,7 +170,7 @@ def test_messages_use_what_this_rank_knows(
     monkeypatch.setattr(mpi, "may_take_device_memory", lambda: True)
     assert sent(comm, Other()) > 0
     if comm.rank == 0:
-        monkeypatch.setattr(seen, "kept", lambda key: dict.fromkeys(PATHS, ""))
+        monkeypatch.setattr(device_memory, "cached", lambda key: dict.fromkeys(PATHS, ""))
     with mpicoll.Communicator() as knowing:
         assert (sent(knowing, Other()) == 0) == (comm.rank == 0)
     assert not tried
@@ -242,7 +242,7 @@ def test_a_library_that_says_no(comm: mpicoll.Communicator, tried: list[str]) ->
 @pytest.mark.slow
 def test_ranks_of_a_job_start_a_job_of_two(comm: mpicoll.Communicator, monkeypatch: pytest.MonkeyPatch) -> None:
     """A real one, which crashes on one path: no rank of this job notices."""
-    monkeypatch.setattr(seen, "_known", {})
+    monkeypatch.setattr(device_memory, "_known", {})
     device: Any = Faulty("reductions", "crashes")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

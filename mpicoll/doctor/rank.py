@@ -1,18 +1,10 @@
-"""The process that becomes the rank, as a child of the doctor: MPI may end it, or never let it go on.
-
-``python -m mpicoll.doctor.child FILE PARENT`` gets the doctor's facts through the connection that has this file number,
-from the process PARENT. It answers CONNECTED or an error, and then the facts of all ranks, which rank 0 alone has.
-"""
+"""What a rank says once MPI runs. MPI may end it, or never let it go on: so it is a child of the doctor."""
 
 from __future__ import annotations
 
-import ctypes
 import mmap
-import os
-import signal
-import sys
+from collections.abc import Iterator
 from dataclasses import replace
-from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING
 
 from mpicoll.arrays.dtypes import DTYPES, reduction
@@ -20,43 +12,36 @@ from mpicoll.calls.rules import Rules, overlaps, shares_buckets
 from mpicoll.calls.select import explained
 from mpicoll.communicator.communicator import Communicator
 from mpicoll.communicator.face import engine_of
-from mpicoll.doctor.examination import CONNECTED
-from mpicoll.doctor.job import SIZES, World
+from mpicoll.doctor.facts import SIZES, Facts, World
 from mpicoll.errors import ArgumentError, LaunchError, StateError
 from mpicoll.launch.mpi_init import checked_world
-from mpicoll.machine.peer_memory import Mark, can_read, mark
+from mpicoll.machine.system import Mark, can_read, mark
 from mpicoll.supervise.dump import checked_folder, checked_trace
 from mpicoll.units import named
 
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-_PR_SET_PDEATHSIG = 1
 _LEVELS = ("SINGLE", "FUNNELED", "SERIALIZED", "MULTIPLE")
 
 
-def main(file: int, parent: int) -> None:
-    """Be the rank, and end with the doctor, the process ``parent``, even where MPI waits."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it has ended before that
+def all_facts(facts: Facts, of_doctor: Mark) -> Iterator[list[Facts] | LaunchError | None]:
+    """None when MPI has started, and then the facts of all ranks, which rank 0 alone has. An error if the process must
+    not use MPI."""
+    try:
+        world = checked_world()
+    except (LaunchError, StateError) as error:
+        yield error if isinstance(error, LaunchError) else LaunchError(str(error))
         return
-    os.set_inheritable(file, False)  # the connection ends with this process, even if a child of it goes on
-    with Connection(file) as doctor:
-        facts, of_doctor = doctor.recv()
-        try:
-            world = checked_world()
-        except (LaunchError, StateError) as error:
-            doctor.send(error if isinstance(error, LaunchError) else LaunchError(str(error)))
-            return
-        doctor.send(CONNECTED)
-        doctor.send(world.gather(replace(facts, world=_look(world, of_doctor))))
+    yield None
+    yield world.gather(replace(facts, world=_look(world, of_doctor)))
 
 
 def _look(world: MPI.Intracomm, of_doctor: Mark) -> World:
     """What MPI says to this rank. Collective."""
     from mpi4py import MPI
 
-    from mpicoll.machine.library import library
+    from mpicoll.machine.mpi_library import library
     from mpicoll.machine.shared_memory import share
 
     node = world.Split_type(MPI.COMM_TYPE_SHARED)
@@ -114,7 +99,3 @@ def _chosen(comm: Communicator) -> tuple[tuple[int, str, str], ...]:
     """The algorithms of some all-reduces, and why they are chosen."""
     total = reduction("sum", DTYPES["float32"], "doctor")
     return tuple((nbytes, *explained("allreduce", total, nbytes, engine_of(comm).binding.traits)) for nbytes in SIZES)
-
-
-if __name__ == "__main__":
-    main(*map(int, sys.argv[1:]))

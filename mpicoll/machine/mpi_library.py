@@ -1,4 +1,5 @@
-"""What the MPI library of this process says about memory of a GPU. Whether it is true, only a try can show."""
+"""The MPI library of this process: what it is, and what it says of memory of a GPU. Only a try can show whether that is
+true."""
 
 from __future__ import annotations
 
@@ -10,6 +11,14 @@ from pathlib import Path
 from mpi4py import MPI
 
 _MPICH_CUDA = 0  # MPIX_GPU_SUPPORT_CUDA
+
+
+def library() -> str:
+    """The MPI library's name and version, such as ``Open MPI 5.0.11``.
+
+    MPI's own text, Get_library_version, also names the host and the paths of whoever built the library."""
+    name, version = MPI.get_vendor()
+    return f"{name} {'.'.join(map(str, version))}"
 
 
 @lru_cache(maxsize=1)

@@ -1,0 +1,176 @@
+"""What the MPI library of this process does with the memory of a device.
+
+Test jobs of two ranks on this node show it. What they have shown is kept in the user's cache: one file for each MPI
+library, driver and device.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import tempfile
+from collections.abc import Mapping
+from contextlib import suppress
+from hashlib import sha256
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+from mpicoll.calls.choice import PATHS
+from mpicoll.devices.device import Device
+from mpicoll.errors import LaunchError
+from mpicoll.launch import launcher, spawn
+from mpicoll.machine.mpi_library import library, ucx_version
+from mpicoll.machine.system import user_folder, write_whole
+from mpicoll.machine.vendors import SETTINGS
+from mpicoll.probe.child import NOT_TRIED, SECONDS_OF_A_JOB, SECONDS_OF_ALL_JOBS
+from mpicoll.probe.tries import RANKS, RIGHT, WRONG, attempt
+
+LEAST = 5.0
+"""A test job is not started if fewer seconds are left for it."""
+
+Key = Mapping[str, Any]
+"""What an answer holds for: the MPI library and its version, the version of the UCX in use, the device with its driver,
+and the settings that tell the MPI library how data goes."""
+
+_known: dict[str, Mapping[str, str]] = {}
+"""The answers of this process, by the names of their keys."""
+
+
+def probed(device: Device) -> Mapping[str, str]:
+    """By path, what is wrong with it: nothing if the MPI library takes the device's memory there.
+
+    A library that says no is believed. To find out the rest, this starts jobs of two ranks, and waits for them. What
+    could not be tried counts as not working in this process, and the next one tries again."""
+    if not device.known_to_mpi():
+        return dict.fromkeys(PATHS, "the MPI library says that it takes no such memory")
+    key = key_of(device)
+    found = _known.get(_name(key)) or cached(key) or {}
+    if len(found) < len(PATHS):
+        now = tried(device)
+        shown = {**found, **{path: why for path, why in now.items() if not why.startswith(NOT_TRIED)}}
+        if shown:
+            keep(key, shown)
+        found = {**now, **shown}
+    _known[_name(key)] = found
+    return found
+
+
+def known(device: Device) -> Mapping[str, str]:
+    """The same, but nothing is tried: what nobody has tried counts as not working."""
+    found: Mapping[str, str] = {}
+    if device.known_to_mpi():
+        key = key_of(device)
+        found = _known.get(_name(key)) or cached(key) or {}
+    return {**dict.fromkeys(PATHS, "nobody has tried"), **found}
+
+
+# -- the user's cache ------------------------------------------------------------------------------------------------
+
+
+def key_of(device: Device) -> Key:
+    """What an answer on this device holds for."""
+    settings = {k: v for k, v in sorted(launcher.of_no_rank().items()) if SETTINGS.fullmatch(k)}
+    return {"mpi": library(), "ucx": ucx_version(), "device": device.model, "settings": settings}
+
+
+def _name(key: Key) -> str:
+    return sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def file_of(key: Key) -> Path | None:
+    """Where the answer is kept; None for a user without a home. Whoever deletes it makes mpicoll try again."""
+    cache = user_folder("XDG_CACHE_HOME")
+    return cache and cache / "mpicoll" / "device-memory" / f"{_name(key)}.json"
+
+
+def cached(key: Key) -> dict[str, str] | None:
+    """By path, what is wrong with it, as far as it was kept. None if nothing was, or if the file is broken."""
+    source = file_of(key)
+    if source is None:
+        return None
+    try:
+        found = json.loads(source.read_text())
+        paths = found["paths"]
+        ours = found["key"] == key and set(paths) <= set(PATHS)
+        whole = all(isinstance(why, str) for why in paths.values())
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return None
+    return paths if ours and whole else None
+
+
+def keep(key: Key, paths: Mapping[str, str]) -> None:
+    """Keep an answer, unless there is no folder that can be written to: then other processes find it out again."""
+    target = file_of(key)
+    if target is not None:
+        with suppress(OSError):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            write_whole(target, json.dumps({"key": key, "paths": paths}, indent=1) + "\n")
+
+
+# -- the test jobs ---------------------------------------------------------------------------------------------------
+
+
+def tried(device: Device, seconds: float = SECONDS_OF_A_JOB, in_all: float = SECONDS_OF_ALL_JOBS) -> dict[str, str]:
+    """By path, what is wrong with it.
+
+    A path that crashes or hangs ends the test job. Another one then tries the paths after it, until all jobs together
+    have taken ``in_all`` seconds."""
+    found: dict[str, str] = {}
+    deadline = monotonic() + in_all
+    while len(found) < len(PATHS):
+        left = PATHS[len(found) :]
+        time_left = min(seconds, deadline - monotonic())
+        if time_left < LEAST:
+            return found | dict.fromkeys(left, f"{NOT_TRIED}: no time was left")
+        try:
+            notes, ended = _job(device, left, time_left)
+        except (LaunchError, OSError) as e:
+            return found | dict.fromkeys(left, f"{NOT_TRIED}: {e}")
+        if not any(notes):
+            why = ended.removeprefix(f"{NOT_TRIED}: ")
+            return found | dict.fromkeys(left, f"{NOT_TRIED}: the test job does not start: {why}")
+        for path in left:
+            said = {of_rank.get(path) for of_rank in notes}
+            if not said <= {RIGHT, WRONG}:
+                found[path] = ended
+                break
+            found[path] = "wrong data arrives" if WRONG in said else ""
+    return found
+
+
+def _job(device: Device, paths: tuple[str, ...], seconds: float) -> tuple[list[Mapping[str, str]], str]:
+    """What each rank has noted of the paths, and how the job ended."""
+    cuda = device.name if device.kind == "cuda" else ""
+    with tempfile.TemporaryDirectory(prefix="mpicoll-") as folder:
+        call = spawn.pickled_call(attempt, (device.again(), cuda, paths, folder), imports_main=False)
+        done = spawn.call_in_ranks(call, RANKS, seconds=seconds, quiet=True)
+        return [_notes(Path(folder, str(rank))) for rank in range(RANKS)], _how(done, seconds)
+
+
+def _notes(file: Path) -> dict[str, str]:
+    """The last word on each path."""
+    lines = file.read_text().splitlines() if file.exists() else []
+    return dict(line.split() for line in lines if len(line.split()) == 2)
+
+
+def _how(done: spawn.Done, seconds: float) -> str:
+    """How the job ended. A crash, or an error of the MPI's, says something of the MPI library. What else ends it may
+    pass."""
+    if done.code is None:
+        return f"{NOT_TRIED}: the test job does not end within {seconds:.0f} s"
+    if done.failure:
+        error = _OF_MPI.search(done.failure)
+        return error[0] if error else f"{NOT_TRIED}: {done.failure.strip().splitlines()[-1]}"
+    number = done.code - 128 if done.code > 128 else done.code  # MPICH's launcher ends with the signal's own number
+    if number in _CRASHES:
+        return f"it ends by {_CRASHES[number]}"
+    how = f"the test job ends with exit code {done.code}"
+    return f"{NOT_TRIED}: {how}" if number in _ENDED else how
+
+
+_OF_MPI = re.compile(r"^mpi4py\.MPI\.Exception: .*", re.MULTILINE)
+_CRASHES = {s.value: s.name for s in (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE)}
+_ENDED = (0, signal.SIGHUP, signal.SIGINT, signal.SIGKILL, signal.SIGTERM)
+"""Somebody ended the job, or the system did because it needed the memory."""

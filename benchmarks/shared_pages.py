@@ -19,10 +19,10 @@ from mpi4py import MPI
 
 import mpicoll
 from benchmarks.shared_arrays import NAMES, SETS, Array, Bound, bare, in_turn, lengths, on, ours, pair, times
-from mpicoll.machine import pages
+from mpicoll.machine import shared_memory
 from mpicoll.machine.cpu import fingerprint
 from mpicoll.machine.mpi_library import library
-from mpicoll.machine.pages import LEAST
+from mpicoll.machine.shared_memory import LEAST_HUGE
 from mpicoll.units import size_text
 
 SIZES = [4 << 20, 16 << 20, 64 << 20]
@@ -33,7 +33,7 @@ Call = Callable[[Array, Array], object]
 
 def rooms(comm: mpicoll.Communicator, kind: str, nbytes: int) -> tuple[list[Array], float]:
     """New shared arrays for all sets, which no call had before, and the median of the seconds that each took."""
-    pages.LEAST = LEAST if kind == "huge" else sys.maxsize
+    shared_memory.LEAST_HUGE = LEAST_HUGE if kind == "huge" else sys.maxsize
     found, seconds = [], []
     for _ in range(2 * SETS):
         start = perf_counter()

@@ -16,11 +16,9 @@ import numpy as np
 from mpicoll.arrays.buffers import Buffer, loaded_torch
 from mpicoll.arrays.dtypes import Dtype, Reduction
 from mpicoll.arrays.kernels import COMBINE
-from mpicoll.devices.cuda_peers import close, exported, opened
-from mpicoll.devices.cuda_pinned import Pinned
 from mpicoll.devices.device import Device, Event, Handle, Queue
 from mpicoll.errors import DeviceError, DeviceFailure, StateError
-from mpicoll.machine.cuda import hidden_from_captures, supported
+from mpicoll.machine.cuda import Pinned, close_ipc, hidden_from_captures, ipc_handle, open_ipc, supported
 from mpicoll.machine.shared_memory import Block
 
 _DEFAULT_STREAM = 1
@@ -129,16 +127,16 @@ class Cuda(Device):
 
     def export(self, address: int) -> Handle | None:
         with self._torch.cuda.device(self._device):
-            found = exported(address)
+            found = ipc_handle(address)
         return None if found is None else Handle(os.getpid(), *found)
 
     def open(self, handle: Handle) -> int | None:
         with self._torch.cuda.device(self._device):
-            return opened(handle.allocation)
+            return open_ipc(handle.allocation)
 
     def close(self, start: int) -> None:
         with self._torch.cuda.device(self._device):
-            close(start)
+            close_ipc(start)
 
 
 class CudaQueue(Queue):

@@ -14,16 +14,14 @@ import os
 import resource
 import weakref
 from bisect import bisect_right
-from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from itertools import count
-from threading import RLock
 from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from mpicoll.machine.pages import give_back
-from mpicoll.machine.shared_memory import Block, Mapping, fill, kept_for_later, mapped, mark_of, new_file
+from mpicoll.machine.shared_memory import Block, Mapping, fill, give_back, kept_for_later, mapped, mark_of, new_file
 from mpicoll.node.loaded import kernel
 
 LEAST = 16 << 10
@@ -62,6 +60,8 @@ class Own:
         """``held`` is what holds the memory, if nothing else does. Raises OSError if there is no such file."""
         self.start, self.nbytes, self._file, self._held = start, nbytes, file, held
         self._mark = mark_of(os.getpid(), file)
+        self.is_empty = False
+        """Whether the system has its memory back."""
 
     def place_of(self, address: int) -> Place:
         """Where what begins at this address lies."""
@@ -73,11 +73,13 @@ class Own:
 
     def empty(self) -> bool:
         """Give its memory back to the system, until it is filled. False if the system does not take it."""
-        return give_back(self._file, self.nbytes)
+        self.is_empty = give_back(self._file, self.nbytes)
+        return self.is_empty
 
     def fill(self) -> bool:
         """Get memory for it again. False if the system has none."""
-        return fill(self._file, self.nbytes)
+        self.is_empty = self.is_empty and not fill(self._file, self.nbytes)
+        return not self.is_empty
 
     def bytes(self, nbytes: int) -> Block:
         """The first bytes of the memory. They do not hold it."""
@@ -111,10 +113,14 @@ versions = count(1)
 """Numbers that this process gives to places of its memory, and each to one alone."""
 known: Sequence[Own] = ()
 """All such memory of this process, by its addresses. It is replaced and never changed. So it is another one when there
-is more memory, and whoever looks at it may be interrupted."""
-_changing = RLock()
-"""Held while ``known`` or the pool changes. A signal's handler, or a finalizer, may come in the midst of that on the
-same thread, which has the lock then: the pool is ``busy``."""
+is more memory, and whoever looks at it may be interrupted.
+
+A signal's handler, a finalizer or another thread may come in the midst of any change here. So nothing holds a lock:
+each change of a list is a single call of its methods, which nothing interrupts."""
+_all: list[Own] = []
+"""The same in no order."""
+_changes = count(1)
+_last_change = 0
 
 
 class _Lease:
@@ -122,111 +128,82 @@ class _Lease:
 
     def __init__(self, block: Own, nbytes: int) -> None:
         self.__array_interface__ = block.bytes(nbytes).__array_interface__
-        weakref.finalize(self, _pool.take_back, block).atexit = False
+        weakref.finalize(self, _pool.free.append, block).atexit = False
 
 
 class _Pool:
-    """The free blocks."""
+    """The blocks of this process."""
 
     def __init__(self) -> None:
-        self._returned: deque[Own] = deque()
-        """Blocks that were handed back. A finalizer may run at any moment, and can only try to get a lock."""
-        self.busy = False
-        """Whether somebody changes the pool, or ``known``, at this moment."""
-        self._free: list[Own] = []
+        self.free: list[Own] = []
         """In the order in which they were handed back."""
-        self._emptied: set[Own] = set()
-        """Those whose memory the system has back."""
-        self._used = self._most_used = 0
-        """Bytes in use, now and at most so far."""
+        self._made = self._most_used = 0
+        """Bytes of all blocks, and bytes that were in use at most so far."""
 
-    def take_back(self, block: Own) -> None:
-        self._returned.append(block)
-        if self is not _pool:
-            return  # this is a forked child, and the block is its parent's
-        if _changing.acquire(blocking=False):
-            try:
-                if not self.busy:
-                    self._tidy()
-            finally:
-                _changing.release()
-
-    def give(self, nbytes: int) -> Own | None:
-        """A free block of so many bytes that has memory, the latest one; None if there is none."""
+    def take(self, nbytes: int, spare: int) -> Own | None:
+        """A free block of so many bytes that has memory, the latest one, or else a new one. None if there is none."""
+        fitting = [block for block in reversed(self.free) if block.nbytes == nbytes]
+        for block in sorted(fitting, key=lambda block: block.is_empty):
+            if self._claim(block):
+                if block.fill():
+                    break
+                self.free.append(block)
+        else:
+            new = _new(nbytes, spare)
+            if new is None:
+                return None
+            self._made += new.nbytes
+            block = new
         self._tidy()
-        fitting = [block for block in reversed(self._free) if block.nbytes == nbytes]
-        for block in sorted(fitting, key=self._emptied.__contains__):
-            if block not in self._emptied or block.fill():
-                self._emptied.discard(block)
-                self._free.remove(block)
-                return block
-        return None
+        return block
 
-    def uses(self, block: Own) -> None:
-        """Take note of a block that is in use from now on."""
-        self._used += block.nbytes
-        self._most_used = max(self._most_used, self._used)
+    def _claim(self, block: Own) -> bool:
+        """Take a block out of the free ones. False if somebody else has done that."""
+        try:
+            self.free.remove(block)
+        except ValueError:
+            return False
+        return True
 
     def _tidy(self) -> None:
-        """Take in what was handed back, and give memory back to the system where free blocks have too much: those that
-        have been free for the longest time come first, and the latest one stays."""
-        while self._returned:
-            self._free.append(block := self._returned.popleft())
-            self._used -= block.nbytes
-        filled = [block for block in self._free if block not in self._emptied]
-        too_much = sum(block.nbytes for block in filled) - max(LEAST_FREE, FACTOR * self._most_used - self._used)
+        """Give memory back to the system where free blocks have too much: those that have been free for the longest
+        time come first, and the latest one stays."""
+        free = [*self.free]
+        used = self._made - sum(block.nbytes for block in free)
+        self._most_used = max(self._most_used, used)
+        filled = [block for block in free if not block.is_empty]
+        too_much = sum(block.nbytes for block in filled) - max(LEAST_FREE, FACTOR * self._most_used - used)
         for block in filled[:-1]:
-            if too_much <= 0:
-                break
-            if block.empty():
-                self._emptied.add(block)
+            if too_much > 0 and self._empty(block):
                 too_much -= block.nbytes
+
+    def _empty(self, block: Own) -> bool:
+        """Give a free block's memory back. False if it is not free any more, or if the system does not take it."""
+        claimed = self._claim(block)
+        if claimed:
+            block.empty()
+            self.free.insert(0, block)
+        return claimed and block.is_empty
 
     def empty(self) -> bool:
         """Give the memory of all free blocks back to the system. False if they have none."""
-        given = [block for block in self._free if block not in self._emptied and block.empty()]
-        self._emptied.update(given)
-        return bool(given)
+        emptied = [self._empty(block) for block in [*self.free] if not block.is_empty]
+        return any(emptied)
 
 
 _pool = _Pool()
-
-
-def _give_back() -> bool:
-    with _changing:
-        if not _pool.busy:
-            _pool._tidy()
-        return _pool.empty()
-
-
-kept_for_later.append(_give_back)
+kept_for_later.append(lambda: _pool.empty())
 
 
 def allocate(nbytes: int, spare: int = 0) -> Block | None:
-    """Uninitialised memory of so many bytes. None if it is short, or if the system or ``MOST`` allows no more, or
-    if this is a signal's handler that has come in the midst of it: ``refusal`` says which. A new block leaves ``spare``
-    of ``MOST``."""
-    if nbytes < LEAST:
-        return None
-    room = _rounded(nbytes)
-    with _changing:
-        if _pool.busy:
-            return None
-        _pool.busy = True
-        try:
-            block = _pool.give(room) or _new(room, spare)
-            if block is None:
-                return None
-            _pool.uses(block)
-        finally:
-            _pool.busy = False
-    return np.asarray(_Lease(block, nbytes))
+    """Uninitialised memory of so many bytes. None if it is short, or if the system or ``MOST`` allows no more:
+    ``refusal`` says which. A new block leaves ``spare`` of ``MOST``."""
+    block = _pool.take(_rounded(nbytes), spare) if nbytes >= LEAST else None
+    return None if block is None else np.asarray(_Lease(block, nbytes))
 
 
 def refusal(nbytes: int) -> str:
     """Why there is no more memory of so many bytes. It is the same for all of about that length."""
-    if _pool.busy:
-        return "a signal's handler asks for one while another is made"
     if sum(own.lasts for own in known) >= MOST:
         return f"this process has {MOST} blocks of memory that ranks can share, which is the most"
     if not _may_keep_a_file():
@@ -256,9 +233,7 @@ def adopt(holder: Holder, nbytes: int, file: int) -> None:
     processes could not recognise the file, it stays memory that only this one knows. Raises OSError if it is none."""
     adopted = Adopted(holder, nbytes, file)
     if adopted.place_of(adopted.start).mark >= 0:
-        with _changing:
-            if not _pool.busy:
-                _add(adopted)
+        _add(adopted)
 
 
 def exist() -> bool:
@@ -314,8 +289,16 @@ def _new(nbytes: int, spare: int) -> Own | None:
 
 
 def _add(own: Own) -> None:
-    global known
-    known = sorted([own, *(each for each in known if each.is_there())], key=_start)
+    global known, _last_change
+    _all.append(own)
+    for gone in [each for each in _all if not each.is_there()]:
+        with suppress(ValueError):  # somebody else has removed it
+            _all.remove(gone)
+    while True:
+        change = _last_change = next(_changes)
+        known = sorted(_all, key=_start)
+        if change == _last_change:  # else somebody has come in between, whose list has been replaced by an older one
+            break
     if kernel is not None:
         kernel.changed()
 
@@ -325,10 +308,9 @@ def _start(own: Own) -> int:
 
 
 def forget() -> None:
-    """In a forked child: its parent may use the free blocks, too, and write to them. Another thread of the parent may
-    have had the lock."""
-    global known, _changing, _pool
-    known, _changing, _pool = (), RLock(), _Pool()
+    """In a forked child: its parent may use the free blocks, too, and write to them."""
+    global known, _all, _pool
+    known, _all, _pool = (), [], _Pool()
 
 
 def _rounded(nbytes: int) -> int:

@@ -1,15 +1,33 @@
-"""The CUDA driver of this machine."""
+"""The CUDA driver of this machine, and what only it can do: memory that another process opens, and host memory of any
+origin to which a GPU copies by itself. torch pins only memory that it has allocated.
+
+After a refusal, CUDA's runtime would report the error again to the next call of torch's. So this asks the driver."""
 
 from __future__ import annotations
 
 import ctypes
+import mmap
+import os
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
+
+from mpicoll.machine.shared_memory import Block
 
 _DEVICE_ORDINAL = 9  # of CUpointer_attribute
 _RELAXED = 2  # of CUstreamCaptureMode
+_HANDLE_BYTES = 64
+_LAZY_PEER_ACCESS = 1
+_BUFFER_ID = 7  # of CUpointer_attribute
+_PORTABLE = 1
+"""A flag of cuMemHostRegister: the memory is pinned for all GPUs of the process."""
+_NO_CONTEXT = 201
+"""CUDA_ERROR_INVALID_CONTEXT: this thread has not worked on a GPU yet."""
+
+_pinned_for_ever: list[Block] = []
+"""What the driver did not let go of. It must never be another array's, whose pages would be others."""
 
 
 @cache
@@ -63,3 +81,76 @@ def hidden_from_captures() -> Iterator[None]:
         yield
     finally:
         exchange(ctypes.byref(mode))
+
+
+class _IpcHandle(ctypes.Structure):
+    _fields_ = (("bytes", ctypes.c_char * _HANDLE_BYTES),)
+
+
+def ipc_handle(address: int) -> tuple[bytes, int] | None:
+    """A handle of the allocation at this address, and where in it the address lies. None if it cannot be exported, as
+    memory of torch's expandable segments. Each allocation has a handle of its own, also where there was one before."""
+    start, size, number = ctypes.c_uint64(), ctypes.c_size_t(), ctypes.c_uint64()
+    cuda, there = driver(), ctypes.c_uint64(address)
+    if cuda.cuMemGetAddressRange_v2(ctypes.byref(start), ctypes.byref(size), there):
+        return None
+    if cuda.cuPointerGetAttribute(ctypes.byref(number), _BUFFER_ID, there):
+        return None
+    handle = _handle(start.value, number.value)
+    return None if handle is None else (handle, address - start.value)
+
+
+@lru_cache(maxsize=1024)
+def _handle(start: int, number: int) -> bytes | None:
+    """The handle of an allocation, with its number, which the driver gives to one allocation alone."""
+    handle = _IpcHandle()
+    if driver().cuIpcGetMemHandle(ctypes.byref(handle), ctypes.c_uint64(start)):
+        return None
+    return bytes(handle) + number.to_bytes(8)
+
+
+def open_ipc(handle: bytes) -> int | None:
+    """Where the allocation of a handle begins in this process. None if it cannot be opened."""
+    start = ctypes.c_uint64()
+    given = _IpcHandle.from_buffer_copy(handle[:_HANDLE_BYTES])
+    failed = driver().cuIpcOpenMemHandle_v2(ctypes.byref(start), given, ctypes.c_uint(_LAZY_PEER_ACCESS))
+    return None if failed else start.value
+
+
+def close_ipc(start: int) -> None:
+    """Give up the allocation that begins here in this process, and belongs to another one."""
+    driver().cuIpcCloseMemHandle(ctypes.c_uint64(start))
+
+
+class Pinned:
+    """Memory that is pinned as long as there is a reference to this. It begins at a page."""
+
+    def __init__(self, memory: Block, gpu: int) -> None:
+        """``gpu`` is the number of the one that copies. Raises MemoryError if the driver does not pin the memory."""
+        pages = -(-memory.nbytes // mmap.PAGESIZE)
+        nbytes, flags = ctypes.c_size_t(pages * mmap.PAGESIZE), ctypes.c_uint(_PORTABLE)
+        failed = _asked(gpu, "cuMemHostRegister_v2", _pointer(memory), nbytes, flags)
+        if failed:
+            raise MemoryError(f"{memory.nbytes} bytes cannot be pinned (CUDA's error {failed})")
+        self.__array_interface__ = memory.__array_interface__
+        weakref.finalize(self, _unpin, memory, gpu, os.getpid()).atexit = False  # it holds the memory until then
+
+
+def _unpin(memory: Block, gpu: int, process: int) -> None:
+    if os.getpid() == process and _asked(gpu, "cuMemHostUnregister", _pointer(memory)):
+        _pinned_for_ever.append(memory)
+
+
+def _asked(gpu: int, function: str, *arguments: Any) -> int:
+    """The driver's answer, 0 if it did what was asked."""
+    call = getattr(driver(), function)
+    with hidden_from_captures():
+        answer: int = call(*arguments)
+        if answer == _NO_CONTEXT:
+            with context_of(gpu):
+                answer = call(*arguments)
+    return answer
+
+
+def _pointer(memory: Block) -> ctypes.c_void_p:
+    return ctypes.c_void_p(memory.ctypes.data)

@@ -3,11 +3,17 @@
 Each rank makes a block of its own, near the cores that write it, and opens the other ranks' blocks through /proc. That
 needs Linux. There is no such memory where ranks cannot open each other's files, such as in separate containers. torch's
 own shared memory is opened in the same way.
+
+A processor remembers where some thousand pages are. Of 4 KiB each, that is less than a long array: then it must look up
+one page after another. A huge page has 2 MiB. Linux gives none to files in memory by itself unless its settings say so,
+but makes them where a program asks it to put small pages together (MADV_COLLAPSE, from Linux 6.1 on).
 """
 
 from __future__ import annotations
 
+import ctypes
 import errno
+import mmap
 import os
 import weakref
 from collections.abc import Callable
@@ -17,8 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mpicoll.machine.pages import HUGE, keep_from_children, map_file, unmap, use_huge_pages
-from mpicoll.machine.system import free_memory
+from mpicoll.machine.system import free_memory, huge_pages
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -28,7 +33,15 @@ Block = np.ndarray[Any, np.dtype[np.uint8]]
 BUDGET = 192 << 20
 """The most bytes that a rank makes for all its communicators together. A communicator holds its memory until it is
 freed, and a program may have hundreds of communicators."""
+HUGE = 2 << 20
+"""Bytes of a huge page."""
+LEAST_HUGE = 2 * HUGE
+"""Bytes of the shortest file that gets huge pages. From this length on, NumPy asks for them, too."""
 _NAME = "mpicoll-"
+# Linux's numbers, which Python does not name.
+_MADV_POPULATE_WRITE, _MADV_COLLAPSE = 23, 25
+_MAP_FIXED = 0x10
+_KEEP_SIZE, _PUNCH_HOLE = 1, 2
 _MEANT = f"/memfd:{_NAME}", "/dev/shm/torch_"
 """How the names of files begin that may be opened: mpicoll's, and torch's. Some random digits follow."""
 
@@ -39,7 +52,6 @@ def share(comm: MPI.Intracomm, nbytes: int | None, bounded: bool = True) -> list
     None, on all ranks, if a rank wants none (``nbytes`` is None there), if a rank cannot map a block, if a rank has
     used up its ``BUDGET`` for what is ``bounded``, or if a rank has MPICOLL_SHARED_MEMORY=0. What is not bounded is the
     program's, whose forked children may use it, too."""
-    _spare.keep()
     file = None
     if os.environ.get("MPICOLL_SHARED_MEMORY") == "0":
         nbytes = None
@@ -114,59 +126,13 @@ def mapped(pid: int, file: int, mark: int, nbytes: int, inherited: bool = False)
     read beyond a file's end would kill this process."""
     if mark_of(pid, file) != mark:
         raise FileNotFoundError(errno.ENOENT, "the file is closed")
-    other = _spare.opened(f"/proc/{pid}/fd/{file}")
+    other = os.open(f"/proc/{pid}/fd/{file}", os.O_RDWR)
     try:
         if os.fstat(other).st_size < nbytes:
             raise OSError(errno.EINVAL, "the file is shorter")
         return Mapping(other, nbytes, inherited)
     finally:
         os.close(other)
-        _spare.keep()
-
-
-class _Spare:
-    """A file that this process holds open for nothing else than to close it where it may open no more files. A rank
-    that could not open the memory of another one would end the job."""
-
-    def __init__(self) -> None:
-        self._file: int | None = None
-        self._is: tuple[int, int] | None = None
-
-    def keep(self) -> None:
-        """Hold one, if the system allows it."""
-        if self._file is not None:
-            return
-        with suppress(OSError):
-            self._file = os.memfd_create(f"{_NAME}spare")
-            self._is = _identity(self._file)
-
-    def opened(self, path: str) -> int:
-        """A file, for reading and writing. Raises OSError."""
-        try:
-            return os.open(path, os.O_RDWR)
-        except OSError as e:
-            if e.errno not in (errno.EMFILE, errno.ENFILE) or not self._close():
-                raise
-        return os.open(path, os.O_RDWR)
-
-    def _close(self) -> bool:
-        file, self._file = self._file, None
-        # A program may have closed all files, and opened others.
-        if file is None or _identity(file) != self._is:
-            return False
-        os.close(file)
-        return True
-
-
-def _identity(file: int) -> tuple[int, int] | None:
-    try:
-        found = os.fstat(file)
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino
-
-
-_spare = _Spare()
 
 
 class Mapping:
@@ -188,3 +154,70 @@ _own: weakref.WeakSet[Mapping] = weakref.WeakSet()
 def _unmap(process: int, address: int, nbytes: int) -> None:
     if os.getpid() == process:  # a forked child may have something else at this address
         unmap(address, nbytes)
+
+
+def map_file(file: int, nbytes: int) -> int:
+    """Map a file into memory, and return the address. That of a long file is a multiple of ``HUGE``: elsewhere, the
+    processor would see a huge page as small ones. Raises OSError."""
+    if nbytes < LEAST_HUGE:
+        return _mapped(None, nbytes, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED, file)
+    start = _mapped(None, nbytes + HUGE, 0, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1)
+    address = -(-start // HUGE) * HUGE
+    try:
+        _mapped(address, nbytes, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED | _MAP_FIXED, file)
+    except OSError:
+        unmap(start, nbytes + HUGE)
+        raise
+    end = address + -(-nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
+    unmap(start, address - start)
+    unmap(end, start + nbytes + HUGE - end)
+    return address
+
+
+def unmap(address: int, nbytes: int) -> None:
+    """Take so many bytes out of this process's memory."""
+    _c.munmap(address, nbytes)
+
+
+def keep_from_children(address: int, nbytes: int) -> None:
+    """Let forked children have nothing at this address."""
+    _c.madvise(address, nbytes, mmap.MADV_DONTFORK)
+
+
+def use_huge_pages(file: int, nbytes: int) -> None:
+    """Fill the file with huge pages as far as the system gives them, or put its small pages together. The rest of its
+    memory is left to the caller. Raises OSError if the system has no memory."""
+    setting = huge_pages("shmem_enabled")  # it says "never" on most systems
+    if nbytes < LEAST_HUGE or setting in (None, "deny"):
+        return
+    address, whole = map_file(file, nbytes), nbytes // HUGE * HUGE
+    try:
+        if setting != "never" and _c.madvise(address, nbytes, mmap.MADV_HUGEPAGE) == 0:
+            _c.madvise(address, nbytes, _MADV_POPULATE_WRITE)
+        for at in range(0, whole, HUGE):
+            os.posix_fallocate(file, at, 1)  # Linux makes no huge page of nothing
+        _c.madvise(address, whole, _MADV_COLLAPSE)
+    finally:
+        unmap(address, nbytes)
+
+
+def give_back(file: int, nbytes: int) -> bool:
+    """Give a file's memory back to the system. It keeps its length, and whoever has mapped it reads zeros. False if the
+    system does not take it."""
+    return bool(_c.fallocate(file, _PUNCH_HOLE | _KEEP_SIZE, 0, nbytes) == 0)
+
+
+def _mapped(address: int | None, nbytes: int, protection: int, flags: int, file: int) -> int:
+    found: int = _c.mmap(address, nbytes, protection, flags, file, 0)
+    if found == _FAILED:
+        raise OSError(ctypes.get_errno(), "mmap")
+    return found
+
+
+_c = ctypes.CDLL(None, use_errno=True)
+_c.mmap.restype = ctypes.c_void_p
+_FAILED = ctypes.c_void_p(-1).value
+_c.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long)
+_c.fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_long, ctypes.c_long)
+_c.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+_c.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)

@@ -6,7 +6,6 @@ import errno
 import gc
 import os
 import resource
-import signal
 import warnings
 from collections.abc import Iterator
 from contextlib import suppress
@@ -125,29 +124,6 @@ def test_a_child_process_gives_nothing_back_of_its_parents(
     assert (x == 7).all()
 
 
-def test_a_rank_that_can_open_no_more_files(comm: mpicoll.Communicator) -> None:
-    x = comm.zeros(LONG)
-    comm.allreduce(x, out=x)
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    held = []
-    for _ in range(3):
-        y = x if comm.rank == 0 else comm.empty(LONG)
-        held.append(y)  # so that the next one lies in a block that rank 0 has not opened
-        y.fill(1)
-        comm.barrier()
-        if comm.rank == 0:
-            free = os.open("/dev/null", os.O_RDONLY)
-            os.close(free)
-            resource.setrlimit(resource.RLIMIT_NOFILE, (free, hard))
-        try:
-            comm.allreduce(y, out=y)
-        finally:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-        assert comm.last_route == SHARED
-        assert (y == comm.size).all()
-        comm.barrier()
-
-
 def test_many_arrays_leave_files_to_the_program(comm: mpicoll.Communicator) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     open_now = len(os.listdir("/proc/self/fd"))
@@ -247,9 +223,7 @@ def test_a_free_block_whose_memory_does_not_come_back(
     block = blocks.own_at(address, nbytes)
     assert block is not None
     del x
-    blocks._pool._tidy()
     assert block.empty()
-    blocks._pool._emptied.add(block)
     with monkeypatch.context() as patch:
         patch.setattr(blocks.Own, "fill", lambda _: False)
         other = comm.empty(nbytes, np.uint8)
@@ -268,34 +242,30 @@ def test_none_in_an_elastic_job(comm: mpicoll.Communicator, monkeypatch: pytest.
         comm.empty(LONG)
 
 
+@pytest.mark.parametrize("is_free", [True, False])
 def test_a_handler_makes_an_array_while_another_is_made(
-    comm: mpicoll.Communicator, monkeypatch: pytest.MonkeyPatch
+    comm: mpicoll.Communicator, monkeypatch: pytest.MonkeyPatch, is_free: bool
 ) -> None:
-    """It gets ordinary memory. Nor does a finalizer touch what is half changed."""
-    made: list[Any] = []
-    give, dropped = blocks._pool.give, [comm.empty(LONG)]
+    """Each gets memory of its own: a block that is free, or a new one. Nor does a finalizer touch what is half
+    changed."""
+    n, made = 5 * LONG + 1, list[Any]()
+    held = [comm.empty(n) for _ in range(8)]
+    where, what = (blocks._Pool, "_claim") if is_free else (blocks, "new_file")
+    change = getattr(where, what)
 
-    def interrupted(nbytes: int) -> Any:
-        dropped.clear()
-        made.append(blocks.allocate(nbytes))
-        return give(nbytes)
+    def interrupted(*given: Any) -> Any:
+        if not made:
+            made.append(None)
+            made[0] = comm.empty(n)
+        return change(*given)
 
-    def too_long(*_: object) -> None:
-        raise AssertionError("it waits for itself")
-
-    before = signal.signal(signal.SIGALRM, too_long)
-    signal.alarm(20)
-    try:
-        monkeypatch.setattr(blocks._pool, "give", interrupted)
-        assert blocks.allocate(LONG) is not None
-    finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)
-    assert made == [None]
-    monkeypatch.undo()
-    kept = [comm.empty(LONG) for _ in range(3)]
+    if is_free:
+        held.clear()
+    monkeypatch.setattr(where, what, interrupted)
+    kept = [comm.empty(n), *made, *(comm.empty(n) for _ in range(3))]
+    assert len(kept) == 5
     assert all(blocks.own_at(each.ctypes.data, each.nbytes) is not None for each in kept)
-    assert len({each.ctypes.data for each in kept}) == 3
+    assert len({each.ctypes.data for each in kept}) == 5
 
 
 def test_a_child_process_makes_arrays_of_its_own(comm: mpicoll.Communicator) -> None:

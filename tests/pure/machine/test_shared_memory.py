@@ -10,12 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mpicoll.machine import pages
-from mpicoll.machine.pages import HUGE, LEAST
-from mpicoll.machine.shared_memory import Mapping, fill
+from mpicoll.machine import shared_memory
+from mpicoll.machine.shared_memory import HUGE, LEAST_HUGE, Mapping, fill
 from mpicoll.machine.system import huge_pages
 
-LENGTHS = (1, 16 << 10, LEAST - 1, LEAST, LEAST + 1, 3 * HUGE + 12_345)
+LENGTHS = (1, 16 << 10, LEAST_HUGE - 1, LEAST_HUGE, LEAST_HUGE + 1, 3 * HUGE + 12_345)
 LINUX = tuple(int(n) for n in platform.release().split("-")[0].split(".")[:2])
 
 
@@ -69,26 +68,26 @@ def test_long_files_have_huge_pages(file: int, nbytes: int) -> None:
         np.asarray(mapping).fill(1)
         found = mapped_by_huge_pages(mapping.address)
         assert found % HUGE == 0
-        assert (0 < found <= nbytes) if nbytes >= LEAST else found == 0  # the system may be short of some
+        assert (0 < found <= nbytes) if nbytes >= LEAST_HUGE else found == 0  # the system may be short of some
 
 
 def test_without_huge_pages(file: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pages, "huge_pages", lambda which: "deny")
-    assert fill(file, LEAST)
-    mapping = Mapping(file, LEAST)
+    monkeypatch.setattr(shared_memory, "huge_pages", lambda which: "deny")
+    assert fill(file, LEAST_HUGE)
+    mapping = Mapping(file, LEAST_HUGE)
     np.asarray(mapping).fill(1)
     assert mapped_by_huge_pages(mapping.address) == 0
-    assert os.fstat(file).st_blocks * 512 == LEAST
+    assert os.fstat(file).st_blocks * 512 == LEAST_HUGE
 
 
 def test_memory_that_was_given_back_has_huge_pages_again(file: int) -> None:
-    assert fill(file, LEAST)
-    mapping = Mapping(file, LEAST)
+    assert fill(file, LEAST_HUGE)
+    mapping = Mapping(file, LEAST_HUGE)
     np.asarray(mapping).fill(1)
     had = mapped_by_huge_pages(mapping.address)
-    assert pages.give_back(file, LEAST)
+    assert shared_memory.give_back(file, LEAST_HUGE)
     assert os.fstat(file).st_blocks == 0
-    assert fill(file, LEAST)
+    assert fill(file, LEAST_HUGE)
     assert not np.asarray(mapping).any()
     assert mapped_by_huge_pages(mapping.address) == had
 
@@ -96,5 +95,5 @@ def test_memory_that_was_given_back_has_huge_pages_again(file: int) -> None:
 def test_a_file_that_cannot_be_mapped_leaves_no_address() -> None:
     before = addresses()
     with open(os.devnull) as unfit, pytest.raises(OSError, match="mmap"):
-        pages.map_file(unfit.fileno(), LEAST)
+        shared_memory.map_file(unfit.fileno(), LEAST_HUGE)
     assert addresses() == before

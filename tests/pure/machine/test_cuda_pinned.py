@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mpicoll.devices import cuda_pinned
-from mpicoll.devices.cuda_pinned import Pinned
 from mpicoll.machine import cuda
+from mpicoll.machine.cuda import Pinned
 
 
 class Driver:
@@ -41,8 +40,7 @@ class Driver:
 def driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Driver]:
     made = Driver()
     monkeypatch.setattr(cuda, "driver", lambda: made)
-    monkeypatch.setattr(cuda_pinned, "driver", lambda: made)
-    monkeypatch.setattr(cuda_pinned, "_pinned_for_ever", [])
+    monkeypatch.setattr(cuda, "_pinned_for_ever", [])
     cuda._primary_context.cache_clear()
     yield made
     cuda._primary_context.cache_clear()
@@ -89,7 +87,7 @@ def test_memory_that_stays_pinned_is_nobody_else_s(driver: Driver) -> None:
     address = given.ctypes.data
     del array, given
     gc.collect()
-    [kept] = cuda_pinned._pinned_for_ever
+    [kept] = cuda._pinned_for_ever
     assert kept.ctypes.data == address
 
 

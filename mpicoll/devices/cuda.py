@@ -16,7 +16,7 @@ import numpy as np
 from mpicoll.arrays.buffers import Buffer, loaded_torch
 from mpicoll.arrays.dtypes import Dtype, Reduction
 from mpicoll.arrays.kernels import COMBINE
-from mpicoll.devices.device import Device, Event, Handle, Queue
+from mpicoll.devices.device import Device, Event, Handle, Stream
 from mpicoll.errors import DeviceError, DeviceFailure, StateError
 from mpicoll.machine.cuda import Pinned, close_ipc, hidden_from_captures, ipc_handle, open_ipc, supported
 from mpicoll.machine.shared_memory import Block
@@ -39,21 +39,21 @@ class Cuda(Device):
         self.name, self._torch = name, torch
         self._device = torch.device(name)
 
-    def current(self) -> CudaQueue:
+    def current(self) -> CudaStream:
         torch = self._torch
         if torch.cuda.is_current_stream_capturing():
             raise StateError(
                 f"{self.name}: the current stream is capturing a CUDA graph, which cannot hold a collective"
             )
-        return CudaQueue(torch, torch.cuda.current_stream(self._device))
+        return CudaStream(torch, torch.cuda.current_stream(self._device))
 
-    def queue(self) -> CudaQueue:
-        return CudaQueue(self._torch, self._torch.cuda.Stream(self._device))
+    def new_stream(self) -> CudaStream:
+        return CudaStream(self._torch, self._torch.cuda.Stream(self._device))
 
     @contextmanager
-    def using(self, queue: Queue) -> Iterator[None]:
-        assert isinstance(queue, CudaQueue)
-        with hidden_from_captures(), self._torch.cuda.stream(queue.stream):
+    def using(self, stream: Stream) -> Iterator[None]:
+        assert isinstance(stream, CudaStream)
+        with hidden_from_captures(), self._torch.cuda.stream(stream.stream):
             yield
 
     def follow(self, stream: int) -> bool:
@@ -65,11 +65,11 @@ class Cuda(Device):
         here.wait_stream(there)
         return True
 
-    def allocate(self, nbytes: int, queue: Queue) -> _Memory:
+    def allocate(self, nbytes: int, stream: Stream) -> _Memory:
         torch = self._torch
-        assert isinstance(queue, CudaQueue)
+        assert isinstance(stream, CudaStream)
         try:
-            with torch.cuda.stream(queue.stream):
+            with torch.cuda.stream(stream.stream):
                 return _Memory(torch.empty(nbytes, dtype=torch.uint8, device=self._device))
         except RuntimeError as e:  # torch's OutOfMemoryError is one
             raise MemoryError(f"{self.name} has no {nbytes} bytes left ({e})") from e
@@ -139,7 +139,7 @@ class Cuda(Device):
             close_ipc(start)
 
 
-class CudaQueue(Queue):
+class CudaStream(Stream):
     """A stream."""
 
     def __init__(self, torch: Any, stream: Any) -> None:

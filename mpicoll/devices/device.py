@@ -1,8 +1,8 @@
 """What a device can do: the protocol between routes and the device that owns the memory of a call.
 
-A device works through queues, which CUDA calls streams. A queue does its work in order, and the host does not wait for
-it. An event marks a place in a queue. The host waits for events, and other queues can wait for them too. So nothing in
-mpicoll ever waits for a whole device.
+A device works through streams, as in CUDA. A stream does its work in order, and the host does not wait for it. An event
+marks a place in a stream. The host waits for events, and other streams can wait for them too. So nothing in mpicoll
+ever waits for a whole device.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from mpicoll.errors import DeviceFailure
 from mpicoll.machine.shared_memory import Block
 
 View = Any
-"""A buffer as the device's queues take it. It does not keep the buffer's memory."""
+"""A buffer as the device's streams take it. It does not keep the buffer's memory."""
 
 
 class Handle(NamedTuple):
@@ -38,18 +38,18 @@ class Memory(Protocol):
 
 
 class Event(ABC):
-    """A place in a queue."""
+    """A place in a stream."""
 
     @abstractmethod
     def wait(self) -> None:
-        """Let the host wait until the queue has come to this place. Raises DeviceFailure if its work failed before."""
+        """Let the host wait until the stream has come to this place. Raises DeviceFailure if its work failed before."""
 
     @abstractmethod
     def is_past(self) -> bool:
-        """Whether the queue has come to this place. This does not wait. Raises DeviceFailure if its work failed."""
+        """Whether the stream has come to this place. This does not wait. Raises DeviceFailure if its work failed."""
 
 
-class Queue(ABC):
+class Stream(ABC):
     """Work that a device does in the order in which it is handed in. No method waits for it."""
 
     @abstractmethod
@@ -72,7 +72,7 @@ class Queue(ABC):
 
     @abstractmethod
     def wait_for(self, event: Event) -> None:
-        """Let all later work of this queue begin after the event, which is of the same device."""
+        """Let all later work of this stream begin after the event, which is of the same device."""
 
 
 class Device(ABC):
@@ -86,25 +86,25 @@ class Device(ABC):
         return self.name.partition(":")[0]
 
     @abstractmethod
-    def current(self) -> Queue:
-        """The queue on which the caller works now. Raises StateError if no work can be handed in there."""
+    def current(self) -> Stream:
+        """The stream on which the caller works now. Raises StateError if no work can be handed in there."""
 
     @abstractmethod
-    def queue(self) -> Queue:
-        """A new queue."""
+    def new_stream(self) -> Stream:
+        """A new stream."""
 
     @abstractmethod
-    def using(self, queue: Queue) -> AbstractContextManager[None]:
-        """Let this queue be the current one of this thread in a ``with`` statement."""
+    def using(self, stream: Stream) -> AbstractContextManager[None]:
+        """Let this stream be the current one of this thread in a ``with`` statement."""
 
     def follow(self, stream: int) -> bool:
-        """Let the current queue go on after this stream of another library, by the number in the interface of its
-        arrays. Whether it is another queue than the current one. Raises StateError as ``current`` does."""
+        """Let the current stream go on after this stream of another library, by the number in the interface of its
+        arrays. Whether it is another stream than the current one. Raises StateError as ``current`` does."""
         return False
 
     @abstractmethod
-    def allocate(self, nbytes: int, queue: Queue) -> Memory:
-        """Memory of the device, which is given back in the queue's turn. Raises MemoryError if there is none."""
+    def allocate(self, nbytes: int, stream: Stream) -> Memory:
+        """Memory of the device, which is given back in the stream's turn. Raises MemoryError if there is none."""
 
     @abstractmethod
     def pinned(self, nbytes: int) -> Block:
@@ -118,7 +118,7 @@ class Device(ABC):
 
     @abstractmethod
     def view(self, b: Buffer) -> View:
-        """A buffer of the host or of this device, in any layout, for the device's queues."""
+        """A buffer of the host or of this device, in any layout, for the device's streams."""
 
     @abstractmethod
     def reduces(self, reduction: Reduction) -> bool:

@@ -50,7 +50,7 @@ class Place(NamedTuple):
     offset: int
 
 
-class Own:
+class ShmSegment:
     """Memory of this process in a file that others can open: a block."""
 
     lasts = True
@@ -94,7 +94,7 @@ class Holder(Protocol):
         ...
 
 
-class Adopted(Own):
+class ForeignSegment(ShmSegment):
     """Memory that something else has put into a file, and may take away."""
 
     lasts = False
@@ -111,13 +111,13 @@ class Adopted(Own):
 
 versions = count(1)
 """Numbers that this process gives to places of its memory, and each to one alone."""
-known: Sequence[Own] = ()
+known: Sequence[ShmSegment] = ()
 """All such memory of this process, by its addresses. It is replaced and never changed. So it is another one when there
 is more memory, and whoever looks at it may be interrupted.
 
 A signal's handler, a finalizer or another thread may come in the midst of any change here. So nothing holds a lock:
 each change of a list is a single call of its methods, which nothing interrupts."""
-_all: list[Own] = []
+_all: list[ShmSegment] = []
 """The same in no order."""
 _changes = count(1)
 _last_change = 0
@@ -126,7 +126,7 @@ _last_change = 0
 class _Lease:
     """Memory of a block, which is free again when nothing refers to this object any more."""
 
-    def __init__(self, block: Own, nbytes: int) -> None:
+    def __init__(self, block: ShmSegment, nbytes: int) -> None:
         self.__array_interface__ = block.bytes(nbytes).__array_interface__
         weakref.finalize(self, _pool.free.append, block).atexit = False
 
@@ -135,12 +135,12 @@ class _Pool:
     """The blocks of this process."""
 
     def __init__(self) -> None:
-        self.free: list[Own] = []
+        self.free: list[ShmSegment] = []
         """In the order in which they were handed back."""
         self._made = self._most_used = 0
         """Bytes of all blocks, and bytes that were in use at most so far."""
 
-    def take(self, nbytes: int, spare: int) -> Own | None:
+    def take(self, nbytes: int, spare: int) -> ShmSegment | None:
         """A free block of so many bytes that has memory, the latest one, or else a new one. None if there is none."""
         fitting = [block for block in reversed(self.free) if block.nbytes == nbytes]
         for block in sorted(fitting, key=lambda block: block.is_empty):
@@ -157,7 +157,7 @@ class _Pool:
         self._tidy()
         return block
 
-    def _claim(self, block: Own) -> bool:
+    def _claim(self, block: ShmSegment) -> bool:
         """Take a block out of the free ones. False if somebody else has done that."""
         try:
             self.free.remove(block)
@@ -177,7 +177,7 @@ class _Pool:
             if too_much > 0 and self._empty(block):
                 too_much -= block.nbytes
 
-    def _empty(self, block: Own) -> bool:
+    def _empty(self, block: ShmSegment) -> bool:
         """Give a free block's memory back. False if it is not free any more, or if the system does not take it."""
         claimed = self._claim(block)
         if claimed:
@@ -231,7 +231,7 @@ def _may_keep_a_file() -> bool:
 def adopt(holder: Holder, nbytes: int, file: int) -> None:
     """Take note that all memory of ``holder`` lies at the beginning of this open file of this process. If other
     processes could not recognise the file, it stays memory that only this one knows. Raises OSError if it is none."""
-    adopted = Adopted(holder, nbytes, file)
+    adopted = ForeignSegment(holder, nbytes, file)
     if adopted.place_of(adopted.start).mark >= 0:
         _add(adopted)
 
@@ -241,7 +241,7 @@ def exist() -> bool:
     return bool(known)
 
 
-def own_at(address: int, nbytes: int) -> Own | None:
+def own_at(address: int, nbytes: int) -> ShmSegment | None:
     """What has the memory at this address. None if not one has all of it."""
     starts = known
     at = bisect_right(starts, address, key=_start) - 1
@@ -272,7 +272,7 @@ def opened(place: Place) -> Block:
     return np.asarray(mapping)[place.offset :]
 
 
-def _new(nbytes: int, spare: int) -> Own | None:
+def _new(nbytes: int, spare: int) -> ShmSegment | None:
     if sum(own.lasts for own in known) >= MOST - spare or not _may_keep_a_file():
         return None
     file = new_file(nbytes)
@@ -283,12 +283,12 @@ def _new(nbytes: int, spare: int) -> Own | None:
     except OSError:
         os.close(file)
         return None
-    block = Own(mapping.address, nbytes, file, mapping)
+    block = ShmSegment(mapping.address, nbytes, file, mapping)
     _add(block)
     return block
 
 
-def _add(own: Own) -> None:
+def _add(own: ShmSegment) -> None:
     global known, _last_change
     _all.append(own)
     for gone in [each for each in _all if not each.is_there()]:
@@ -303,7 +303,7 @@ def _add(own: Own) -> None:
         kernel.changed()
 
 
-def _start(own: Own) -> int:
+def _start(own: ShmSegment) -> int:
     return own.start
 
 

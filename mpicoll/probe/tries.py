@@ -57,9 +57,9 @@ class _Vector:
         self._copy(host, to_device=True)
 
     def _copy(self, host: Buffer, to_device: bool) -> None:
-        queue, here, there = self._device.current(), self._device.view(host), self._device.view(self._buffer)
-        queue.copy(*((there, here) if to_device else (here, there)))
-        queue.record().wait()
+        stream, here, there = self._device.current(), self._device.view(host), self._device.view(self._buffer)
+        stream.copy(*((there, here) if to_device else (here, there)))
+        stream.record().wait()
 
     def for_mpi(self, count: int, kind: MPI.Datatype = MPI.FLOAT) -> list[Any]:
         """mpi4py's specification of the memory."""

@@ -14,7 +14,7 @@ from types import TracebackType
 import torch
 
 from mpicoll.arrays.buffers import as_buffer
-from mpicoll.devices.device import Device, Event, Queue
+from mpicoll.devices.device import Device, Event, Stream
 from mpicoll.devices.registry import device_named
 
 
@@ -22,7 +22,7 @@ class GroupStreams:
     """The queues of a group, one for each device that its collectives have worked on."""
 
     def __init__(self) -> None:
-        self._of: dict[str, Queue] = {}
+        self._of: dict[str, Stream] = {}
 
     def guard(self, tensors: Iterable[torch.Tensor]) -> StreamGuard | None:
         """The guard of a collective on these tensors, after what this thread has queued. None if no device has them."""
@@ -32,16 +32,16 @@ class GroupStreams:
         names = dict.fromkeys(as_buffer(tensor, "mpicoll.torch", "tensor").device for tensor in elsewhere)
         return StreamGuard([(device, self._queue(device)) for device in map(device_named, names)], elsewhere)
 
-    def _queue(self, device: Device) -> Queue:
+    def _queue(self, device: Device) -> Stream:
         if device.name not in self._of:
-            self._of[device.name] = device.queue()
+            self._of[device.name] = device.new_stream()
         return self._of[device.name]
 
 
 class StreamGuard:
     """One collective's. As a context, it is where the collective works: the group's queues are current there."""
 
-    def __init__(self, queues: list[tuple[Device, Queue]], tensors: Iterable[torch.Tensor]) -> None:
+    def __init__(self, queues: list[tuple[Device, Stream]], tensors: Iterable[torch.Tensor]) -> None:
         self._queues = queues
         self._begun = [device.current().record() for device, _ in queues]
         self._ended: list[Event] = []

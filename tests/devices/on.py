@@ -28,13 +28,13 @@ class On(Protocol):
         """A new array with these values."""
 
     def values(self, x: Any) -> Array:
-        """The values of an array, when the current queue has come to them."""
+        """The values of an array, when the current stream has come to them."""
 
     def copy(self, target: Any, source: Any) -> None:
-        """Copy an array, in the current queue's turn."""
+        """Copy an array, in the current stream's turn."""
 
-    def working_on(self, queue: int) -> AbstractContextManager[None]:
-        """Work on one of three queues. 0 is the one on which everybody works at first."""
+    def working_on(self, stream: int) -> AbstractContextManager[None]:
+        """Work on one of three streams. 0 is the one on which everybody works at first."""
 
 
 class OnSimulated:
@@ -42,7 +42,7 @@ class OnSimulated:
 
     def __init__(self, delay: float = 0.0, seed: int = 0, **options: Any) -> None:
         self.device: Simulated = Simulated(Costs(delay=delay), seed=seed, **options)
-        self._queues = [self.device.current(), self.device.queue(), self.device.queue()]
+        self._streams = [self.device.current(), self.device.new_stream(), self.device.new_stream()]
 
     def array(self, values: Any, dtype: str) -> Any:
         return self.device.array(values, dtype)
@@ -57,8 +57,8 @@ class OnSimulated:
 
         self.device.current().copy(view(as_buffer(target, "copy", "x")), view(as_buffer(source, "copy", "x")))
 
-    def working_on(self, queue: int) -> AbstractContextManager[None]:
-        return self.device.using(self._queues[queue])
+    def working_on(self, stream: int) -> AbstractContextManager[None]:
+        return self.device.using(self._streams[stream])
 
 
 class OnCuda:
@@ -69,7 +69,7 @@ class OnCuda:
 
         self._torch = torch
         self.device = device_named(f"cuda:{torch.cuda.current_device()}")
-        self._queues = [torch.cuda.current_stream(), torch.cuda.Stream(), torch.cuda.Stream()]
+        self._streams = [torch.cuda.current_stream(), torch.cuda.Stream(), torch.cuda.Stream()]
 
     def array(self, values: Any, dtype: str) -> Any:
         host = self._torch.from_numpy(np.array(values, order="C"))
@@ -83,9 +83,9 @@ class OnCuda:
     def copy(self, target: Any, source: Any) -> None:
         target.copy_(source)
 
-    def working_on(self, queue: int) -> AbstractContextManager[None]:
-        stream: AbstractContextManager[None] = self._torch.cuda.stream(self._queues[queue])
-        return stream
+    def working_on(self, stream: int) -> AbstractContextManager[None]:
+        made: AbstractContextManager[None] = self._torch.cuda.stream(self._streams[stream])
+        return made
 
 
 def cuda_is_here() -> bool:

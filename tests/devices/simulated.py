@@ -1,6 +1,6 @@
 """A device without hardware. It makes visible what would go wrong on a GPU, on any machine.
 
-Its memory can be touched by its queues alone: whoever reads or writes it directly ends the process. Its queues work
+Its memory can be touched by its streams alone: whoever reads or writes it directly ends the process. Its streams work
 late, so that whoever does not wait reads old values. Its memory and its copies fail on demand. Peers open its memory as
 ranks of a node do. Nothing here is fast: it is for tests and for the study of costs.
 """
@@ -22,12 +22,12 @@ import numpy as np
 from mpicoll.arrays import kernels, owners
 from mpicoll.arrays.buffers import Buffer
 from mpicoll.arrays.dtypes import DTYPES, Dtype, Reduction
-from mpicoll.devices.device import Device, Handle, Queue
+from mpicoll.devices.device import Device, Handle, Stream
 from mpicoll.errors import DeviceFailure
 from mpicoll.machine.shared_memory import Block
 from tests.devices.arena import Arena, Reserved
 from tests.devices.simulated_array import SimulatedArray
-from tests.devices.simulated_queue import Costs, Place, SimulatedQueue
+from tests.devices.simulated_queue import Costs, Place, SimulatedStream
 
 __all__ = ["Simulated"]
 
@@ -44,8 +44,8 @@ class Simulated(Device):
         self._arena = Arena(capacity)
         self._peers: dict[int, Reserved] = {}
         self._seed = itertools.count(seed * 1000)
-        self._queues: weakref.WeakSet[SimulatedQueue] = weakref.WeakSet()
-        self._default = self.queue()
+        self._streams: weakref.WeakSet[SimulatedStream] = weakref.WeakSet()
+        self._default = self.new_stream()
         self._here = threading.local()
         self._faults: dict[str, int] = {}
         self._unexportable: set[int] = set()
@@ -92,28 +92,28 @@ class Simulated(Device):
     def _ranges(self) -> list[Reserved]:
         return [self._arena, *list(self._peers.values())]
 
-    def current(self) -> SimulatedQueue:
-        return self._here.__dict__.get("queue") or self._default
+    def current(self) -> SimulatedStream:
+        return self._here.__dict__.get("stream") or self._default
 
-    def queue(self) -> SimulatedQueue:
-        made = SimulatedQueue(self, next(self._seed))
-        self._queues.add(made)
+    def new_stream(self) -> SimulatedStream:
+        made = SimulatedStream(self, next(self._seed))
+        self._streams.add(made)
         return made
 
     @contextmanager
-    def using(self, queue: Queue) -> Iterator[None]:
-        before = self._here.__dict__.get("queue")
-        self._here.queue = queue
+    def using(self, stream: Stream) -> Iterator[None]:
+        before = self._here.__dict__.get("stream")
+        self._here.stream = stream
         try:
             yield
         finally:
-            self._here.queue = before
+            self._here.stream = before
 
-    def allocate(self, nbytes: int, queue: Queue) -> _Memory:
-        assert isinstance(queue, SimulatedQueue)
+    def allocate(self, nbytes: int, stream: Stream) -> _Memory:
+        assert isinstance(stream, SimulatedStream)
         if self.fails("allocation") or (address := self._arena.take(nbytes, self.counts["allocation"])) is None:
             raise MemoryError(f"{self.name} has no {nbytes} bytes left")
-        return _Memory(address, partial(queue.after, partial(self._arena.give_back, address)))
+        return _Memory(address, partial(stream.after, partial(self._arena.give_back, address)))
 
     def pinned(self, nbytes: int) -> Block:
         if self.fails("pinned"):
@@ -157,7 +157,7 @@ class Simulated(Device):
         return Simulated
 
     def for_mpi(self, address: int, nbytes: int) -> int:
-        if any(queue.touches(address, address + nbytes) for queue in list(self._queues)):
+        if any(stream.touches(address, address + nbytes) for stream in list(self._streams)):
             raise DeviceFailure(f"{self.name}: MPI was given memory on which work is pending")
         return self._arena.real(address)
 
@@ -192,7 +192,7 @@ class Simulated(Device):
 
 
 class _Memory:
-    """Memory that is given back when this object is dropped, after the work of the queue that was current then."""
+    """Memory that is given back when this object is dropped, after the work of the stream that was current then."""
 
     def __init__(self, address: int, free: Any) -> None:
         self.address = address

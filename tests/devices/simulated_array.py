@@ -32,7 +32,7 @@ class SimulatedArray:
         return {"version": 3, "shape": x.shape, "typestr": x.dtype.str, "data": data, "strides": strides}
 
     def __array__(self, *arguments: Any, **options: Any) -> Any:
-        raise TypeError(f"this array lies on {self.owner.name}: only the queues of that device can touch it")
+        raise TypeError(f"this array lies on {self.owner.name}: only the streams of that device can touch it")
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -59,7 +59,7 @@ class SimulatedArray:
         return self.owner.empty(shape, self._dtype)
 
     def set(self, values: Any) -> None:
-        """Write these values, in the current queue's turn."""
+        """Write these values, in the current stream's turn."""
         host = np.broadcast_to(np.asarray(values), self.shape)
         if self._dtype.storage is not None:
             host = (np.asarray(host, np.float32).view(np.uint32) >> 16).astype(np.uint16)
@@ -68,10 +68,10 @@ class SimulatedArray:
         self.owner.current().copy(target, source)
 
     def get(self) -> np.ndarray[Any, Any]:
-        """The values, when the current queue has come to them."""
+        """The values, when the current stream has come to them."""
         host = np.empty(self.shape, self.layout.dtype)
         target, source = (self.owner.view(as_buffer(a, "get", "array")) for a in (host, self))
-        queue = self.owner.current()
-        queue.copy(target, source)
-        queue.synchronize()
+        stream = self.owner.current()
+        stream.copy(target, source)
+        stream.synchronize()
         return host if self._dtype.storage is None else (host.astype(np.uint32) << 16).view(np.float32)

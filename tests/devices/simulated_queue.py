@@ -1,4 +1,4 @@
-"""The queue of a simulated device: a thread that works late, at a stated speed, and fails on demand."""
+"""The stream of a simulated device: a thread that works late, at a stated speed, and fails on demand."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ import numpy as np
 
 from mpicoll.arrays import kernels
 from mpicoll.arrays.dtypes import Dtype, Reduction
-from mpicoll.devices.device import Event, Queue
+from mpicoll.devices.device import Event, Stream
 from mpicoll.errors import DeviceFailure
 
-__all__ = ["Costs", "Place", "SimulatedEvent", "SimulatedQueue"]
+__all__ = ["Costs", "Place", "SimulatedEvent", "SimulatedStream"]
 
 Array = np.ndarray[Any, Any]
 
@@ -43,7 +43,7 @@ class Place(NamedTuple):
 
 
 class Ground(Protocol):
-    """What a queue knows of its device."""
+    """What a stream knows of its device."""
 
     name: str
     costs: Costs
@@ -56,14 +56,14 @@ class Ground(Protocol):
 
 
 class SimulatedEvent(Event):
-    """A place in a queue. ``failure`` is what went wrong before it."""
+    """A place in a stream. ``failure`` is what went wrong before it."""
 
     def __init__(self) -> None:
         self._passed = threading.Event()
         self.failure: Exception | None = None
 
     def passed(self, failure: Exception | None) -> None:
-        """The queue has come here."""
+        """The stream has come here."""
         self.failure = failure
         self._passed.set()
 
@@ -82,7 +82,7 @@ class SimulatedEvent(Event):
             raise self.failure
 
 
-class SimulatedQueue(Queue):
+class SimulatedStream(Stream):
     """A thread that does its work in order. After a failure it does nothing more, as a CUDA context does."""
 
     def __init__(self, ground: Ground, seed: int) -> None:
@@ -91,7 +91,7 @@ class SimulatedQueue(Queue):
         self._failure: Exception | None = None
         self._pending: dict[int, tuple[Place, ...]] = {}
         self._next = 0
-        threading.Thread(target=_work_off, args=(self._work,), name=f"queue of {ground.name}", daemon=True).start()
+        threading.Thread(target=_work_off, args=(self._work,), name=f"stream of {ground.name}", daemon=True).start()
 
     def __del__(self) -> None:
         self._work.put(None)
@@ -110,7 +110,7 @@ class SimulatedQueue(Queue):
         self.hand_in("kernel", work, 2 * values.bytes.nbytes, values)
 
     def hand_in(self, what: str, work: Callable[[], object], nbytes: int, *places: Place) -> None:
-        """Do this work in the queue's turn. It touches these places, and fails on demand as a ``what``."""
+        """Do this work in the stream's turn. It touches these places, and fails on demand as a ``what``."""
         self._next += 1
         self._pending[self._next] = places
         self._work.put(partial(self._do, self._next, what, work, nbytes))
@@ -124,7 +124,7 @@ class SimulatedQueue(Queue):
         self._work.put(partial(self._wait, event))
 
     def after(self, free: Callable[[], None]) -> None:
-        """Call ``free`` when the queue has come here, whatever failed before."""
+        """Call ``free`` when the stream has come here, whatever failed before."""
         self._work.put(free)
 
     def synchronize(self) -> None:

@@ -1,8 +1,8 @@
 """torch's tensors in the memory of a simulated device, so that mpicoll.torch's own code works on them.
 
 Such a tensor says that it is on a CUDA device of a high number. Its memory ends the process if the host touches it. So
-each of torch's operations is done by the device's current queue, late, as a kernel is by a stream. To read values waits
-for the queue. torch itself takes the storage for the host's. So what torch's C++ decides by a tensor's device differs.
+each of torch's operations is done by the device's current stream, late. To read values waits for the
+stream. torch itself takes the storage for the host's. So what torch's C++ decides by a tensor's device differs.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from mpicoll.arrays import owners
 from mpicoll.calls import plan
 from mpicoll.errors import StateError
 from tests.devices.simulated import Simulated
-from tests.devices.simulated_queue import Place, SimulatedQueue
+from tests.devices.simulated_queue import Place, SimulatedStream
 
 __all__ = ["SimulatedGpu", "SimulatedTensor", "on_any_rank", "values"]
 
@@ -37,13 +37,13 @@ class SimulatedGpu(Simulated):
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **{"mpi": False, **options})
         self.capturing = 0
-        """The number of the thread whose current queue is as if it captured a CUDA graph."""
+        """The number of the thread whose current stream is as if it captured a CUDA graph."""
         self.torch_device = torch.device("cuda", next(_indices))
         self.name = str(self.torch_device)
         owners.add(self)
         plan._TENSORS.update((torch.Tensor, torch.nn.Parameter, SimulatedTensor))
 
-    def current(self) -> SimulatedQueue:
+    def current(self) -> SimulatedStream:
         if self.__dict__.get("capturing") == get_ident():
             raise StateError(f"{self.name}: the current stream is capturing")
         return super().current()
@@ -65,7 +65,7 @@ class SimulatedGpu(Simulated):
         return SimulatedTensor(whole.as_strided(x.size(), x.stride()), self)
 
     def real(self, x: torch.Tensor) -> torch.Tensor:
-        """A tensor over the bytes behind ``x``, for the device's queues."""
+        """A tensor over the bytes behind ``x``, for the device's streams."""
         storage = x.untyped_storage()
         start = next(r.real(storage.data_ptr()) for r in self._ranges() if r.owns(storage.data_ptr()))
         whole = torch.frombuffer((ctypes.c_char * storage.nbytes()).from_address(start), dtype=x.dtype)
@@ -94,7 +94,7 @@ class SimulatedTensor(torch.Tensor):
     device = property(lambda self: self.owner.torch_device)
 
     def cpu(self, *_: Any, **__: Any) -> torch.Tensor:
-        """A copy in the host's memory, when the current queue has come to it."""
+        """A copy in the host's memory, when the current stream has come to it."""
         return torch.empty(self.shape, dtype=self.dtype).copy_(self.detach())
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
@@ -194,7 +194,7 @@ def _extent(x: torch.Tensor) -> int:
 
 
 def values(x: torch.Tensor) -> Any:
-    """The values, as a list, when the current queue has come to them."""
+    """The values, as a list, when the current stream has come to them."""
     return x.detach().cpu().tolist()
 
 

@@ -225,7 +225,7 @@ def test_a_free_block_whose_memory_does_not_come_back(
     del x
     assert block.empty()
     with monkeypatch.context() as patch:
-        patch.setattr(blocks.Own, "fill", lambda _: False)
+        patch.setattr(blocks.ShmSegment, "fill", lambda _: False)
         other = comm.empty(nbytes, np.uint8)
     assert other.ctypes.data != address
     assert comm.empty(nbytes, np.uint8).ctypes.data == address

@@ -12,9 +12,9 @@ def copied_to_host(b: Buffer) -> Buffer:
         return b.on_host()
     device = device_named(b.device)
     _follow(b)
-    queue, host = device.current(), host_buffer(device.pinned(b.nbytes), b.shape, b.dtype)
-    queue.copy(device.view(host), device.view(b))
-    queue.record().wait()
+    stream, host = device.current(), host_buffer(device.pinned(b.nbytes), b.shape, b.dtype)
+    stream.copy(device.view(host), device.view(b))
+    stream.record().wait()
     return host
 
 
@@ -24,9 +24,9 @@ def written_back(b: Buffer, host: Buffer) -> None:
         b.assign(host)
         return
     device = device_named(b.device)
-    queue = device.current()
-    queue.copy(device.view(b), device.view(host))
-    queue.record().wait()
+    stream = device.current()
+    stream.copy(device.view(b), device.view(host))
+    stream.record().wait()
 
 
 def settled(*buffers: Buffer | None) -> None:
@@ -40,6 +40,6 @@ def settled(*buffers: Buffer | None) -> None:
 
 
 def _follow(b: Buffer) -> None:
-    """Let the current queue go on after the stream on which the buffer's library works."""
+    """Let the current stream go on after the stream on which the buffer's library works."""
     if b.stream is not None:
         device_named(b.device).follow(b.stream)

@@ -255,7 +255,7 @@ def _around_streams(device: Device, streams: Collection[int], plan: Plan) -> Pla
 
 
 def _wait_for_caller(device: Device) -> None:
-    """Wait for what the caller has queued: an MPI knows nothing of queues."""
+    """Wait for what the caller has queued: an MPI knows nothing of streams."""
     device.current().record().wait()
 
 

@@ -23,7 +23,7 @@ from mpicoll.calls.choice import NODE, SHARED
 from mpicoll.calls.plan import Plan
 from mpicoll.errors import MessageError, StateError
 from mpicoll.machine import blocks
-from mpicoll.machine.blocks import LEAST, Adopted, Own, Place, opened, own_at
+from mpicoll.machine.blocks import LEAST, ForeignSegment, Place, ShmSegment, opened, own_at
 from mpicoll.machine.shared_memory import share
 from mpicoll.node.loaded import kernel
 from mpicoll.supervise.record import Record
@@ -149,8 +149,8 @@ class _Call:
         if elsewhere is not None:
             self.elsewhere = elsewhere
         record.route = NODE if elsewhere is None else record.route
-        self._known: Sequence[Own] | None = None
-        self._adopted: list[Adopted] = []
+        self._known: Sequence[ShmSegment] | None = None
+        self._adopted: list[ForeignSegment] = []
         self._said = (0, b"", False)
         self._opened: list[object] = []
         """What holds other ranks' memory."""
@@ -163,7 +163,7 @@ class _Call:
             self._known = blocks.known
             owns = [None if b is None else _own(b) for b in self._buffers]
             places = [*map(_place, self._buffers, owns)]
-            self._adopted = [own for own in owns if isinstance(own, Adopted)]
+            self._adopted = [own for own in owns if isinstance(own, ForeignSegment)]
             this = weakref.ref(self)
             self._ends = [weakref.ref(own.holder(), lambda _: _forget(this)) for own in self._adopted]
             if None in places:
@@ -232,12 +232,12 @@ def _forget(call: weakref.ref[_Call]) -> None:
         still._forget()
 
 
-def _own(b: Buffer) -> Own | None:
+def _own(b: Buffer) -> ShmSegment | None:
     """What has this memory, if other ranks can open it."""
     return own_at(b.address, b.nbytes) if b.plain and b.device == "cpu" and b.count else None
 
 
-def _place(b: Buffer | None, own: Own | None) -> Place | None:
+def _place(b: Buffer | None, own: ShmSegment | None) -> Place | None:
     """Where the memory lies; all zeros where there is none, and None where other ranks cannot open it."""
     if b is None or b.count == 0:
         return Place(*[0] * len(Place._fields))

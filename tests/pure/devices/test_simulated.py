@@ -34,7 +34,7 @@ def view(device: Simulated, x: Any) -> Any:
 
 def test_the_host_cannot_touch_its_memory(device: Simulated) -> None:
     x = device.array(np.ones(3))
-    with pytest.raises(TypeError, match=f"lies on {device.name}: only the queues of that device can touch it"):
+    with pytest.raises(TypeError, match=f"lies on {device.name}: only the streams of that device can touch it"):
         np.asarray(x)
     with pytest.raises(TypeError):
         memoryview(x)  # type: ignore[arg-type]
@@ -63,7 +63,7 @@ def test_values_of_every_dtype_and_layout(device: Simulated) -> None:
         np.testing.assert_array_equal(x.get(), values)
 
 
-def test_a_queue_works_later_and_in_order(device: Simulated) -> None:
+def test_a_stream_works_later_and_in_order(device: Simulated) -> None:
     x, y, gate = device.array(np.zeros(4)), device.array(np.zeros(4)), SimulatedEvent()
     address = as_buffer(y, "test", "x").address
     device.current().wait_for(gate)
@@ -83,9 +83,9 @@ def test_work_takes_the_time_that_is_stated() -> None:
     assert time.monotonic() - begun >= 2 * (0.02 + 0.08)
 
 
-def test_queues_wait_for_events_alone() -> None:
+def test_streams_wait_for_events_alone() -> None:
     device = Simulated(LATE, seed=3)
-    x, second = device.array(np.zeros(4)), device.queue()
+    x, second = device.array(np.zeros(4)), device.new_stream()
     for i in range(20):
         x.set(np.full(4, i))
         second.wait_for(device.current().record())
@@ -132,17 +132,17 @@ def test_memory_is_used_after_it_was_given_back(device: Simulated) -> None:
         device.current().synchronize()
 
 
-def test_a_failed_copy_stops_its_queue_and_those_that_wait_for_it(device: Simulated) -> None:
-    x, other = device.array(np.zeros(4)), device.queue()
+def test_a_failed_copy_stops_its_stream_and_those_that_wait_for_it(device: Simulated) -> None:
+    x, other = device.array(np.zeros(4)), device.new_stream()
     device.current().synchronize()
     device.fail("copy", 2)
     for value in (1, 2, 3):
         x.set(np.full(4, value))
     other.wait_for(device.current().record())
-    for queue in (device.current(), other):
+    for stream in (device.current(), other):
         with pytest.raises(DeviceFailure, match="a copy of 32 bytes failed"):
-            queue.synchronize()
-    with device.using(device.queue()):
+            stream.synchronize()
+    with device.using(device.new_stream()):
         assert x.get().tolist() == [1] * 4
 
 

@@ -14,7 +14,7 @@ import pytest
 from mpicoll.arrays import interfaces
 from mpicoll.arrays.buffers import as_buffer
 from mpicoll.devices import cuda, registry
-from mpicoll.devices.cuda import Cuda, CudaEvent, CudaQueue
+from mpicoll.devices.cuda import Cuda, CudaEvent, CudaStream
 from mpicoll.errors import DeviceError, DeviceFailure, StateError
 
 pytestmark = pytest.mark.first_mpi
@@ -73,9 +73,9 @@ def test_the_current_stream(torch: InventedTorch) -> None:
     device = registry.device_named("cuda:0")
     assert isinstance(device, Cuda)
     assert device.current().stream == "the default one"
-    queue = device.queue()
-    with device.using(queue):
-        assert device.current().stream is queue.stream
+    stream = device.new_stream()
+    with device.using(stream):
+        assert device.current().stream is stream.stream
     assert device.current().stream == "the default one"
 
 
@@ -100,12 +100,11 @@ def test_events(torch: InventedTorch) -> None:
             ask()
 
 
-def test_a_queue_waits_for_an_event(torch: InventedTorch) -> None:
+def test_a_stream_waits_for_an_event(torch: InventedTorch) -> None:
     waited: list[Any] = []
     event = object()
-    stream = SimpleNamespace(wait_event=waited.append, record_event=lambda: event)
-    queue = CudaQueue(torch, stream)
-    queue.wait_for(queue.record())
+    stream = CudaStream(torch, SimpleNamespace(wait_event=waited.append, record_event=lambda: event))
+    stream.wait_for(stream.record())
     assert waited == [event]
 
 

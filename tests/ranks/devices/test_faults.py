@@ -148,7 +148,7 @@ def test_no_memory_of_the_device_on_one_rank(comm: mpicoll.Communicator, on: OnS
 @pytest.mark.parametrize("what", ["copy", "kernel"])
 @pytest.mark.parametrize("name", MOVING)
 def test_work_that_fails(comm: mpicoll.Communicator, on: OnSimulated, name: str, what: str, route: str) -> None:
-    """The call raises, or the queue reports it to whoever looks at the result."""
+    """The call raises, or the stream reports it to whoever looks at the result."""
     ends = []
     for number in places(comm, on, what, name, route):
         fails, fresh = OnSimulated(delay=2e-4), comm.split(0)

@@ -1,4 +1,4 @@
-"""Calls come after what the caller has queued, and before what the caller queues then, whatever is late.
+"""Calls come after what the caller has queued, and before what the caller streams then, whatever is late.
 
 No call waits for a device, and no test does so between calls. So wherever the order is broken, old values are found:
 the last tests break it on purpose, and find them.
@@ -16,7 +16,7 @@ import pytest
 
 import mpicoll
 from mpicoll.algorithms.collectives import COLLECTIVES
-from mpicoll.devices.device import Event, Queue
+from mpicoll.devices.device import Event, Stream
 from mpicoll.fabrics.routes.devices import staged
 from tests import oracle
 from tests.devices.on import LAYOUTS, ROUTES, Array, On, OnSimulated, laid_out, later_and_later, routes_of
@@ -64,8 +64,8 @@ class Program:
         count, root = int(random.integers(1, 40)), int(random.integers(comm.size)) if table.rooted else 0
         shape = (comm.size, count) if table.gives == "p" else (count,)
         inputs = [random.integers(-9, 9, shape).astype(np.float32) for _ in range(comm.size)]
-        queue = int(random.choice([0, 0, 0, 1, 2]))
-        with on.working_on(queue):
+        stream = int(random.choice([0, 0, 0, 1, 2]))
+        with on.working_on(stream):
             x = laid_out(on, np.zeros(shape, np.float32), "float32", layout)
             on.copy(x, on.array(inputs[comm.rank], "float32"))
             arguments: dict[str, Any] = {"algorithm": route} | ({"root": root} if table.rooted else {})
@@ -83,10 +83,10 @@ class Program:
             on.copy(whole, result)
             on.copy(result, on.array(np.full(result.shape, 77), "float32"))
             on.copy(kept, reshaped(whole, kept))
-        return partial(self.is_right, queue, kept, expected)
+        return partial(self.is_right, stream, kept, expected)
 
-    def is_right(self, queue: int, found: Any, expected: Array) -> bool:
-        with self.on.working_on(queue):
+    def is_right(self, stream: int, found: Any, expected: Array) -> bool:
+        with self.on.working_on(stream):
             return np.array_equal(self.on.values(found), expected)
 
 
@@ -106,7 +106,7 @@ def test_random_calls(comm: mpicoll.Communicator, on: On) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("route", ROUTES)
-def test_two_communicators_on_two_queues(comm: mpicoll.Communicator, on: On, route: str) -> None:
+def test_two_communicators_on_two_streams(comm: mpicoll.Communicator, on: On, route: str) -> None:
     other = comm.split(0)
     assert other is not None
     results = []
@@ -117,8 +117,8 @@ def test_two_communicators_on_two_queues(comm: mpicoll.Communicator, on: On, rou
             results.append((1, other.allreduce(y, algorithm=route), sum(range(comm.size)) - i * comm.size))
         results.append((0, comm.allreduce(x, algorithm=route), sum(range(comm.size)) + i * comm.size))
         if i % 10 == 9:
-            for queue, found, expected in results:
-                with on.working_on(queue):
+            for stream, found, expected in results:
+                with on.working_on(stream):
                     assert (on.values(found) == expected).all()
             results.clear()
     other.free()
@@ -137,27 +137,27 @@ class Late(Event):
         return True
 
 
-class Careless(Queue):
-    """A queue for whose work the host does not wait, or that does not wait for others."""
+class Careless(Stream):
+    """A stream for whose work the host does not wait, or that does not wait for others."""
 
-    def __init__(self, queue: Queue, host_waits: bool = True, queue_waits: bool = True) -> None:
-        self._queue, self._host_waits, self._queue_waits = queue, host_waits, queue_waits
+    def __init__(self, stream: Stream, host_waits: bool = True, stream_waits: bool = True) -> None:
+        self._stream, self._host_waits, self._stream_waits = stream, host_waits, stream_waits
 
     def copy(self, target: Any, source: Any) -> None:
-        self._queue.copy(target, source)
+        self._stream.copy(target, source)
 
     def combine(self, rows: Any, out: Any, reduction: Any, factors: Any = None) -> None:
-        self._queue.combine(rows, out, reduction, factors)
+        self._stream.combine(rows, out, reduction, factors)
 
     def divide(self, values: Any, divisor: int, dtype: Any) -> None:
-        self._queue.divide(values, divisor, dtype)
+        self._stream.divide(values, divisor, dtype)
 
     def record(self) -> Event:
-        return self._queue.record() if self._host_waits else Late()
+        return self._stream.record() if self._host_waits else Late()
 
     def wait_for(self, event: Event) -> None:
-        if self._queue_waits and not isinstance(event, Late):
-            self._queue.wait_for(event)
+        if self._stream_waits and not isinstance(event, Late):
+            self._stream.wait_for(event)
 
 
 def ring(comm: mpicoll.Communicator, device: Any) -> Any:
@@ -166,23 +166,23 @@ def ring(comm: mpicoll.Communicator, device: Any) -> Any:
 
 
 def the_host_does_not_wait_for_what_goes_out(comm: mpicoll.Communicator, device: Any) -> None:
-    queues = ring(comm, device)
-    queues.filling = Careless(queues.filling, host_waits=False)
+    streams = ring(comm, device)
+    streams.filling = Careless(streams.filling, host_waits=False)
 
 
 def what_goes_out_does_not_wait_for_the_caller(comm: mpicoll.Communicator, device: Any) -> None:
-    queues = ring(comm, device)
-    queues.filling = Careless(queues.filling, queue_waits=False)
+    streams = ring(comm, device)
+    streams.filling = Careless(streams.filling, stream_waits=False)
 
 
 def what_comes_in_does_not_wait_for_the_caller(comm: mpicoll.Communicator, device: Any) -> None:
-    queues = ring(comm, device)
-    queues.emptying = Careless(queues.emptying, queue_waits=False)
+    streams = ring(comm, device)
+    streams.emptying = Careless(streams.emptying, stream_waits=False)
 
 
 def the_caller_does_not_wait_for_what_comes_in(comm: mpicoll.Communicator, device: Any) -> None:
-    queues = ring(comm, device)
-    queues.emptying = Careless(queues.emptying, host_waits=False)
+    streams = ring(comm, device)
+    streams.emptying = Careless(streams.emptying, host_waits=False)
 
 
 BROKEN: list[Callable[[mpicoll.Communicator, Any], None]] = [
@@ -209,10 +209,10 @@ def is_found(comm: mpicoll.Communicator, on: OnSimulated, route: str) -> bool:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("route", ROUTES)
-def test_a_broken_order_is_found_on_the_caller_s_queue(
+def test_a_broken_order_is_found_on_the_caller_s_stream(
     comm: mpicoll.Communicator, route: str, monkeypatch: Any
 ) -> None:
-    """Short calls, and those on the device, use the caller's queue alone. So all that can be left out is that the host
+    """Short calls, and those on the device, use the caller's stream alone. So all that can be left out is that the host
     waits for it."""
     on = OnSimulated()
     current = on.device.current
@@ -222,7 +222,7 @@ def test_a_broken_order_is_found_on_the_caller_s_queue(
         def __getattr__(self, name: str) -> Any:
             return getattr(on.device, name)
 
-        def current(self) -> Queue:
+        def current(self) -> Stream:
             return Careless(current(), host_waits=False)
 
     monkeypatch.setattr("mpicoll.communicator.engine.device_calls.device_named", lambda name: CarelessDevice())

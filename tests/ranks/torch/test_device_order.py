@@ -36,7 +36,7 @@ class Program:
     def __init__(self, gpu: SimulatedGpu, seed: int) -> None:
         self.gpu, self.random = gpu, np.random.default_rng(seed)
         self.groups = [None, dist.new_group()]
-        self.queues = [gpu.current(), gpu.queue(), gpu.queue()]
+        self.queues = [gpu.current(), gpu.new_stream(), gpu.new_stream()]
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
 
     def wrong_results(self, calls: int) -> int:
@@ -183,4 +183,4 @@ def wrong_after_a_call(gpu: SimulatedGpu, group: Any) -> bool:
         gpu.current().synchronize()
     except DeviceFailure:
         wrong = True
-    return wrong or any(queue._failure for queue in gpu._queues)
+    return wrong or any(queue._failure for queue in gpu._streams)

@@ -81,7 +81,7 @@ def test_work_after_a_call_does_not_hold_it_up(gpu: SimulatedGpu) -> None:
     x = gpu.tensor([1.0])
     work = dist.all_reduce(x, async_op=True)
     held = HeldUp(gpu)
-    with gpu.using(gpu.queue()):
+    with gpu.using(gpu.new_stream()):
         work.wait()
         assert values(x) == [dist.get_world_size()]
     held.go_on()

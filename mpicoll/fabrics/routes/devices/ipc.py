@@ -16,7 +16,7 @@ from weakref import WeakSet
 
 from mpicoll.calls.call import Call
 from mpicoll.calls.plan import Plan
-from mpicoll.devices.device import Device, Handle, Queue, Tell, failure_before, raise_any
+from mpicoll.devices.device import Device, Handle, Stream, Tell, failure_before, raise_any
 from mpicoll.fabrics.routes.devices.scratch import Scratch
 from mpicoll.fabrics.routes.node import input_and_output, starts_of
 
@@ -154,8 +154,8 @@ class IpcPlan:
         """Let the device work, and wait until it has worked on all ranks: until then the ranks use each other's
         memory."""
         call, peers, aside = self._call, self._peers, self._aside
-        queue, view = peers.device.current(), peers.device.view
-        told = self._told(queue)
+        stream, view = peers.device.current(), peers.device.view
+        told = self._told(stream)
         inputs = outs = None
         if all(t.possible for t in told):
             inputs = peers.opened([t.given for t in told], None if self._given is None else self._given.address)
@@ -166,17 +166,17 @@ class IpcPlan:
             return
         factors = [t.factor for t in told]
         if aside is not None:
-            self._scratch.begin(queue)
+            self._scratch.begin(stream)
         if outs is not None:
-            self._slice(queue, inputs, outs, factors)
+            self._slice(stream, inputs, outs, factors)
         else:
-            self._take(queue, inputs, factors)
-        raise_any(call.operation, peers.tell(failure_before(queue.record())))
+            self._take(stream, inputs, factors)
+        raise_any(call.operation, peers.tell(failure_before(stream.record())))
         if aside is not None and call.recv is not None and not self._nothing_before:
-            queue.copy(view(call.recv), view(aside))
-            self._scratch.end(queue)
+            stream.copy(view(call.recv), view(aside))
+            self._scratch.end(stream)
 
-    def _told(self, queue: Queue) -> list[_Told]:
+    def _told(self, stream: Stream) -> list[_Told]:
         """What all ranks tell when their inputs are ready, and their results may be written."""
         call, peers = self._call, self._peers
         ended = peers.ended()
@@ -185,7 +185,7 @@ class IpcPlan:
         possible = (self._given is None or given is not None) and (not self._sliced or out is not None)
         factor = None if call.reduction is None else call.reduction.op.factor
         told: list[_Told] = peers.tell(
-            _Told(failure_before(queue.record()), given, out, factor, possible, os.getpid(), ended)
+            _Told(failure_before(stream.record()), given, out, factor, possible, os.getpid(), ended)
         )
         for each in told:
             peers.close(each.process, each.ended)
@@ -193,7 +193,7 @@ class IpcPlan:
         return told
 
     def _slice(
-        self, queue: Queue, inputs: Sequence[int | None], outs: Sequence[int | None], factors: Sequence[Any]
+        self, stream: Stream, inputs: Sequence[int | None], outs: Sequence[int | None], factors: Sequence[Any]
     ) -> None:
         """Reduce this rank's slice of all inputs, and write it to all results."""
         call, (rank, size) = self._call, (self._peers.rank, self._peers.size)
@@ -204,12 +204,12 @@ class IpcPlan:
             return
         rows = [self._at(address, start, stop) for address in inputs]
         targets = [self._at(address, start, stop) for address in outs]
-        queue.combine(rows, targets[rank], call.reduction, _given(factors))
+        stream.combine(rows, targets[rank], call.reduction, _given(factors))
         for i, target in enumerate(targets):
             if i != rank:
-                queue.copy(target, targets[rank])
+                stream.copy(target, targets[rank])
 
-    def _take(self, queue: Queue, inputs: Sequence[int | None], factors: Sequence[Any]) -> None:
+    def _take(self, stream: Stream, inputs: Sequence[int | None], factors: Sequence[Any]) -> None:
         """Take each block of this rank's result from the ranks that have it."""
         call, table, (rank, size) = self._call, self._call.collective, (self._peers.rank, self._peers.size)
         recv = call.recv if self._aside is None else self._aside
@@ -228,9 +228,9 @@ class IpcPlan:
             rows = [self._at(inputs[r], at, at + stop - start) for r, at in zip(ranks, firsts, strict=True)]
             target = self._at(recv.address, start, stop)
             if call.reduction is not None:
-                queue.combine(rows, target, call.reduction, _given([factors[r] for r in ranks]))
+                stream.combine(rows, target, call.reduction, _given([factors[r] for r in ranks]))
             elif inputs[ranks[0]] != recv.address + (start - firsts[0]) * recv.dtype.itemsize:
-                queue.copy(target, rows[0])
+                stream.copy(target, rows[0])
 
     def _at(self, address: int | None, start: int, stop: int) -> Any:
         memory = self._call.recv or self._call.send

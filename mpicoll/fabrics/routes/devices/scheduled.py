@@ -1,7 +1,7 @@
 """Calls as schedules between the memory of devices, over an MPI that takes addresses of such memory.
 
-The MPI knows nothing of queues. So before the messages of a step the host waits for what the queue has to do. The
-reductions and copies of a step are handed in to the queue, and the host goes on.
+The MPI knows nothing of streams. So before the messages of a step the host waits for what the stream has to do. The
+reductions and copies of a step are handed in to the stream, and the host goes on.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from mpicoll.arrays import kernels
 from mpicoll.arrays.buffers import Buffer
 from mpicoll.arrays.dtypes import Op
 from mpicoll.calls.call import Call
-from mpicoll.devices.device import Device, Queue, View, failure_before, raise_any
+from mpicoll.devices.device import Device, Stream, View, failure_before, raise_any
 from mpicoll.fabrics.routes.devices.scratch import Scratch
 from mpicoll.fabrics.routes.interpreter import carry_out
 from mpicoll.fabrics.routes.spaces import Spaces
@@ -75,32 +75,32 @@ class ScheduledPlan(Transport):
         carry_out(schedule, spaces, self)
 
     def __call__(self) -> None:
-        queue = self._device.current()
-        self._scratch.begin(queue)
+        stream = self._device.current()
+        self._scratch.begin(stream)
         if self._scale is not None:
-            queue.combine(*self._scale)
+            stream.combine(*self._scale)
         failure = None
         for step in self._steps:
-            before = self._run(queue, step)
+            before = self._run(stream, step)
             failure = failure or before
         if self._divide is not None:
-            queue.divide(*self._divide)
-        self._scratch.end(queue)
+            stream.divide(*self._divide)
+        self._scratch.end(stream)
         raise_any(self._operation, self._comm.allgather(failure))
 
-    def _run(self, queue: Queue, step: _Step) -> str | None:
+    def _run(self, stream: Stream, step: _Step) -> str | None:
         """Carry a step out. Returns what has failed before it: the other ranks wait for its messages all the same."""
         failure = None
         if step.sends or step.receives:
-            failure = failure_before(queue.record())
+            failure = failure_before(stream.record())
             requests = [self._comm.Irecv(self._specified(array), peer, TAG) for peer, array in step.receives]
             requests += [self._comm.Isend(self._specified(array), peer, TAG) for peer, array in step.sends]
             MPI.Request.Waitall(requests)
         for rows, out in step.combines:
             assert self._reduction is not None
-            queue.combine(rows, out, self._reduction)
+            stream.combine(rows, out, self._reduction)
         for target, source in step.copies:
-            queue.copy(target, source)
+            stream.copy(target, source)
         return failure
 
     def _specified(self, array: Array) -> list[object]:

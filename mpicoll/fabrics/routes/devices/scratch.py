@@ -10,7 +10,7 @@ from mpicoll.algorithms.collectives import input_of
 from mpicoll.arrays.buffers import Buffer
 from mpicoll.calls.call import Call
 from mpicoll.calls.plan import Plan
-from mpicoll.devices.device import Device, Event, Memory, Queue
+from mpicoll.devices.device import Device, Event, Memory, Stream
 from mpicoll.errors import DeviceError
 
 ALIGNED = 256
@@ -19,15 +19,15 @@ ALIGNED = 256
 class Scratch:
     """Memory that grows, and never shrinks. Plans that were bound before use what they were bound to.
 
-    Calls of several queues use the same memory. Each call comes after the one before, and says when it is done. The
-    memory is given back in the turn of a queue of its own, which waits for them all."""
+    Calls of several streams use the same memory. Each call comes after the one before, and says when it is done. The
+    memory is given back in the turn of a stream of its own, which waits for them all."""
 
     def __init__(self, device: Device) -> None:
         self._device = device
         self._size = 0
         self._memory: list[Memory] = []  # each piece has at least twice the size of the one before
         self._done: Event | None = None
-        self._queue: Queue | None = None
+        self._stream: Stream | None = None
 
     def addresses(self, operation: str, *lengths: int) -> list[int]:
         """Where pieces of memory of so many bytes begin. The next call gets the same memory. Raises DeviceError if
@@ -35,11 +35,11 @@ class Scratch:
         rooms = [-(-n // ALIGNED) * ALIGNED for n in lengths]
         need = max(sum(rooms), 1)
         if self._size < need:
-            if self._queue is None:
-                self._queue = self._device.queue()
+            if self._stream is None:
+                self._stream = self._device.new_stream()
             size = max(need, 2 * self._size)
             try:
-                self._memory.append(self._device.allocate(size, self._queue))
+                self._memory.append(self._device.allocate(size, self._stream))
                 self._size = size
             except MemoryError as e:
                 expected = f"{size} bytes of {self._device.name} for the call to work in"
@@ -47,20 +47,20 @@ class Scratch:
         start = self._memory[-1].address
         return [start + sum(rooms[:i]) for i in range(len(rooms))]
 
-    def begin(self, queue: Queue) -> None:
-        """Let the queue wait until the call before is done."""
+    def begin(self, stream: Stream) -> None:
+        """Let the stream wait until the call before is done."""
         if self._done is not None:
-            queue.wait_for(self._done)
+            stream.wait_for(self._done)
 
-    def end(self, queue: Queue) -> None:
-        """The call is done when the queue comes here."""
-        self._done = queue.record()
-        if self._queue is not None:
-            self._queue.wait_for(self._done)
+    def end(self, stream: Stream) -> None:
+        """The call is done when the stream comes here."""
+        self._done = stream.record()
+        if self._stream is not None:
+            self._stream.wait_for(self._done)
 
 
 def without_gaps(device: Device, call: Call, scratch: Scratch, bind: Callable[[Call], Plan]) -> Plan:
-    """The plan of a call on arrays with gaps, or in another order: the caller's queue copies their elements to memory
+    """The plan of a call on arrays with gaps, or in another order: the caller's stream copies their elements to memory
     without gaps, for which ``bind`` binds the call, and back. Raises DeviceError if the device has no memory."""
     buffers = call.send, call.recv
     lengths = [0 if b is None or b.plain else b.nbytes for b in buffers]
@@ -72,14 +72,14 @@ def without_gaps(device: Device, call: Call, scratch: Scratch, bind: Callable[[C
     writes = call.recv is not None and not call.recv.plain
 
     def run() -> None:
-        queue = device.current()
-        scratch.begin(queue)
+        stream = device.current()
+        scratch.begin(stream)
         for given, copy in views:
-            queue.copy(copy, given)
+            stream.copy(copy, given)
         plan()
         if writes:
-            queue.copy(*views[-1])
-        scratch.end(queue)
+            stream.copy(*views[-1])
+        scratch.end(stream)
 
     return run
 

@@ -3,7 +3,7 @@
 A long call is cut into pieces. While the host's route works on one piece, the device copies the next one out and the
 last one in. All ranks cut alike, because their vectors are equally long: a vector that is combined element by element
 is cut into runs of elements, and a vector of blocks is cut into the same part of each block. A short call is one piece.
-It needs no queues but the caller's, and the host waits once.
+It needs no streams but the caller's, and the host waits once.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from mpicoll.algorithms.collectives import input_of
 from mpicoll.arrays.buffers import Buffer, host_buffer
 from mpicoll.calls.call import Call
 from mpicoll.calls.plan import Plan
-from mpicoll.devices.device import Device, Event, Queue, Tell, View, failure_before, raise_any
+from mpicoll.devices.device import Device, Event, Stream, Tell, View, failure_before, raise_any
 from mpicoll.errors import DeviceError, DeviceFailure
 from mpicoll.machine.blocks import LEAST, MOST, allocate
 from mpicoll.machine.shared_memory import Block
@@ -64,14 +64,14 @@ class _Slot:
 
 
 class Ring:
-    """The slots of one communicator for one device, and the queues that fill and empty them.
+    """The slots of one communicator for one device, and the streams that fill and empty them.
 
     Slots grow, and never shrink. A plan that was bound before keeps the slots that it was bound to. If ranks share
     arrays, slots lie in memory that they share: then the host's route need not copy."""
 
     def __init__(self, device: Device, shares_arrays: bool) -> None:
         self.device, self._shares_arrays = device, shares_arrays
-        self.filling, self.emptying = device.queue(), device.queue()
+        self.filling, self.emptying = device.new_stream(), device.new_stream()
         self._slots: list[_Slot] = []
 
     def slots(self, number: int, nbytes: int, operation: str) -> list[_Slot]:
@@ -110,24 +110,24 @@ class _Piece(NamedTuple):
     run: Plan
     into: tuple[View, View] | None
 
-    def fill(self, queue: Queue) -> Event | None:
+    def fill(self, stream: Stream) -> Event | None:
         """Let the device fill the slot as soon as it is empty. The event is when MPI may have it, None for now."""
         work = self.slot.work
         if self.out is None:
             return work.emptied
-        if work.emptied is not None:  # perhaps on another queue
-            queue.wait_for(work.emptied)
+        if work.emptied is not None:  # perhaps on another stream
+            stream.wait_for(work.emptied)
         on_host, on_device = self.out
-        queue.copy(on_host, on_device)
-        work.filled = queue.record()
+        stream.copy(on_host, on_device)
+        work.filled = stream.record()
         return work.filled
 
-    def empty(self, queue: Queue) -> None:
+    def empty(self, stream: Stream) -> None:
         """Let the device take the result out of the slot."""
         if self.into is not None:
             on_host, on_device = self.into
-            queue.copy(on_device, on_host)
-            self.slot.work.emptied = queue.record()
+            stream.copy(on_device, on_host)
+            self.slot.work.emptied = stream.record()
 
 
 def bind(call: Call, rank: int, size: int, inner: Callable[[Call], Plan], ring: Ring, tell: Tell) -> Plan:
@@ -229,26 +229,26 @@ class _Part:
 
 
 class _AtOnce:
-    """A call in one piece, on the caller's own queue."""
+    """A call in one piece, on the caller's own stream."""
 
     def __init__(self, operation: str, device: Device, piece: _Piece) -> None:
         self._operation, self._device, self._piece = operation, device, piece
 
     def __call__(self) -> None:
-        queue, piece = self._device.current(), self._piece
+        stream, piece = self._device.current(), self._piece
         try:
-            filled = piece.fill(queue)
+            filled = piece.fill(stream)
             piece.slot.work.emptied = None
             if filled is not None:
                 filled.wait()
         except DeviceFailure as e:
             raise DeviceFailure(f"{self._operation}: {e}") from e
         piece.run()
-        piece.empty(queue)
+        piece.empty(stream)
 
 
 class _InPieces:
-    """A call in several pieces, on the queues of the ring. The caller's queue goes on after the last one."""
+    """A call in several pieces, on the streams of the ring. The caller's stream goes on after the last one."""
 
     def __init__(self, operation: str, ring: Ring, pieces: list[_Piece], tell: Tell) -> None:
         self._operation, self._ring, self._pieces, self._tell = operation, ring, pieces, tell

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-import numpy as np
 from mpi4py import MPI
 
 from mpicoll.algorithms.steps import RecvReduce, Schedule
@@ -30,13 +29,16 @@ TAG = 1
 """Messages between two ranks arrive in the order in which they are sent, so they need only one tag."""
 
 
+_Message = tuple[int, int, int]
+"""The peer, the address and the number of elements."""
+
+
 @dataclass
 class _Step:
-    """What is done in a step: messages of a peer and its memory, pairs of rows with the result, and pairs of a copy's
-    target and source."""
+    """What is done in a step: messages, pairs of rows with the result, and pairs of a copy's target and source."""
 
-    sends: list[tuple[int, Array]] = field(default_factory=list)
-    receives: list[tuple[int, Array]] = field(default_factory=list)
+    sends: list[_Message] = field(default_factory=list)
+    receives: list[_Message] = field(default_factory=list)
     combines: list[tuple[tuple[View, View], View]] = field(default_factory=list)
     copies: list[tuple[View, View]] = field(default_factory=list)
 
@@ -93,8 +95,8 @@ class ScheduledPlan(Transport):
         failure = None
         if step.sends or step.receives:
             failure = failure_before(stream.record())
-            requests = [self._comm.Irecv(self._specified(array), peer, TAG) for peer, array in step.receives]
-            requests += [self._comm.Isend(self._specified(array), peer, TAG) for peer, array in step.sends]
+            requests = [self._comm.Irecv(self._specified(*there), peer, TAG) for peer, *there in step.receives]
+            requests += [self._comm.Isend(self._specified(*there), peer, TAG) for peer, *there in step.sends]
             MPI.Request.Waitall(requests)
         for rows, out in step.combines:
             assert self._reduction is not None
@@ -103,12 +105,12 @@ class ScheduledPlan(Transport):
             stream.copy(target, source)
         return failure
 
-    def _specified(self, array: Array) -> list[object]:
+    def _specified(self, address: int, count: int) -> list[object]:
         """mpi4py's specification of a message, at the address by which MPI reaches the memory now."""
-        if not array.size:
+        if not count:
             return [None, 0, MPI.BYTE]
-        address = self._device.for_mpi(array.ctypes.data, array.nbytes)
-        return [MPI.buffer.fromaddress(address, array.nbytes), array.size, self._kind]
+        nbytes = count * self._dtype.itemsize
+        return [MPI.buffer.fromaddress(self._device.for_mpi(address, nbytes), nbytes), count, self._kind]
 
     # -- how the interpreter hands in the actions of a step ------------------------------------------------------
 
@@ -141,13 +143,13 @@ class ScheduledPlan(Transport):
         return self._device.view(there)
 
 
-def _messages(peer: int, region: Region) -> Iterator[tuple[int, Array]]:
+def _messages(peer: int, region: Region) -> Iterator[_Message]:
     """One message for each run, and for a long run several. A mere signal is a message of nothing."""
     if not region:
-        yield peer, np.empty(0, np.uint8)
+        yield peer, 0, 0
     for run in region:
         for i in range(0, run.size, MOST):
-            yield peer, run[i : i + MOST]
+            yield peer, run[i : i + MOST].ctypes.data, min(run.size - i, MOST)
 
 
 def _inbox(schedule: Schedule, spaces: Spaces) -> int:

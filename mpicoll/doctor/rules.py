@@ -66,6 +66,7 @@ def _sharing(f: Facts) -> object:
 
 
 def _of_mpi(says: Callable[[World], object]) -> Callable[[Facts], object]:
+    """Where MPI has started."""
     return lambda f: f.world is not None and says(f.world)
 
 
@@ -76,12 +77,9 @@ def _shm(f: Facts) -> str | None:
     return f"{_rounded(m.shm_size)}, of which {_rounded(m.shm_free)} are free"
 
 
-def _shm_below(least: int, why: str, of_ranks: bool) -> Callable[[Facts], object]:
-    def says(f: Facts) -> object:
-        wanted = least * (f.ranks_here if of_ranks else 1)
-        return (f.machine.shm_free or 0) < wanted and f"{_shm(f)}: {why.format(_rounded(wanted))}"
-
-    return says
+def _too_little_shm(f: Facts) -> object:
+    wanted = f.ranks_here * _SHM_OF_A_RANK
+    return (f.machine.shm_free or 0) < wanted and f"{_shm(f)}: expected {_rounded(wanted)} for the node's ranks"
 
 
 def _locked(f: Facts) -> str:
@@ -148,8 +146,9 @@ RULES: tuple[tuple[str, tuple[Rule, ...]], ...] = (
     ("/dev/shm", (
         ("warning", lambda f: _shm(f) is None and "there is none",
          "Mount a tmpfs there: MPI libraries pass messages between ranks of a node through it"),
-        ("problem", _shm_below(_LEAST_SHM, "an MPI library that finds no room there may crash", False), _FREE_SHM),
-        ("warning", _shm_below(_SHM_OF_A_RANK, "expected {} for the node's ranks", True), _FREE_SHM),
+        ("problem", lambda f: (f.machine.shm_free or 0) < _LEAST_SHM
+         and f"{_shm(f)}: an MPI library that finds no room there may crash", _FREE_SHM),
+        ("warning", _too_little_shm, _FREE_SHM),
         ("ok", _shm, ""),
     )),
     ("locked memory", (

@@ -16,13 +16,17 @@ from typing import Any
 from urllib.parse import parse_qsl, urlparse
 
 from mpicoll.errors import LaunchError
-from mpicoll.launch.launch_env import launched_rank
+from mpicoll.launch.launch_env import WATCH, launched_rank
 
 
 def load() -> None:
     """Register, and turn a failure into a warning. torch calls this when it is imported."""
     try:
         register()
+        if os.environ.get(WATCH) == "1":
+            from mpicoll.watching.torch import install
+
+            install()
     except Exception as e:  # torch's import must work, whatever is wrong with mpicoll
         warnings.warn(f"mpicoll could not register its backend with torch.distributed: {e}", stacklevel=2)
 

@@ -1,4 +1,4 @@
-"""Programs of plain mpi4py that hang, or lose a message, as people post them: what is said of each stands in it."""
+"""Programs of plain mpi4py and torch that hang, or lose a message, as people post them. What is said stands in each."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.jobs.jobs import Done, half, run, script
+from tests.jobs.jobs import NEEDS_TORCH, Done, half, python, run, script
 from tests.jobs.programs import plain_mpi
 
 pytestmark = pytest.mark.slow
 
 FOLDER = Path(__file__).parents[2] / "examples/hangs"
 HANGS = sorted(file.stem for file in FOLDER.glob("*.py"))
+plain_torch = str(Path(plain_mpi.__file__).with_name("plain_torch.py"))
 LOSES = "forgotten_wait", "nobody_receives"
 """They come to their end."""
 
@@ -78,3 +79,34 @@ def test_the_program_begins_mpi_itself(tmp_path: Path) -> None:
     result = run(2, script(tmp_path, program))
     assert result.code != 0, result.output
     assert "rank 1  call 0: bcast root 1, at script.py:10" in result.output, result.output
+
+
+TORCH = {
+    "different": ("the ranks made different calls", "rank 1  call 0: all_reduce max of 4 float32, at plain_torch.py"),
+    "ended": ("a rank has come to its end", "of 12 float32, at plain_torch.py"),
+    "messages": ("ranks wait for each other", "rank 0  recv: no message came from rank 1 (tag 3), at plain_torch.py"),
+    "groups": ("ranks wait for each other", "rank 0  call 0: all_reduce sum of 4 float32, at plain_torch.py"),
+}
+
+
+def over_gloo(name: str) -> Done:
+    """By torchrun, unchanged."""
+    argv = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", plain_torch, name]
+    return python(*argv, env={"MPICOLL_WATCH": "1", "PYTHONPATH": str(FOLDER.parents[1])})
+
+
+@NEEDS_TORCH
+@pytest.mark.parametrize("name", half(TORCH))
+def test_a_hang_of_torch_is_named(name: str) -> None:
+    result = over_gloo(name)
+    assert result.code != 0, result.output
+    for piece in TORCH[name]:
+        assert piece in result.output, result.output
+
+
+@NEEDS_TORCH
+def test_nothing_is_said_of_torchs_legal_calls() -> None:
+    result = over_gloo("legal")
+    assert result.code == 0, result.output
+    assert "mpicoll" not in result.output, result.output
+    assert result.output.count("is done") == 2, result.output

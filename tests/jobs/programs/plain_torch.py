@@ -1,0 +1,69 @@
+"""Programs of torch.distributed over gloo, started by torchrun: ``plain_torch.py NAME``."""
+
+from __future__ import annotations
+
+import sys
+
+import torch
+import torch.distributed as dist
+from torch.distributed import _functional_collectives as functional
+from torch.nn.parallel import DistributedDataParallel
+
+dist.init_process_group("gloo")
+rank, size = dist.get_rank(), dist.get_world_size()
+x = torch.ones(4)
+part = dist.new_group([*range(size)])
+
+
+def step(model: torch.nn.Module) -> None:
+    model(torch.ones(2, 3)).sum().backward()
+
+
+def legal() -> None:
+    """All kinds of calls, of which nothing may be said."""
+    model = DistributedDataParallel(torch.nn.Linear(3, 3))
+    right, left = (rank + 1) % size, (rank - 1) % size
+    for _ in range(20):
+        step(model)
+        work = dist.all_reduce(x, async_op=True)
+        dist.all_reduce(torch.ones(3), op=dist.ReduceOp.MAX, group=part)
+        work.wait()
+        dist.all_gather([torch.empty(2) for _ in range(size)], torch.ones(2))
+        dist.broadcast(x, 0)
+        dist.all_gather_object([None] * size, {"rank": rank})
+        dist.gather(x, [torch.empty(4) for _ in range(size)] if rank == 0 else None)
+        dist.scatter(x, [torch.ones(4) for _ in range(size)] if rank == 0 else None)
+        dist.barrier()
+        functional.all_reduce(x, "sum", dist.group.WORLD).sum()
+        # A scatter or an all-to-all of uneven parts, which differ from rank to rank.
+        counts = [1 + (rank + other) % 2 for other in range(size)]
+        dist.all_to_all_single(torch.empty(sum(counts)), torch.ones(sum(counts)), counts, counts)
+        got = torch.empty(5)
+        for each in dist.batch_isend_irecv([dist.P2POp(dist.isend, got + 1, right), dist.P2POp(dist.irecv, got, left)]):
+            each.wait()
+    dist.destroy_process_group()
+    print(f"rank {rank} is done", flush=True)
+
+
+def different() -> None:
+    dist.all_reduce(x, op=dist.ReduceOp.MAX if rank else dist.ReduceOp.SUM)
+    dist.barrier()
+
+
+def ended() -> None:
+    """A rank has a batch more than the other, in DDP, whose calls are made in C++."""
+    model = DistributedDataParallel(torch.nn.Linear(3, 3))
+    for _ in range(3 + rank):
+        step(model)
+
+
+def messages() -> None:
+    dist.recv(x, (rank + 1) % size, tag=3)
+
+
+def groups() -> None:
+    for each in (dist.group.WORLD, part) if rank else (part, dist.group.WORLD):
+        dist.all_reduce(x, group=each)
+
+
+globals()[sys.argv[1]]()

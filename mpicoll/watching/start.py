@@ -2,13 +2,28 @@
 
 from __future__ import annotations
 
+import sys
+
 
 def watch() -> None:
-    """Watch the calls that the program makes of mpi4py itself from now on. If they cannot go on, the job ends with a
-    table of what each rank does, as with the calls of a :class:`Communicator`. Calling it again does nothing.
+    """Watch the calls that the program makes of mpi4py, and of torch.distributed over gloo, from now on. If they cannot
+    go on, the job ends with a table of what each rank does, as with the calls of a :class:`Communicator`. Calling it
+    again does nothing.
 
-    Collective among all ranks of ``MPI.COMM_WORLD``. MPI must have begun. Raises LaunchError or StateError if this
+    It is collective among all ranks of ``MPI.COMM_WORLD`` where MPI has begun, or torch is not imported. Otherwise only
+    those groups of torch's are watched that the process makes afterwards. Raises LaunchError or StateError if this
     process cannot use MPI. The :doc:`guide </how-to/watch_a_program>` says which calls are watched."""
+    if "torch" in sys.modules:
+        from mpicoll.watching import torch
+
+        torch.install()
+    mpi = sys.modules.get("mpi4py.MPI")
+    if "torch" not in sys.modules or (mpi is not None and mpi.Is_initialized()):
+        watch_mpi()
+
+
+def watch_mpi() -> None:
+    """Watch the calls of mpi4py. Collective."""
     from mpicoll.calls.rules import Rules
     from mpicoll.launch.mpi_init import checked_world
     from mpicoll.watching.calls import is_watched
@@ -27,5 +42,5 @@ def watch_from_init() -> None:
     """Watch from where the program begins MPI, which it does mostly when it imports mpi4py.MPI."""
     from mpicoll.launch import lifecycle, mpi_init
 
-    lifecycle.add(lifecycle.Hook.WATCH_PROGRAM, watch)
+    lifecycle.add(lifecycle.Hook.WATCH_PROGRAM, watch_mpi)
     mpi_init.watch_for_init()

@@ -31,7 +31,7 @@ MPI4PY = (
     "doctor.rank", "probe.tries", "watching.arguments", "watching.calls", "watching.mpi",
 )  # fmt: skip
 # Who may import torch. Others look for it among the modules that the program has loaded.
-TORCH = ("torch", "bench", "registration", "probe.questions", "probe.tries")
+TORCH = ("torch", "bench", "registration", "watching.torch", "probe.questions", "probe.tries")
 # Modules of the room torch that torch must be able to import without mpicoll.torch.
 AT_THE_DOOR = ("registration", "torch_versions")
 
@@ -196,7 +196,10 @@ def test_private_names_of_torch_have_one_place() -> None:
         for each in private.findall(path.read_text().replace(of_profiler, ""))
         if name != "torch.private" and "__" not in each
     }
-    assert found == {(below, "torch.cuda._is_in_bad_fork") for below in ("arrays.buffers", "devices.cuda")}
+    assert found == {
+        *((below, "torch.cuda._is_in_bad_fork") for below in ("arrays.buffers", "devices.cuda")),
+        ("watching.torch", "torch._C._AutoDispatchBelowAutograd"),
+    }
 
 
 def test_what_runs_without_mpi_and_torch() -> None:

@@ -34,8 +34,8 @@ def legal() -> None:
         dist.gather(x, [torch.empty(4) for _ in range(size)] if rank == 0 else None)
         dist.scatter(x, [torch.ones(4) for _ in range(size)] if rank == 0 else None)
         dist.barrier()
-        functional.all_reduce(x, "sum", dist.group.WORLD).sum()
-        # A scatter or an all-to-all of uneven parts, which differ from rank to rank.
+        functional.all_reduce(x, "sum", [*range(size)]).sum()
+        # An all-to-all of uneven parts, which differ from rank to rank.
         counts = [1 + (rank + other) % 2 for other in range(size)]
         dist.all_to_all_single(torch.empty(sum(counts)), torch.ones(sum(counts)), counts, counts)
         got = torch.empty(5)
@@ -62,7 +62,8 @@ def messages() -> None:
 
 
 def groups() -> None:
-    for each in (dist.group.WORLD, part) if rank else (part, dist.group.WORLD):
+    other = dist.new_group([*range(size)])
+    for each in (other, part) if rank else (part, other):
         dist.all_reduce(x, group=each)
 
 

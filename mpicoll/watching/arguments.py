@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from mpi4py import MPI
 
-Size = tuple[int, str] | None
-"""Bytes and dtype; None if they cannot be known here."""
+Size = tuple[int, object] | None
+"""Bytes, and a dtype whose text is its name; None if they cannot be known here."""
 
 _OPERATIONS = {
     getattr(MPI, name).handle: name.lower()
@@ -27,24 +27,23 @@ def operation_of(op: object) -> str:
     return _OPERATIONS.get(op.handle, "an own operation") if isinstance(op, MPI.Op) else "a function"
 
 
-def parameters_of(method: Callable[..., object]) -> dict[str, int]:
-    """The places of a method's parameters after ``self``. mpi4py's docstrings begin with the signature."""
+def parameters_of(method: Callable[..., object]) -> list[str]:
+    """The names of a method's parameters after ``self``. mpi4py's docstrings begin with the signature."""
     signature = (method.__doc__ or "").partition("\n")[0].partition("(")[2]
-    return {name: at for at, name in enumerate(re.findall(r"(?:^|, )(\w+):", signature.removeprefix("self, ")))}
+    return re.findall(r"(?:^|, )(\w+):", signature.removeprefix("self, "))
 
 
-def value_of(
-    name: str, default: object, places: Mapping[str, int], args: Sequence[Any], named: Mapping[str, Any]
-) -> Any:
-    """The argument of this name."""
-    at = places.get(name, len(args))
-    return args[at] if at < len(args) else named.get(name, default)
+def by_position(parameters: Sequence[str], args: Sequence[Any], named: Mapping[str, Any]) -> Sequence[Any]:
+    """The arguments that a call gives by position or by name, in the order of the parameters. None where it gives none,
+    up to the last one that it names."""
+    last = max((parameters.index(name) for name in named if name in parameters), default=-1)
+    return [*args, *(named.get(name) for name in parameters[len(args) : last + 1])]
 
 
 def size_of(given: Any) -> Size:
     """What a buffer of mpi4py's holds: an array, or a list of an array and what MPI must know of it."""
     if isinstance(given, np.ndarray):
-        return given.nbytes, given.dtype.name
+        return given.nbytes, given.dtype
     if not isinstance(given, (list, tuple)):
         return _memory(given)
     if not 1 <= len(given) <= 4:
@@ -55,7 +54,7 @@ def size_of(given: Any) -> Size:
     if isinstance(counts, tuple) and len(rest) == 1:  # (count, displacement), or (counts, displacements)
         counts = counts[0] if counts else None
     memory = _memory(array)
-    item = _item(kind) if kind is not None else memory and (np.dtype(memory[1]).itemsize, memory[1])
+    item: Size = _item(kind) if kind is not None else memory and (np.dtype(str(memory[1])).itemsize, memory[1])
     if item is None:
         return None
     if counts is not None:

@@ -23,7 +23,15 @@ from mpicoll.calls.rules import Rules
 from mpicoll.launch import lifecycle
 from mpicoll.supervise import watch, watched
 from mpicoll.supervise.record import FREED, Pending, Record
-from mpicoll.watching.arguments import COLLECTIVES, MAKERS, MESSAGES, Collective, operation_of, parameters_of, value_of
+from mpicoll.watching.arguments import (
+    COLLECTIVES,
+    MAKERS,
+    MESSAGES,
+    Collective,
+    by_position,
+    operation_of,
+    parameters_of,
+)
 from mpicoll.watching.calls import (
     MOST_KEPT,
     Calls,
@@ -38,6 +46,7 @@ from mpicoll.watching.calls import (
 )
 
 _OWN = "mpicoll."
+_DEFAULTS = {"dest": MPI.PROC_NULL, "sendtag": 0, "tag": 0, "source": MPI.ANY_SOURCE, "recvtag": MPI.ANY_TAG}
 
 
 def install(rules: Rules) -> None:
@@ -176,16 +185,19 @@ def _free_request(real: Any) -> Callable[..., Any]:
 
 def _collective(real: Any, name: str, row: Collective) -> Callable[..., Any]:
     """A collective, which blocks, or gives a request, or a persistent one."""
-    places = parameters_of(real)
-    reduces, rooted, size_of = "op" in places, "root" in places, row.size
+    parameters = parameters_of(real)
+    at_op, at_root = (parameters.index(each) if each in parameters else None for each in ("op", "root"))
+    size_of = row.size
 
     def record_of(calls: Calls, args: Sequence[Any], named: dict[str, Any]) -> Record:
-        op = operation_of(value_of("op", MPI.SUM, places, args, named)) if reduces else None
-        root = value_of("root", 0, places, args, named) if rooted else None
-        size = None
+        given = by_position(parameters, args, named) if named else args
+        op = root = size = None
+        if at_op is not None:
+            op = operation_of((given[at_op] if at_op < len(given) else None) or MPI.SUM)
+        if at_root is not None:
+            root = (given[at_root] if at_root < len(given) else None) or 0
         if size_of is not None:
-            first, second = (value_of(each, None, places, args, named) for each in (*places, "")[:2])
-            size = size_of(first, second, calls.size)
+            size = size_of(given[0] if given else None, given[1] if len(given) > 1 else None, calls.size)
         return calls.record(name, row.operation, op, root, size)
 
     @wraps(real)
@@ -257,29 +269,21 @@ def _ender(real: Any) -> Callable[..., Any]:
 
 def _message(real: Any, name: str) -> Callable[..., Any]:
     """A message, or both of a sendrecv, or a probe."""
-    places = parameters_of(real)
-    exchanges, sends = "sendtag" in places, "dest" in places
+    parameters = parameters_of(real)
+    exchanges, sends = "sendtag" in parameters, "dest" in parameters
     begins, persists = name[0] in "Ii", name.endswith("_init")
+    meanings = ("dest", "sendtag", "source", "recvtag") if exchanges else ("dest" if sends else "source", "tag")
+    places = [parameters.index(each) for each in meanings]
+    defaults = [_DEFAULTS[each] if sends or each != "tag" else MPI.ANY_TAG for each in meanings]
+    wanted = list(zip(places, defaults, strict=True))
 
     def pending_of(calls: Calls, args: Sequence[Any], named: dict[str, Any]) -> Pending | None:
         """None if the message is nobody's, and complete at once."""
-        if exchanges:
-            key: tuple[Any, ...] = (
-                name,
-                value_of("dest", MPI.PROC_NULL, places, args, named),
-                value_of("sendtag", 0, places, args, named),
-                value_of("source", MPI.ANY_SOURCE, places, args, named),
-                value_of("recvtag", MPI.ANY_TAG, places, args, named),
-            )
-        else:
-            peer, any_tag = ("dest", 0) if sends else ("source", MPI.ANY_TAG)
-            key = (
-                name,
-                value_of(peer, MPI.ANY_SOURCE, places, args, named),
-                value_of("tag", any_tag, places, args, named),
-            )
-            if key[1] == MPI.PROC_NULL:
-                return None
+        given = by_position(parameters, args, named) if named else args
+        count = len(given)
+        key = (name, *[default if at >= count or given[at] is None else given[at] for at, default in wanted])
+        if not exchanges and key[1] == MPI.PROC_NULL:
+            return None
         found = calls.pending.get(key)
         if found is None:
             if len(calls.pending) >= MOST_KEPT:

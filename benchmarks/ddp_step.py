@@ -156,7 +156,7 @@ def in_line(group: Any) -> Any:
         operation: str, run: Callable[[], None], result: Sequence[torch.Tensor], async_op: bool, given: Any = ()
     ) -> Any:
         work = CollectiveWork(run, list(result))
-        work.carry_out()
+        work.execute()
         return work
 
     group.in_turn = do

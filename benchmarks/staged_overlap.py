@@ -16,7 +16,7 @@ import numpy as np
 
 import mpicoll
 from mpicoll.arrays.buffers import as_buffer
-from mpicoll.communicator.face import engine_of
+from mpicoll.communicator.base import engine_of
 from mpicoll.fabrics.routes.devices.staged import PIECE
 from mpicoll.units import nbytes as bytes_of
 from tests.devices.simulated import Simulated
@@ -62,7 +62,7 @@ def main() -> None:
     given = parser.parse_args()
     comm, device = mpicoll.Communicator(), Simulated(Costs(given.latency, given.rate))
     if comm.rank == 0:
-        library = engine_of(comm).fabric.library
+        library = engine_of(comm).fabric.info.library
         print(f"{comm.size} ranks, {library}: copies at {given.rate:g} B/s, {given.latency:g} s to begin")
         print(
             f"{'bytes':>10} {'out ms':>8} {'MPI ms':>8} {'in ms':>8} {'staged ms':>10} {'of slowest':>11} {'of sum':>7}"

@@ -25,7 +25,7 @@ from mpicoll.analysis.cost.machines import Machine
 from mpicoll.analysis.cost.simulation import costs
 from mpicoll.bench.session import environment, open_session
 from mpicoll.calls.call import checked
-from mpicoll.calls.plan import Plan, Workspace
+from mpicoll.calls.plan import Plan, Workspace, sequence
 from mpicoll.fabrics.routes import scheduled
 from mpicoll.launch.launch_env import check_not_alone
 
@@ -117,7 +117,7 @@ def _bound(comm: MPI.Intracomm, collective: str, steps: Schedule, nbytes: int) -
     x, out = (np.full(n, 0, np.float32) for n in lengths)  # written, so it has its pages
     given = None if collective == "bcast" else out
     call = checked(collective, comm.rank, comm.size, x, given, "sum", 0)
-    return _Bound(scheduled.bind(comm, call, steps, Workspace()), x, out)
+    return _Bound(sequence(*scheduled.bind(comm, call, steps, Workspace())), x, out)
 
 
 class _Bound(NamedTuple):

@@ -17,8 +17,8 @@ from mpicoll.bench.backends import Unavailable
 from mpicoll.bench.cases import Case
 from mpicoll.bench.memory import Buffers
 from mpicoll.bench.session import Session
-from mpicoll.calls import select
-from mpicoll.calls.choice import SHARED
+from mpicoll.calls import choose
+from mpicoll.calls.choose import SHARED
 from mpicoll.machine.mpi_library import takes_device_memory
 
 
@@ -49,8 +49,8 @@ class ArrayLevel:
 
     def bind(self, buffers: Buffers) -> Callable[[], object]:
         case = buffers.case
-        on_host = select.device_route(self._algorithm)[1] if self._on_gpu else self._algorithm
-        if on_host and on_host not in select.names(case.name):
+        on_host = choose.device_route(self._algorithm)[1] if self._on_gpu else self._algorithm
+        if on_host and on_host not in choose.names(case.name):
             raise Unavailable(f"{case.name} has no algorithm named {self._algorithm}")
         tensors = self._on_gpu or case.dtype.storage is not None  # then NumPy does not have the dtype
         if tensors and find_spec("torch") is None:

@@ -13,8 +13,8 @@ from typing import Any
 from mpicoll.algorithms.collectives import COLLECTIVES, canonical
 from mpicoll.arrays.dtypes import DTYPES, OPS, Dtype, reduction
 from mpicoll.bench.backends import BACKENDS
-from mpicoll.calls import select
-from mpicoll.calls.choice import DEVICE, IPC, STAGED
+from mpicoll.calls import choose
+from mpicoll.calls.choose import DEVICE, IPC, STAGED
 from mpicoll.errors import ArgumentError, DtypeError, misspelt
 from mpicoll.units import nbytes, size_text
 
@@ -155,7 +155,7 @@ def _op(op: str, dtype: Dtype, collectives: Sequence[str]) -> str:
 
 def _algorithms(text: str, collectives: Sequence[str], device: str) -> tuple[str, ...]:
     """Names that at least one of the collectives knows. On a GPU, routes are among them, as ``staged:ring``."""
-    known = dict.fromkeys(a for c in collectives for a in select.names(c))
+    known = dict.fromkeys(a for c in collectives for a in choose.names(c))
     if device != "cpu":
         asked = (name.strip() for name in text.split(","))
         by_route = [each for each in asked if (at := each.partition(":"))[0] in (STAGED, DEVICE) and at[2] in known]

@@ -7,7 +7,7 @@ serves every array in that memory, and no other.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from math import prod
 from typing import Any, TypeVar
 
@@ -26,13 +26,13 @@ NOT_FOUND = (TypeError, ValueError, BufferError)
 anything is wrong with it, that says what."""
 
 
-class Bound:
-    """A Communicator's call that is bound to its arrays: the plan, and what is recorded of the call."""
+class CachedPlan:
+    """A Communicator's call that is bound to its arrays: the steps that ``run`` makes, and what is recorded of it."""
 
     __slots__ = ("kept", "record", "run")
 
-    def __init__(self, run: Plan, record: Record) -> None:
-        self.run, self.record = run, record
+    def __init__(self, steps: Sequence[Plan], record: Record) -> None:
+        self.run, self.record = sequence(*steps), record
         self.kept: object = None
         """What holds the arrays' memory, where the program's arrays do not."""
 

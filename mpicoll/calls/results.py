@@ -6,14 +6,14 @@ Where that array lies in memory that ranks share, the result does, too. A call f
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy import ndarray
 
-from mpicoll.algorithms.collectives import even_and_uneven, input_of
+from mpicoll.algorithms.collectives import COLLECTIVES, even_and_uneven, input_of
 from mpicoll.arrays.buffers import Buffer, as_buffer, library_of
 from mpicoll.arrays.protocols import ArrayLike
 from mpicoll.calls.arguments import checked_counts
@@ -21,7 +21,7 @@ from mpicoll.errors import ArgumentError
 from mpicoll.machine import blocks
 
 
-def like(operation: str, x: ArrayLike) -> Any:
+def _like(operation: str, x: ArrayLike, size: int) -> Any:
     """An array of the shape of ``x``."""
     if type(x) is ndarray and not blocks.exist():  # as_buffer takes microseconds
         return np.empty(x.shape, x.dtype)
@@ -35,13 +35,13 @@ def _new(b: Buffer, shape: tuple[int, ...]) -> Any:
     return b.like(shape, blocks.allocate(prod(shape) * b.dtype.itemsize) if shared else None)
 
 
-def one_each(operation: str, x: ArrayLike, size: int) -> Any:
+def _one_each(operation: str, x: ArrayLike, size: int) -> Any:
     """An array of ``size`` arrays of the shape of ``x``, one for each rank."""
     b = as_buffer(x, operation, "x")
     return _new(b, (size, *b.shape))
 
 
-def block(operation: str, xs: ArrayLike | None, size: int) -> Any:
+def _block(operation: str, xs: ArrayLike | None, size: int) -> Any:
     """An array of the shape of one block of ``xs``, which has one block for each rank."""
     b = as_buffer(xs, operation, "xs")
     if not b.shape or b.shape[0] != size:
@@ -50,7 +50,7 @@ def block(operation: str, xs: ArrayLike | None, size: int) -> Any:
     return _new(b, b.shape[1:])
 
 
-def rows(operation: str, x: ArrayLike | None, counts: Sequence[int], size: int, rank: int | None = None) -> Any:
+def _rows(operation: str, x: ArrayLike | None, counts: Sequence[int], size: int, rank: int | None = None) -> Any:
     """An array of rows like those of ``x``: the rows of one rank, or of all ranks if ``rank`` is None."""
     b = as_buffer(x, operation, input_of(operation))
     rows_of = checked_counts(counts, size, operation, "counts")
@@ -62,30 +62,55 @@ def rows(operation: str, x: ArrayLike | None, counts: Sequence[int], size: int, 
         raise ArgumentError(operation, "counts", "rows that fit into memory", given) from e
 
 
+class Row(NamedTuple):
+    """What there is to know of the results of one operation."""
+
+    make: Callable[[str, Any, int], Any] | None
+    """Makes a new array of the ranks that have one. None where only the caller knows its shape, or none is needed."""
+    rooted: bool
+    """Whether only the root makes one."""
+    only_root: bool
+    """Whether only the root has a result."""
+    elementwise: bool
+    returns_x: bool
+    """Whether the result is in ``x``."""
+    nothing_at_0: bool
+    """Whether rank 0 has no result."""
+
+
+def _row(operation: str) -> Row:
+    table, _ = even_and_uneven(operation)
+    returns_x = table.root == "gives" and table.elementwise
+    make = None
+    if table.moves and not returns_x:
+        make = _one_each if table.gathers else _block if table.scatters else _like
+    return Row(make, table.rooted, table.root == "gets", table.elementwise, returns_x, table.prefix == "exclusive")
+
+
+ROWS = {name: _row(name) for c in COLLECTIVES for name in (c, f"{c}v")}
+
+
 def made(
     operation: str, x: Any, rank: int, size: int, root: int, sendcounts: Any = None, recvcounts: Any = None
 ) -> Any:
     """A new array for the result of any collective on this rank. None where it has no result, or where only the caller
     knows its shape."""
-    table, uneven = even_and_uneven(operation)
-    if table.root == "gives" and (table.elementwise or rank != root):
+    row = ROWS[operation]
+    if row.make is None or (row.rooted and rank != root):
         return None
-    if not table.moves or not table.gets_at(rank, root):
-        return None
-    if uneven:
-        return rows(operation, x, *((sendcounts, size, rank) if table.scatters else (recvcounts, size)))
-    if table.gathers:
-        return one_each(operation, x, size)
-    return block(operation, x, size) if table.scatters else like(operation, x)
+    if operation not in COLLECTIVES:
+        scatters = row.make is _block
+        return _rows(operation, x, *((sendcounts, size, rank) if scatters else (recvcounts, size)))
+    return row.make(operation, x, size)
 
 
 def returned(operation: str, x: Any, given: Any, out: Any, rank: int, root: int) -> Any:
     """What a Communicator's method returns: ``out``, which it was ``given`` or has made, where the rank has a
     result."""
-    if operation == "bcast":
+    row = ROWS[operation]
+    if row.returns_x:
         return x
-    table, _ = even_and_uneven(operation)
-    nothing = not table.gets_at(rank, root) or (operation == "exscan" and rank == 0 and given is None)
+    nothing = (row.only_root and rank != root) or (row.nothing_at_0 and rank == 0 and given is None)
     return None if nothing else out
 
 

@@ -42,12 +42,12 @@ def _described(collective: str) -> list[dict[str, Any]]:
     """What there is to say of each of the collective's algorithms."""
     from mpicoll.algorithms import find
     from mpicoll.algorithms.collectives import COLLECTIVES
-    from mpicoll.calls import select
+    from mpicoll.calls import choose
 
     table = COLLECTIVES[collective]
-    uneven = select.names(collective + "v") if table.by_rank else ()
+    uneven = choose.names(collective + "v") if table.by_rank else ()
     described = []
-    for name in select.names(collective):
+    for name in choose.names(collective):
         a = find(collective, name)
         described.append(
             {

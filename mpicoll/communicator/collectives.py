@@ -1,33 +1,25 @@
-"""One method for each collective. Those whose blocks are of uneven length are in ``uneven``."""
+"""One method for each collective. Their types are in ``collectives.pyi``."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, overload
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
-from mpicoll.arrays.protocols import A, Array, ArrayLike
-from mpicoll.calls import results
-from mpicoll.communicator.face import Face
+from mpicoll.arrays.protocols import A, ArrayLike
+from mpicoll.communicator.base import CommunicatorBase
 from mpicoll.communicator.repeated import repeated
 
 if TYPE_CHECKING:
-    from mpicoll.communicator.engine.names import AlgorithmLike, OpLike
-
-# A method that can make a new array has overloads. NumPy arrays and torch tensors give new ones of their own kind. For
-# other memory, a type checker cannot know whether the new array is one of NumPy's or of torch's.
+    from mpicoll.communicator.engine.base import AlgorithmLike, OpLike
 
 
-class Collectives(Face):
-    """The collective calls of the Communicator."""
+class Collectives(CommunicatorBase):
+    """The collective calls of the Communicator.
 
-    @overload
-    def allreduce(
-        self, x: Array[A], op: OpLike = ..., out: Array[A] | None = ..., algorithm: AlgorithmLike | None = ...
-    ) -> A: ...
-
-    @overload
-    def allreduce(
-        self, x: ArrayLike, op: OpLike = ..., out: ArrayLike | None = ..., algorithm: AlgorithmLike | None = ...
-    ) -> Any: ...
+    Those whose names end with ``v`` have blocks that may be of uneven length. There a block is some rows of an array: a
+    row is ``x[i]``, so an array of one dimension has elements as its rows. Counts are numbers of rows, one for each
+    rank, none negative. All ranks have rows of the same number of elements.
+    """
 
     @repeated
     def allreduce(
@@ -38,27 +30,7 @@ class Collectives(Face):
         ``x`` has any shape; all ranks give the same number of elements. ``out`` has as many elements as ``x``. A new
         array has the shape of ``x``. ``out=x`` works in place.
         """
-        return self._elementwise("allreduce", x, out, op, 0, algorithm)
-
-    @overload
-    def reduce(
-        self,
-        x: Array[A],
-        op: OpLike = ...,
-        root: int = ...,
-        out: Array[A] | None = ...,
-        algorithm: AlgorithmLike | None = ...,
-    ) -> A | None: ...
-
-    @overload
-    def reduce(
-        self,
-        x: ArrayLike,
-        op: OpLike = ...,
-        root: int = ...,
-        out: ArrayLike | None = ...,
-        algorithm: AlgorithmLike | None = ...,
-    ) -> Any: ...
+        return self._collective("allreduce", x, out, op, 0, algorithm)
 
     @repeated
     def reduce(
@@ -74,10 +46,7 @@ class Collectives(Face):
         ``x`` has any shape; all ranks give the same number of elements. ``out`` is used at the root alone, and has as
         many elements as ``x``. A new array has the shape of ``x``. ``out=x`` works in place.
         """
-        if self._engine.is_root("reduce", root):
-            return self._elementwise("reduce", x, out, op, root, algorithm)
-        self._run("reduce", x, None, op, root, algorithm)
-        return None
+        return self._collective("reduce", x, out, op, root, algorithm)
 
     @repeated
     def bcast(self, x: A, root: int = 0, algorithm: AlgorithmLike | None = None) -> A:
@@ -86,18 +55,7 @@ class Collectives(Face):
         ``x`` has any shape; all ranks give the same number of elements. The root's is only read. Those of the other
         ranks are overwritten, so a read-only array there raises ArgumentError.
         """
-        self._run("bcast", x, None, None, root, algorithm)
-        return x
-
-    @overload
-    def scan(
-        self, x: Array[A], op: OpLike = ..., out: Array[A] | None = ..., algorithm: AlgorithmLike | None = ...
-    ) -> A: ...
-
-    @overload
-    def scan(
-        self, x: ArrayLike, op: OpLike = ..., out: ArrayLike | None = ..., algorithm: AlgorithmLike | None = ...
-    ) -> Any: ...
+        return self._collective("bcast", x, None, None, root, algorithm)
 
     @repeated
     def scan(
@@ -108,17 +66,7 @@ class Collectives(Face):
         ``x`` has any shape; all ranks give the same number of elements. ``out`` has as many elements as ``x``. A new
         array has the shape of ``x``. ``out=x`` works in place.
         """
-        return self._elementwise("scan", x, out, op, 0, algorithm)
-
-    @overload
-    def exscan(
-        self, x: Array[A], op: OpLike = ..., out: Array[A] | None = ..., algorithm: AlgorithmLike | None = ...
-    ) -> A | None: ...
-
-    @overload
-    def exscan(
-        self, x: ArrayLike, op: OpLike = ..., out: ArrayLike | None = ..., algorithm: AlgorithmLike | None = ...
-    ) -> Any: ...
+        return self._collective("scan", x, out, op, 0, algorithm)
 
     @repeated
     def exscan(
@@ -129,14 +77,7 @@ class Collectives(Face):
         Rank 0 has no result. Its ``out`` is left as it is and returned; without ``out`` rank 0 gets None. All else is
         as in :meth:`scan`.
         """
-        result = self._elementwise("exscan", x, out, op, 0, algorithm)
-        return None if out is None and self.rank == 0 else result
-
-    @overload
-    def allgather(self, x: Array[A], out: Array[A] | None = ..., algorithm: AlgorithmLike | None = ...) -> A: ...
-
-    @overload
-    def allgather(self, x: ArrayLike, out: ArrayLike | None = ..., algorithm: AlgorithmLike | None = ...) -> Any: ...
+        return self._collective("exscan", x, out, op, 0, algorithm)
 
     @repeated
     def allgather(self, x: ArrayLike, out: ArrayLike | None = None, algorithm: AlgorithmLike | None = None) -> Any:
@@ -146,19 +87,7 @@ class Collectives(Face):
         array has the shape ``(size, *x.shape)``. Where ``x`` is the rank's own block of ``out``, ``out[rank]``, the
         call works in place.
         """
-        result = results.one_each("allgather", x, self.size) if out is None else out
-        self._run("allgather", x, result, None, 0, algorithm)
-        return result if result is out else results.in_kind(x, result)
-
-    @overload
-    def gather(
-        self, x: Array[A], root: int = ..., out: Array[A] | None = ..., algorithm: AlgorithmLike | None = ...
-    ) -> A | None: ...
-
-    @overload
-    def gather(
-        self, x: ArrayLike, root: int = ..., out: ArrayLike | None = ..., algorithm: AlgorithmLike | None = ...
-    ) -> Any: ...
+        return self._collective("allgather", x, out, None, 0, algorithm)
 
     @repeated
     def gather(
@@ -168,27 +97,7 @@ class Collectives(Face):
 
         ``out`` is used at the root alone. All else is as in :meth:`allgather`.
         """
-        if not self._engine.is_root("gather", root):
-            self._run("gather", x, None, None, root, algorithm)
-            return None
-        result = results.one_each("gather", x, self.size) if out is None else out
-        self._run("gather", x, result, None, root, algorithm)
-        return result if result is out else results.in_kind(x, result)
-
-    @overload
-    def scatter(
-        self, xs: Array[A], root: int = ..., out: Array[A] | None = ..., algorithm: AlgorithmLike | None = ...
-    ) -> A: ...
-
-    @overload
-    def scatter(
-        self, xs: Array[A] | None, root: int = ..., *, out: Array[A], algorithm: AlgorithmLike | None = ...
-    ) -> A: ...
-
-    @overload
-    def scatter(
-        self, xs: ArrayLike | None, root: int = ..., out: ArrayLike | None = ..., algorithm: AlgorithmLike | None = ...
-    ) -> Any: ...
+        return self._collective("gather", x, out, None, root, algorithm)
 
     @repeated
     def scatter(
@@ -201,21 +110,7 @@ class Collectives(Face):
         shape ``(size, ...)``: its new array has the shape ``xs.shape[1:]``. Where ``out`` is the root's own block of
         ``xs``, the call works in place.
         """
-        result = out
-        if out is None and self._engine.is_root("scatter", root):
-            result = results.block("scatter", xs, self.size)
-        self._run("scatter", xs, result, None, root, algorithm)
-        return result if result is out else results.in_kind(xs, result)
-
-    @overload
-    def reduce_scatter(
-        self, xs: Array[A], op: OpLike = ..., out: Array[A] | None = ..., algorithm: AlgorithmLike | None = ...
-    ) -> A: ...
-
-    @overload
-    def reduce_scatter(
-        self, xs: ArrayLike, op: OpLike = ..., out: ArrayLike | None = ..., algorithm: AlgorithmLike | None = ...
-    ) -> Any: ...
+        return self._collective("scatter", xs, out, None, root, algorithm)
 
     @repeated
     def reduce_scatter(
@@ -226,15 +121,7 @@ class Collectives(Face):
         ``xs`` has size times as many elements as ``out``; all ranks give the same number. Without ``out``, ``xs`` has
         the shape ``(size, ...)``, and the new array has the shape ``xs.shape[1:]``.
         """
-        result = results.block("reduce_scatter", xs, self.size) if out is None else out
-        self._run("reduce_scatter", xs, result, op, 0, algorithm)
-        return result if result is out else results.in_kind(xs, result)
-
-    @overload
-    def alltoall(self, xs: Array[A], out: Array[A] | None = ..., algorithm: AlgorithmLike | None = ...) -> A: ...
-
-    @overload
-    def alltoall(self, xs: ArrayLike, out: ArrayLike | None = ..., algorithm: AlgorithmLike | None = ...) -> Any: ...
+        return self._collective("reduce_scatter", xs, out, op, 0, algorithm)
 
     @repeated
     def alltoall(self, xs: ArrayLike, out: ArrayLike | None = None, algorithm: AlgorithmLike | None = None) -> Any:
@@ -244,19 +131,81 @@ class Collectives(Face):
         ranks. ``out`` has as many elements as ``xs``, and shares no memory with it. A new array has the shape of
         ``xs``.
         """
-        result = results.like("alltoall", xs) if out is None else out
-        self._run("alltoall", xs, result, None, 0, algorithm)
-        return result if result is out else results.in_kind(xs, result)
+        return self._collective("alltoall", xs, out, None, 0, algorithm)
 
     @repeated
     def barrier(self, algorithm: AlgorithmLike | None = None) -> None:
         """Return when all ranks have called it."""
-        self._run("barrier", None, None, None, 0, algorithm)
+        self._collective("barrier", None, None, None, 0, algorithm)
 
-    def _elementwise(
-        self, operation: str, x: Any, out: Any, op: OpLike, root: int, algorithm: AlgorithmLike | None
+    def allgatherv(
+        self, x: ArrayLike, counts: Sequence[int], out: ArrayLike | None = None, algorithm: AlgorithmLike | None = None
     ) -> Any:
-        """A call whose result has as many elements as ``x``; returns where it is."""
-        result = results.like(operation, x) if out is None else out
-        self._run(operation, x, None if result is x else result, op, root, algorithm)
-        return result if result is out else results.in_kind(x, result)
+        """Gather every rank's rows, in rank order. Every rank gets all of them.
+
+        Rank r gives ``counts[r]`` rows. All ranks give the same ``counts``. ``out``, or the new array, has
+        ``sum(counts)`` rows.
+        """
+        return self._collective("allgatherv", x, out, None, 0, algorithm, recvcounts=counts)
+
+    def gatherv(
+        self,
+        x: ArrayLike,
+        counts: Sequence[int],
+        root: int = 0,
+        out: ArrayLike | None = None,
+        algorithm: AlgorithmLike | None = None,
+    ) -> Any:
+        """Gather every rank's rows, in rank order. The root gets all of them; the other ranks get None.
+
+        ``out`` is used at the root alone. All else is as in :meth:`allgatherv`.
+        """
+        return self._collective("gatherv", x, out, None, root, algorithm, recvcounts=counts)
+
+    def scatterv(
+        self,
+        xs: ArrayLike | None,
+        counts: Sequence[int],
+        root: int = 0,
+        out: ArrayLike | None = None,
+        algorithm: AlgorithmLike | None = None,
+    ) -> Any:
+        """Hand out the root's rows, in order: rank r gets ``counts[r]`` of them.
+
+        All ranks give the same ``counts``. ``xs`` is used at the root alone, and has ``sum(counts)`` rows; other ranks
+        may pass None. ``out`` has ``counts[r]`` rows. Only the root may leave it away: it gets a new array.
+        """
+        return self._collective("scatterv", xs, out, None, root, algorithm, sendcounts=counts)
+
+    def reduce_scatterv(
+        self,
+        xs: ArrayLike,
+        counts: Sequence[int],
+        op: OpLike = "sum",
+        out: ArrayLike | None = None,
+        algorithm: AlgorithmLike | None = None,
+    ) -> Any:
+        """Reduce ``xs`` over all ranks, element by element, and hand the rows of the result out, in order: rank r gets
+        ``counts[r]`` of them.
+
+        All ranks give the same ``counts``. ``xs`` has ``sum(counts)`` rows. ``out``, or the new array, has
+        ``counts[r]`` rows.
+        """
+        return self._collective("reduce_scatterv", xs, out, op, 0, algorithm, sendcounts=counts)
+
+    def alltoallv(
+        self,
+        xs: ArrayLike,
+        sendcounts: Sequence[int],
+        recvcounts: Sequence[int],
+        out: ArrayLike | None = None,
+        algorithm: AlgorithmLike | None = None,
+    ) -> Any:
+        """Exchange rows: this rank sends ``sendcounts[r]`` rows of ``xs``, in order, to rank r, and receives
+        ``recvcounts[r]`` rows from it.
+
+        What one rank sends is what the other receives: rank a's ``sendcounts[b]`` is rank b's ``recvcounts[a]``. ``xs``
+        has ``sum(sendcounts)`` rows. ``out``, or the new array, has ``sum(recvcounts)`` rows. ``out`` shares no memory
+        with ``xs``.
+        """
+        return self._collective("alltoallv", xs, out, None, 0, algorithm, sendcounts=sendcounts, recvcounts=recvcounts)

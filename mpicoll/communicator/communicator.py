@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NoReturn, Self
 
-from mpicoll.calls import rules
+from mpicoll.calls import settings
 from mpicoll.calls.arguments import MOST_INT, checked_int, checked_rank, sequence_of
 from mpicoll.communicator.engine.engine import Engine
 from mpicoll.communicator.memory import Memory
@@ -82,7 +82,7 @@ class Communicator(Memory, Persistent, NonBlocking, Neighbours, Objects, Mpi4pyN
         check_nan: bool | None = None,
         reproducible: bool | None = None,
     ) -> None:
-        with limited("making a communicator", rules.limit()):
+        with limited("making a communicator", settings.limit()):
             super().__init__(Engine(comm, check, timeout, check_nan, reproducible))
         self._node: Communicator | None = None
         self._leaders: tuple[Communicator | None] | None = None

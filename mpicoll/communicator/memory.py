@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from mpicoll.communicator.face import Face
+from mpicoll.communicator.base import CommunicatorBase
 from mpicoll.errors import ArgumentError, DtypeError, StateError
 from mpicoll.machine.blocks import LEAST, allocate, refusal
 from mpicoll.supervise import sites
 
 
-class Memory(Face):
+class Memory(CommunicatorBase):
     """New arrays on which collectives are fastest."""
 
     def empty(self, shape: int | tuple[int, ...], dtype: DTypeLike = np.float64) -> NDArray[Any]:
@@ -45,13 +45,13 @@ class Memory(Face):
 
     def _shared_memory(self, nbytes: int) -> NDArray[np.uint8] | None:
         fabric = self._engine.fabric
-        memory = allocate(nbytes) if fabric.shares_arrays else None
-        if memory is None and self.rank == 0 and self.size > 1 and fabric.library:  # threads share all memory
-            if fabric.shares_arrays:
+        memory = allocate(nbytes) if fabric.info.shares_memory else None
+        if memory is None and self.rank == 0 and self.size > 1 and fabric.info.library:  # threads share all memory
+            if fabric.info.shares_memory:
                 _warn(refusal(nbytes))
             elif fabric.elastic is not None:
                 _warn("the job is elastic, and a rank may be lost in the midst of a call")
-            elif fabric.one_node:
+            elif fabric.info.one_node:
                 _warn(f"the ranks cannot share arrays, {_OR_MAY_NOT}")
             else:
                 _warn("the ranks are on several nodes")
@@ -74,7 +74,7 @@ class Memory(Face):
         except ValueError as error:
             raise _no_array("shared", whole, error) from None
         fabric, nbytes = self._engine.fabric, prod(whole) * wanted.itemsize
-        if not fabric.one_node:
+        if not fabric.info.one_node:
             raise StateError("shared: the ranks are on several nodes: comm.node.shared(...) is what each node has")
         given = f"{whole} of {wanted}"
         with self._engine.making("shared"):

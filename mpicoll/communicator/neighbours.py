@@ -9,14 +9,14 @@ from typing import Any
 from mpicoll.arrays.buffers import Buffer, as_buffer, exported, memory_overlaps
 from mpicoll.arrays.protocols import ArrayLike
 from mpicoll.calls import results
-from mpicoll.calls.plan import NOT_FOUND, Bound, sequence
+from mpicoll.calls.plan import NOT_FOUND, CachedPlan
+from mpicoll.communicator.base import CommunicatorBase
 from mpicoll.communicator.engine.packing import keeps_no_array
-from mpicoll.communicator.face import Face
 from mpicoll.errors import ArgumentError, DtypeError, StateError
 from mpicoll.supervise.record import Record
 
 
-class Neighbours(Face):
+class Neighbours(CommunicatorBase):
     """The collectives of a Communicator that was made of an MPI communicator with a topology: ``Create_cart``,
     ``Create_graph`` or ``Create_dist_graph``.
 
@@ -62,12 +62,12 @@ class Neighbours(Face):
             plan, lasts = self._bound(operation, argument, here, there, *found)
             if at is not None and lasts:
                 engine.plans.keep(at, plan)
-        engine.carry_out(plan, operation)
+        engine.execute(plan, operation)
         return result if result is out else results.in_kind(x, result)
 
     def _bound(
         self, operation: str, argument: str, x: Any, out: Any, sources: Sequence[int], destinations: Sequence[int]
-    ) -> tuple[Bound, bool]:
+    ) -> tuple[CachedPlan, bool]:
         """The plan of a call, and whether it may serve again."""
         send, recv = as_buffer(x, operation, argument), as_buffer(out, operation, "out")
         block = math.prod(_block(operation, argument, send, destinations))
@@ -81,12 +81,12 @@ class Neighbours(Face):
             expected = f"memory that does not overlap {argument}'s"
             raise ArgumentError(operation, "out", expected, "memory that overlaps it")
         # Blocks of the output that no neighbour sends stay as they are.
-        sent, received, before, after = self._engine.binding.around(send, recv, reads=True, writes=True)
+        sent, received, before, after = self._engine.around(send, recv, reads=True, writes=True)
         assert sent is not None
         assert received is not None
         run = self._engine.fabric.bind_neighbours(operation, sent, received, block)
         record = Record(operation, f"of {block} {send.dtype}", block * send.dtype.itemsize, block, str(send.dtype))
-        plan = Bound(sequence(*before, run, *after), record)
+        plan = CachedPlan([*before, run, *after], record)
         return plan, keeps_no_array(send) and keeps_no_array(recv)
 
 

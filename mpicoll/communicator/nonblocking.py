@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from mpicoll.arrays.protocols import ArrayLike
+from mpicoll.communicator.base import CommunicatorBase
 from mpicoll.communicator.engine.requests import Request
-from mpicoll.communicator.face import Face
 
 if TYPE_CHECKING:
-    from mpicoll.communicator.engine.names import AlgorithmLike, OpLike
+    from mpicoll.communicator.engine.base import AlgorithmLike, OpLike
 
 
-class NonBlocking(Face):
+class NonBlocking(CommunicatorBase):
     """The collectives of the Communicator that return at once.
 
     Each takes the arguments of the method without ``i``, and returns a :class:`Request`. No array of the call may be

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
-from functools import partial, reduce
+from functools import reduce
 from pickle import UnpicklingError
 from threading import get_ident
 from time import monotonic
@@ -12,11 +12,11 @@ from typing import Any, NamedTuple, TypeVar, overload
 
 from mpicoll.calls.arguments import checked_rank
 from mpicoll.calls.plan import Plans
+from mpicoll.communicator.base import CommunicatorBase
 from mpicoll.communicator.engine import kinds
 from mpicoll.communicator.engine.engine import Engine
-from mpicoll.communicator.engine.masked_thread import MAIN, patience
-from mpicoll.communicator.engine.message_calls import EXACT, no_object
-from mpicoll.communicator.face import Face
+from mpicoll.communicator.engine.masked_thread import MAIN, backoff
+from mpicoll.communicator.engine.message_calls import EXACT, About, no_object
 from mpicoll.communicator.repeated import repeated
 from mpicoll.errors import ArgumentError, TimeoutError
 from mpicoll.supervise.record import Pending, Record
@@ -46,13 +46,10 @@ class _Awaited(NamedTuple):
     pending: Pending
     peer: int | None
     """The other rank, if there is only one."""
-    tag: int | None
-    """The tag that MPI sees, None for any."""
-    meanwhile: Callable[[], None] | None
-    """Looks, while it is waited for, whether it can come at all."""
+    about: About
 
 
-class Objects(Face):
+class Objects(CommunicatorBase):
     """Collectives and messages of Python objects. Ranks may give objects of different types and sizes.
 
     Objects are pickled. An object that cannot be pickled raises ArgumentError, and nothing is sent then.
@@ -84,7 +81,7 @@ class Objects(Face):
             self._roots.keep((operation, root), found := (Record(operation, f"root {root}", root=root), root))
         return found
 
-    def _collective(self, record: Record, move: Callable[..., Any], *arguments: Any) -> Any:
+    def _exchange(self, record: Record, move: Callable[..., Any], *arguments: Any) -> Any:
         """Make a collective of bytes that were pickled."""
         if self._engine.closed:
             self._engine.check_open(record.operation)
@@ -112,8 +109,8 @@ class Objects(Face):
         seconds = under_way.timeout
         try:
             held = get_ident() != MAIN and under_way.by_mpi and self._engine.fabric.messages_by_library
-            its = patience(seconds or float("inf"), awaited.meanwhile) if seconds is not None or held else None
-            return move(*data, awaited.peer, awaited.tag, its)
+            its = backoff(seconds or float("inf"), awaited.about.meanwhile) if seconds is not None or held else None
+            return move(*data, awaited.peer, awaited.about.tag, its)
         except TimeoutError as e:
             why = TimeoutError(f"{pending.operation}: {pending.missing} within {seconds:g} s")
             self._engine.end_midway(pending.operation, why)
@@ -134,20 +131,20 @@ class Objects(Face):
         """Send the root's ``obj`` to all ranks. Every rank gets it. The ``obj`` of the other ranks is not used."""
         record, root = self._rooted("bcast_object", root)
         given = self._pickled("bcast_object", obj) if self.rank == root else None
-        moved = self._collective(record, self._engine.fabric.parcels.bcast, given, root)
+        moved = self._exchange(record, self._engine.fabric.objects.bcast, given, root)
         return self._engine.fabric.loads(moved)
 
     def gather_object(self, obj: T, root: int = 0) -> list[T] | None:
         """Gather every rank's ``obj``. The root gets the list of them, in rank order; the other ranks get None."""
         record, root = self._rooted("gather_object", root)
         given = self._pickled("gather_object", obj)
-        moved = self._collective(record, self._engine.fabric.parcels.gather, given, root)
+        moved = self._exchange(record, self._engine.fabric.objects.gather, given, root)
         return None if moved is None else [*map(self._engine.fabric.loads, moved)]
 
     def allgather_object(self, obj: T) -> list[T]:
         """Gather every rank's ``obj``. Every rank gets the list of them, in rank order."""
         given = self._pickled("allgather_object", obj)
-        moved = self._collective(_ALLGATHER, self._engine.fabric.parcels.allgather, given)
+        moved = self._exchange(_ALLGATHER, self._engine.fabric.objects.allgather, given)
         return [*map(self._engine.fabric.loads, moved)]
 
     @overload
@@ -163,7 +160,7 @@ class Objects(Face):
         """
         record, root = self._rooted("scatter_object", root)
         given = self._one_each("scatter_object", objs) if self.rank == root else None
-        moved = self._collective(record, self._engine.fabric.parcels.scatter, given, root)
+        moved = self._exchange(record, self._engine.fabric.objects.scatter, given, root)
         return self._engine.fabric.loads(moved)
 
     def alltoall_object(self, objs: Sequence[T]) -> list[T]:
@@ -172,7 +169,7 @@ class Objects(Face):
         ``objs`` is a sequence of one object a rank.
         """
         given = self._one_each("alltoall_object", objs)
-        moved = self._collective(_ALLTOALL, self._engine.fabric.parcels.alltoall, given)
+        moved = self._exchange(_ALLTOALL, self._engine.fabric.objects.alltoall, given)
         return [*map(self._engine.fabric.loads, moved)]
 
     def allreduce_object(self, obj: T, op: str | Callable[[T, T], T] = "sum") -> T:
@@ -187,7 +184,7 @@ class Objects(Face):
             raise ArgumentError("allreduce_object", "op", expected, repr(op))
         record = next((_ALLREDUCE[each] for each in _ALLREDUCE if each is combine), _OF_A_FUNCTION)
         given = self._pickled("allreduce_object", obj)
-        moved = self._collective(record, self._engine.fabric.parcels.allgather, given, record.description)
+        moved = self._exchange(record, self._engine.fabric.objects.allgather, given, record.description)
         result: T = reduce(combine, map(self._engine.fabric.loads, moved))
         return result
 
@@ -195,14 +192,14 @@ class Objects(Face):
     def send_object(self, obj: Any, dest: int, tag: int = 0) -> None:
         """Send ``obj`` to the rank ``dest``, which receives it with :meth:`recv_object`."""
         awaited = self._of("send_object", dest, tag)
-        self._message(awaited, self._engine.fabric.parcels.send, self._pickled("send_object", obj))
+        self._message(awaited, self._engine.fabric.objects.send, self._pickled("send_object", obj))
 
     @repeated
     def recv_object(self, source: int | None = None, tag: int | None = 0) -> Any:
         """Receive an object from the rank ``source``, or from any rank if that is None, and return it. If ``tag`` is
         None, it takes a message of any tag."""
         awaited = self._of("recv_object", source, tag)
-        data = self._message(awaited, self._engine.fabric.parcels.recv)
+        data = self._message(awaited, self._engine.fabric.objects.recv)
         try:
             return self._engine.fabric.loads(data)
         except UnpicklingError as e:
@@ -217,21 +214,14 @@ class Objects(Face):
             of, which = engine.origin(operation, peer, tag) if receives else (peer, engine.checked_tag(operation, tag))
             if of is not None or not receives:  # an object cannot come from nobody, or go there
                 of = checked_rank(of, self.size, operation, "source" if receives else "dest")
-            what = engine.whence(of, which) if receives else f"was taken by {engine.named(of)} (tag {which})"
-            to_mpi, look = which, None
-            if engine.tells_kinds and which is not None:
-                to_mpi = kinds.on_wire(which, kinds.OBJECT)
-                if receives:
-                    look = partial(kinds.look_for_others, operation, kinds.OBJECT, of, which, engine.fabric.probe)
-            ends = engine.comes_from(of, which) if receives else engine.goes_to(of, which)
-            pending = Pending.message(operation, what, 1, kinds.OBJECT, ends)
-            found = _Awaited(pending, of, to_mpi, look)
+            about = engine.about(operation, of, which, receives, kinds.OBJECT)
+            found = _Awaited(Pending.message(operation, about.what, 1, kinds.OBJECT, about.ends), of, about)
             if exact:
                 self._awaited.keep((operation, peer, tag), found)
-                made = engine.fabric.object_message(receives, of, to_mpi)
+                made = engine.fabric.object_message(receives, of, about.tag)
                 if made is not None and engine.calls is not None and engine.under_way.timeout is None:
                     numbers = (None, None, peer, tag) if receives else (peer, tag, None, None)
-                    engine.calls.keep_object(operation, numbers, made, pending)
+                    engine.calls.keep_object(operation, numbers, made, found.pending)
         return found
 
     def _one_each(self, operation: str, objs: Any) -> list[bytes]:

@@ -11,14 +11,13 @@ from mpicoll.arrays.buffers import exported, library_of
 from mpicoll.calls import results
 from mpicoll.communicator.collectives import Collectives
 from mpicoll.communicator.point_to_point import PointToPoint
-from mpicoll.communicator.uneven import Uneven
 from mpicoll.errors import ArgumentError
 
 _MESSAGES = {"send": "dest", "recv": "source", "isend": "dest", "irecv": "source"}
 """The name of the argument that says the peer, by the kind of message."""
 
 
-class Persistent(Collectives, Uneven, PointToPoint):
+class Persistent(Collectives, PointToPoint):
     """Calls of the Communicator that a program makes again and again."""
 
     def bind(self, operation: str, /, *args: Any, **kwargs: Any) -> Callable[[], Any]:
@@ -31,7 +30,7 @@ class Persistent(Collectives, Uneven, PointToPoint):
         stay where they are. All ranks bind the same collectives, and binding moves no data.
         """
         uneven = operation.removesuffix("v") if isinstance(operation, str) else ""
-        known = uneven in COLLECTIVES and hasattr(Collectives if operation in COLLECTIVES else Uneven, operation)
+        known = uneven in COLLECTIVES and hasattr(Collectives, operation)
         messages = {**dict.fromkeys(_MESSAGES, self._bound_message), "sendrecv": self._bound_both}
         if not known and operation not in [*messages]:
             expected = f"a collective, as 'allreduce', or one of {', '.join(messages)}"
@@ -47,12 +46,12 @@ class Persistent(Collectives, Uneven, PointToPoint):
         x, receives = given["x"], operation.endswith("recv")
         engine = self._engine
         message = engine.message(operation, x, given[_MESSAGES[operation]], given["tag"], receives)
-        carry_out: Callable[[Any, Any], Any] = engine.start if operation.startswith("i") else engine.transfer
+        execute: Callable[[Any, Any], Any] = engine.start if operation.startswith("i") else engine.transfer
 
         def call() -> Any:
             if engine.closed:
                 engine.check_open(operation)
-            request = carry_out(message, x)
+            request = execute(message, x)
             return x if operation == "recv" else request
 
         return call
@@ -83,11 +82,11 @@ class Persistent(Collectives, Uneven, PointToPoint):
         there, engine = None if out is x else out, self._engine
         plan = engine.plan(operation, x, there, given.get("op"), root, given["algorithm"], sent, received)
         result = results.returned(operation, x, given.get("out"), out, self.rank, root)
-        carry_out, kept = engine.carry_out, (x, out)
+        execute, kept = engine.execute, (x, out)
         others = x if result is not x and result is not given.get("out") and library_of(x) is not None else None
 
         def call() -> Any:
-            carry_out(plan, operation)
+            execute(plan, operation)
             return result if others is None else results.in_kind(others, result, copied=True)
 
         call.__dict__["arrays"] = kept  # the plan holds addresses

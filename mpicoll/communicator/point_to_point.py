@@ -6,13 +6,13 @@ from typing import Any
 
 from mpicoll.arrays.buffers import exported
 from mpicoll.arrays.protocols import A, ArrayLike
+from mpicoll.communicator.base import CommunicatorBase
 from mpicoll.communicator.engine.requests import Request
-from mpicoll.communicator.face import Face
 from mpicoll.communicator.repeated import repeated
 from mpicoll.fabrics.fabric import Envelope
 
 
-class PointToPoint(Face):
+class PointToPoint(CommunicatorBase):
     """The point-to-point messages of the Communicator.
 
     ``tag`` tells messages between two ranks apart: a receive takes messages with its own tag alone, and with any tag if

@@ -226,7 +226,7 @@ class World:
     """Whether the ranks of this node can share memory."""
     reads: bool
     """Whether this process may read the memory of another one."""
-    shares_arrays: bool = False
+    shares_memory: bool = False
     """Whether collectives are carried out where arrays lie in memory that the ranks share."""
     chosen: tuple[tuple[int, str, str], ...] = ()
     refused: str = ""

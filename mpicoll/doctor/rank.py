@@ -7,11 +7,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from mpicoll.arrays.dtypes import DTYPES, reduction
-from mpicoll.calls.rules import Rules, overlaps, shares_buckets
-from mpicoll.calls.select import explained
+import numpy as np
+
+from mpicoll.calls.call import checked
+from mpicoll.calls.choose import choose
+from mpicoll.calls.settings import Settings, overlaps, shares_buckets
+from mpicoll.communicator.base import engine_of
 from mpicoll.communicator.communicator import Communicator
-from mpicoll.communicator.face import engine_of
 from mpicoll.doctor.facts import SIZES, Facts, World
 from mpicoll.errors import ArgumentError, LaunchError, StateError
 from mpicoll.launch.mpi_init import checked_world
@@ -58,7 +60,7 @@ def _look(world: MPI.Intracomm, of_doctor: Mark) -> World:
     try:
         comm = Communicator()
         engine = engine_of(comm)
-        return replace(found, chosen=_chosen(comm), shares_arrays=engine.fabric.shares_arrays)
+        return replace(found, chosen=_chosen(comm), shares_memory=engine.fabric.info.shares_memory)
     except ArgumentError as error:
         return replace(found, refused=str(error))
 
@@ -66,30 +68,30 @@ def _look(world: MPI.Intracomm, of_doctor: Mark) -> World:
 def _wrong_settings(world: MPI.Intracomm) -> str:
     """What is wrong with the variables that a Communicator reads when it is made, and on which ranks. Rank 0's values
     count for all of them, but one rank may have no such folder. Collective."""
-    rules: Rules | str = world.bcast(_rules())
-    wrong = rules if isinstance(rules, str) else _wrong_place(rules, world.rank)
+    settings: Settings | str = world.bcast(_settings())
+    wrong = settings if isinstance(settings, str) else _wrong_place(settings, world.rank)
     each = world.allgather(wrong)
     who = [rank for rank, said in enumerate(each) if said]
     text = each[who[0]] if who else ""
     return text if len(who) in (0, world.size) else f"{text}, on {named(who)}"
 
 
-def _rules() -> Rules | str:
+def _settings() -> Settings | str:
     try:
         shares_buckets()
         overlaps()
-        return Rules.of_environment()
+        return Settings.of_environment()
     except ArgumentError as error:
         return str(error)
 
 
-def _wrong_place(rules: Rules, rank: int) -> str:
-    """Why this rank cannot write the files that the rules ask for."""
+def _wrong_place(settings: Settings, rank: int) -> str:
+    """Why this rank cannot write the files that the settings ask for."""
     try:
-        if rules.dump:
-            checked_folder(rules.dump)
-        if rules.trace and rank == 0:
-            checked_trace(rules.trace, rank)
+        if settings.dump:
+            checked_folder(settings.dump)
+        if settings.trace and rank == 0:
+            checked_trace(settings.trace, rank)
     except ArgumentError as error:
         return str(error)
     return ""
@@ -97,5 +99,7 @@ def _wrong_place(rules: Rules, rank: int) -> str:
 
 def _chosen(comm: Communicator) -> tuple[tuple[int, str, str], ...]:
     """The algorithms of some all-reduces, and why they are chosen."""
-    total = reduction("sum", DTYPES["float32"], "doctor")
-    return tuple((nbytes, *explained("allreduce", total, nbytes, engine_of(comm).binding.traits)) for nbytes in SIZES)
+    info = engine_of(comm).info
+    calls = (checked("allreduce", comm.rank, comm.size, np.empty(n // 4, np.float32), None, "sum", 0) for n in SIZES)
+    chosen = (choose(call, None, info) for call in calls)
+    return tuple((nbytes, choice.name, choice.why) for nbytes, choice in zip(SIZES, chosen, strict=True))

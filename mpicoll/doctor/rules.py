@@ -61,7 +61,7 @@ def _sharing(f: Facts) -> object:
     """Whether the ranks of a node share memory, where there are several."""
     if f.world is None or f.ranks_here < 2 or not f.world.shares:
         return None
-    arrays = "; collectives work on arrays of comm.empty where they lie" if f.world.shares_arrays else ""
+    arrays = "; collectives work on arrays of comm.empty where they lie" if f.world.shares_memory else ""
     return f"the ranks of a node share memory{arrays}"
 
 

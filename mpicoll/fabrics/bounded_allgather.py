@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 from mpi4py import MPI
 
-from mpicoll.machine.patience import Patience
+from mpicoll.machine.backoff import Backoff
 
 SPINS = 200
 """Looks before a rank lets others have its core."""
@@ -35,9 +35,9 @@ class BoundedAllgather:
         self._start()
         test, requests = MPI.Request.Testall, self._requests
         if not any(test(requests) for _ in range(SPINS)):
-            patience = Patience(seconds)
+            backoff = Backoff(seconds)
             while not test(requests):
-                if not patience.lasts() and (missing := self._missing()):
+                if not backoff.wait() and (missing := self._missing()):
                     return self._given_up(missing)
         found: list[int | None] = [*self._all.tolist()]
         probe = self._somebody_gave_up

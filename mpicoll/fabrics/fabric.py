@@ -13,16 +13,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from mpicoll.algorithms.steps import Nodes
 from mpicoll.arrays.buffers import Buffer
 from mpicoll.calls.call import Call
-from mpicoll.calls.choice import Choice
-from mpicoll.calls.plan import Plan, Workspace
-from mpicoll.calls.rules import Rules
+from mpicoll.calls.choose import Choice, CommInfo
+from mpicoll.calls.plan import Plan
 from mpicoll.devices.device import Device
-from mpicoll.errors import StateError
+from mpicoll.errors import MessageError, StateError, TimeoutError
 from mpicoll.fabrics.routes.devices.scratch import Scratch
-from mpicoll.machine.patience import Patience
+from mpicoll.machine.backoff import Backoff
 from mpicoll.supervise.record import Record
 
 
@@ -108,7 +106,14 @@ Data = bytes | bytearray | memoryview
 """An object, pickled."""
 
 
-class Parcels(ABC):
+class Sending(NamedTuple):
+    """How to test an object that leaves, and how to wait for it."""
+
+    test: Callable[[], bool]
+    wait: Callable[[], object]
+
+
+class ObjectTransport(ABC):
     """Moves objects among the ranks of a fabric, as bytes."""
 
     @abstractmethod
@@ -132,12 +137,41 @@ class Parcels(ABC):
         """The objects that all ranks have for this rank."""
 
     @abstractmethod
-    def send(self, data: bytes, dest: int, tag: int, patience: Patience | None) -> None:
-        """Send an object. Raises TimeoutError if nobody takes it while ``patience`` lasts, which may raise, too."""
+    def start(self, data: bytes, dest: int, tag: int) -> Sending:
+        """Start to send an object."""
 
     @abstractmethod
-    def recv(self, source: int | None, tag: int | None, patience: Patience | None) -> Data:
-        """Receive an object. Raises TimeoutError if none comes while ``patience`` lasts, which may raise, too."""
+    def take(self, source: int | None, tag: int | None, waits: bool) -> Data | None:
+        """Receive an object. None if none has come, unless this ``waits``."""
+
+    def send(self, data: bytes, dest: int, tag: int, backoff: Backoff | None) -> None:
+        """Send an object. Raises TimeoutError if nobody takes it while the ``backoff`` lasts, which may raise, too."""
+        sending = self.start(data, dest, tag)
+        if backoff is None:
+            sending.wait()
+            return
+        not_taken.append(sending)
+        while not sending.test():
+            if not backoff.wait():
+                raise TimeoutError
+        not_taken.remove(sending)
+
+    def recv(self, source: int | None, tag: int | None, backoff: Backoff | None) -> Data:
+        """Receive an object. Raises TimeoutError if none comes while the ``backoff`` lasts, which may raise, too."""
+        wrong: MessageError | None = None
+        while (came := self.take(source, tag, backoff is None)) is None:
+            if wrong is not None:
+                raise wrong
+            try:
+                if backoff is not None and not backoff.wait():
+                    raise TimeoutError
+            except MessageError as e:
+                wrong = e  # unless an object has come meanwhile, before what is wrong
+        return came
+
+
+not_taken: list[Sending] = []
+"""Objects that nobody has taken yet. MPI reads their memory, which they keep."""
 
 
 class NeverRaised(Exception):
@@ -149,16 +183,8 @@ class Fabric(ABC):
 
     rank: int
     size: int
-    library: str
-    """The MPI library's name, empty where there is none."""
-    nodes: Nodes
-    """Where the ranks are."""
-    kernel = False
-    """Whether calls may be the kernel's."""
-    shares_arrays = False
-    """Whether collectives are carried out where arrays lie, if all ranks can open their memory."""
-    rules: Rules
-    """The rules by which algorithms are chosen. They are equal on all ranks."""
+    info: CommInfo
+    """What the choice of algorithms depends on. It is found out when the fabric is made."""
     failure: type[Exception]
     """What is raised when the fabric itself reports an error."""
     most_tag: int
@@ -173,16 +199,11 @@ class Fabric(ABC):
     """Whether several threads of this rank may use the fabric at the same time."""
     address: Callable[[Any], int]
     """Where a NumPy array's memory begins."""
-    parcels: Parcels
+    objects: ObjectTransport
     """What moves programs' objects."""
     dumps: Callable[[Any], bytes] = pickle.dumps
     loads: Callable[[Any], Any] = pickle.loads
     """How programs' objects become bytes, and objects again."""
-
-    @property
-    def one_node(self) -> bool:
-        """Whether all ranks are on one node."""
-        return self.nodes.alone
 
     @property
     def elastic(self) -> ElasticFabric | None:
@@ -190,19 +211,14 @@ class Fabric(ABC):
         return None
 
     @abstractmethod
-    def bind(self, call: Call, choice: Choice, workspace: Workspace, record: Record) -> Plan:
-        """The plan of a call, which is carried out as ``choice`` says. Its buffers must be ``usable``. The ``record``
-        gets the name of another way that the plan takes."""
+    def bind(self, call: Call, choice: Choice, record: Record) -> list[Plan]:
+        """The steps of a call, which is carried out as ``choice`` says. Its buffers must be ``usable``. The ``record``
+        gets the name of another way that they take."""
 
     @abstractmethod
     def bind_on_device(self, call: Call, choice: Choice, device: Device, scratch: Scratch) -> Plan:
-        """The plan of a call on plain memory of a device, whose schedule ``choice`` is. Raises DeviceError if messages
-        cannot be sent from there."""
-
-    def in_shared_memory(self, call: Call, plan: Plan, record: Record) -> Plan:
-        """A plan that carries the call out where its arrays lie, if these are in memory that all ranks can open, and as
-        ``plan`` does else. It is made on all ranks or on none."""
-        return plan
+        """The plan of a call on plain memory of a device, by the schedule that ``choice`` names. Raises DeviceError if
+        messages cannot be sent from there."""
 
     @abstractmethod
     def together(self, nbytes: int) -> Sequence[NDArray[np.uint8]] | None:
@@ -257,7 +273,7 @@ class Fabric(ABC):
         """The kernel's message of objects with this rank; None if the kernel carries none."""
         return None
 
-    def lying(self) -> Sequence[Envelope]:
+    def unreceived(self) -> Sequence[Envelope]:
         """The messages that have come and that no receive has asked for, as far as the fabric knows."""
         return ()
 
@@ -296,11 +312,11 @@ class Fabric(ABC):
 
     def bcast(self, obj: Any, root: int) -> Any:
         """The root's object."""
-        return pickle.loads(self.parcels.bcast(pickle.dumps(obj) if self.rank == root else None, root))
+        return pickle.loads(self.objects.bcast(pickle.dumps(obj) if self.rank == root else None, root))
 
     def allgather(self, obj: Any) -> list[Any]:
         """All ranks' objects."""
-        return [pickle.loads(data) for data in self.parcels.allgather(pickle.dumps(obj))]
+        return [pickle.loads(data) for data in self.objects.allgather(pickle.dumps(obj))]
 
 
 class ElasticFabric(Fabric):

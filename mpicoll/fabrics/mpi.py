@@ -5,23 +5,25 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
+from functools import partial
 
 import numpy as np
 from mpi4py import MPI
 
-from mpicoll.algorithms.steps import Nodes, Schedule
+from mpicoll.algorithms.steps import Nodes
 from mpicoll.arrays.buffers import Buffer
+from mpicoll.calls import choose
 from mpicoll.calls.call import Call
-from mpicoll.calls.choice import EXCHANGE, NATIVE, Choice, Wide, algorithm_of
+from mpicoll.calls.choose import Choice, CommInfo, schedule_of
 from mpicoll.calls.plan import Plan, Workspace, sequence
-from mpicoll.calls.rules import Rules
+from mpicoll.calls.settings import Settings
 from mpicoll.devices.device import Device
 from mpicoll.errors import ArgumentError, DeviceError, RankLost
 from mpicoll.fabrics import mpi_messages as messages
 from mpicoll.fabrics.bounded_allgather import BoundedAllgather
 from mpicoll.fabrics.fabric import ElasticFabric, Envelope, Fabric, Transfer
 from mpicoll.fabrics.making import lost_of, make, shrunk, together
-from mpicoll.fabrics.mpi_objects import MPIParcels
+from mpicoll.fabrics.mpi_objects import MPIObjects
 from mpicoll.fabrics.node_messages import NodeMessages
 from mpicoll.fabrics.routes import exchange, large, native, node, scheduled, wide
 from mpicoll.fabrics.routes.devices.scheduled import ScheduledPlan
@@ -75,26 +77,24 @@ class MPIFabric(ElasticFabric):
     ) -> None:
         self._comm, self._messages = make(duplicate, comm), make(duplicate, comm)
         self.rank, self.size = self._comm.rank, self._comm.size
-        self.library = MPI.get_vendor()[0]
         self.most_tag = MPI.COMM_WORLD.Get_attr(MPI.TAG_UB) or 0  # Open MPI says None of a split communicator
         self.any_thread = MPI.Query_thread() == MPI.THREAD_MULTIPLE
         # If all ranks of the parent are on one node, then so are these. It need not be found out.
-        of_one = parent is not None and parent.one_node
-        self.nodes = Nodes.one(self.size) if of_one else self._found_nodes()
-        self._wide = Workspace()
+        of_one = parent is not None and parent.info.one_node
+        nodes = Nodes.one(self.size) if of_one else self._found_nodes()
+        self._workspace, self._wide = Workspace(), Workspace()
         # Those of a process topology. MPI takes microseconds to say them.
         self._neighbours = self._comm.inoutedges if isinstance(self._comm, MPI.Topocomm) else None
         self._crowded: bool = parent is not None and parent._crowded
-        self.rules = self._common_rules(parent)
-        several = self.one_node and self.size > 1 and not self._is_elastic
+        settings = self._common_settings(parent, nodes)
+        several = nodes.alone and self.size > 1 and not self._is_elastic
         met = node.meet(self._comm, self._crowded) if several else None
         self._node = None if met is None else met.node
         # Where MPI takes the memory of GPUs as it lies, it carries all messages, so that their order is one.
         self._by_node = None if met is None or self._takes_devices else NodeMessages(met.messages)
         self.messages_by_library = self._by_node is None
-        self.parcels = MPIParcels(self._comm, self._messages, self._check if self._is_elastic else None, self._by_node)
-        self.shares_arrays = self._node is not None
-        self.kernel = self.shares_arrays or self.size == 1
+        self.objects = MPIObjects(self._comm, self._messages, self._check if self._is_elastic else None, self._by_node)
+        self.info = CommInfo(nodes, MPI.get_vendor()[0], self._node is not None, settings)
 
     @classmethod
     def of_world(cls, ranks: Sequence[int] | None = None) -> MPIFabric:
@@ -139,63 +139,62 @@ class MPIFabric(ElasticFabric):
         node.Free()
         return Nodes.one(self.size) if has_all_ranks else Nodes.named(self._comm.allgather(lowest))
 
-    def _common_rules(self, parent: MPIFabric | None) -> Rules:
-        """Rank 0's rules, for all ranks. The ranks' environments and installations may differ, but all ranks must
+    def _common_settings(self, parent: MPIFabric | None, nodes: Nodes) -> Settings:
+        """Rank 0's settings, for all ranks. The ranks' environments and installations may differ, but all ranks must
         choose the same algorithm."""
-        if parent is not None and parent.one_node == self.one_node:
+        if parent is not None and parent.info.one_node == nodes.alone:
             self._takes_devices = parent._takes_devices
-            return parent.rules
-        self._crowded = self.one_node and self.size > 1 and oversubscribed(self._comm)
+            return parent.info.settings
+        self._crowded = nodes.alone and self.size > 1 and oversubscribed(self._comm)
         told = None
         if self.rank == 0:
-            told = parent.rules if parent is not None else Rules.of_environment(), may_take_device_memory()
-        rules, takes_devices = self._comm.bcast(told)
-        self._takes_devices = bool(takes_devices)
-        common: Rules = rules
+            told = parent.info.settings if parent is not None else Settings.of_environment(), may_take_device_memory()
+        common: Settings
+        common, self._takes_devices = self._comm.bcast(told)
         return common
 
     @property
     def elastic(self) -> MPIFabric | None:
         return self if self._is_elastic else None
 
-    def bind(self, call: Call, choice: Choice, workspace: Workspace, record: Record) -> Plan:
-        plan = self._bound(call, choice, workspace, record)
-        return sequence(plan, self._check) if self._is_elastic else plan
+    def bind(self, call: Call, choice: Choice, record: Record) -> list[Plan]:
+        steps = self._bound(call, choice, record)
+        if choice.zero_copy and choice.route != choose.NODE:
+            assert self._node is not None
+            steps = node.bind(self._node, self.rank, self.size, call, True, record, steps)
+        return [*steps, self._check] if self._is_elastic else steps
 
-    def _bound(self, call: Call, choice: Choice, workspace: Workspace, record: Record) -> Plan:
-        match choice:
-            case "native" if call.extent_is_common:
-                return self._in_parts(call, lambda part: native.bind(self._comm, part, workspace))
+    def _bound(self, call: Call, choice: Choice, record: Record) -> list[Plan]:
+        comm, workspace = self._comm, self._workspace
+        match choice.route:
+            case "native" if choice.in_parts is None:
+                return large.bind_unknown(comm, call, sequence(*native.bind(comm, call, workspace)))
             case "native":
-                return large.if_any(self._comm, call, native.bind(self._comm, call, workspace))
+                return self._in_parts(call, choice, partial(native.bind, comm, workspace=workspace))
             case "exchange":
-                return self._in_parts(call, lambda part: exchange.bind(self._comm, part, workspace))
-            case "node" if self._node is not None:
-                return node.bind(self._node, self.rank, self.size, call, record)
-            case "node":  # of one rank
-                return self._bound(call, NATIVE if call.reduction is None else EXCHANGE, workspace, record)
-            case Wide(of_floats):
-                return wide.bind(call, lambda floats: self._bound(floats, of_floats, workspace, record), self._wide)
-            case Schedule():
-                plan = scheduled.bind(self._comm, call, choice, workspace)
-                return plan if call.extent_is_common else sequence(large.compared(self._comm, call), plan)
+                return self._in_parts(call, choice, partial(exchange.bind, comm, workspace=workspace))
+            case "node":
+                assert self._node is not None
+                return node.bind(self._node, self.rank, self.size, call, choice.zero_copy, record)
+            case "wide":
+                of_floats = choice._replace(route="native" if choice.schedule is None else "scheduled")
+                return wide.bind(call, lambda floats: self._bound(floats, of_floats, record), self._wide)
+            case "scheduled":
+                steps = scheduled.bind(comm, call, schedule_of(choice, call, self.rank, self.info.nodes), workspace)
+                return [large.compared(comm, call), *steps] if choice.in_parts is None else steps
+        raise AssertionError(choice.route)
 
     def bind_on_device(self, call: Call, choice: Choice, device: Device, scratch: Scratch) -> Plan:
-        if not isinstance(choice, Schedule):
+        if choice.schedule is None:
             expected = "a schedule, as in device:ring"
-            raise ArgumentError(call.operation, "algorithm", expected, f"device:{algorithm_of(choice)}")
+            raise ArgumentError(call.operation, "algorithm", expected, choice.name)
         if not device.known_to_mpi():
             expected = f"one that needs no MPI that takes memory of {device.name}, as 'staged'"
             raise DeviceError(call.operation, "algorithm", expected, "'device'")
-        return ScheduledPlan(self._comm, call, choice, device, scratch)
+        return ScheduledPlan(self._comm, call, schedule_of(choice, call, self.rank, self.info.nodes), device, scratch)
 
-    def _in_parts(self, call: Call, route: Callable[[Call], Plan]) -> Plan:
-        return route(call) if call.extent(self.size) <= large.MAX_COUNT else large.bind(self._comm, call, route)
-
-    def in_shared_memory(self, call: Call, plan: Plan, record: Record) -> Plan:
-        if self._node is None or not node.may_share(call, self.size):
-            return plan
-        return node.bind(self._node, self.rank, self.size, call, record, plan)
+    def _in_parts(self, call: Call, choice: Choice, route: Callable[[Call], list[Plan]]) -> list[Plan]:
+        return large.bind(self._comm, call, route) if choice.in_parts else route(call)
 
     def together(self, nbytes: int) -> list[Block] | None:
         return share(self._comm, nbytes, bounded=False)
@@ -222,7 +221,7 @@ class MPIFabric(ElasticFabric):
         return messages.both(self._messages, sent, dest, sendtag, taken, source, recvtag)
 
     def begin(self, call: Call) -> Transfer | None:
-        if not call.extent_is_common or call.extent(self.size) > large.MAX_COUNT:
+        if not call.extent_is_common or call.extent(self.size) > choose.MAX_COUNT:
             return None
         route = native if call.reduction is None or call.reduction.mpi else exchange
         start = route.begin(self._comm, call)
@@ -247,8 +246,8 @@ class MPIFabric(ElasticFabric):
         convert = self.loads if receives else self.dumps
         return None if self._by_node is None else self._by_node.of_objects(receives, peer, tag, convert)
 
-    def lying(self) -> Sequence[Envelope]:
-        return () if self._by_node is None else self._by_node.lying()
+    def unreceived(self) -> Sequence[Envelope]:
+        return () if self._by_node is None else self._by_node.unreceived()
 
     def node(self) -> Fabric:
         return self._child(make(self._comm.Split_type, MPI.COMM_TYPE_SHARED, self.rank))

@@ -14,6 +14,7 @@ from typing import Any
 from mpi4py import MPI
 
 from mpicoll.arrays.buffers import Buffer
+from mpicoll.calls import choose
 from mpicoll.calls.plan import Plan
 from mpicoll.errors import StateError
 from mpicoll.fabrics.fabric import Envelope, Transfer
@@ -29,7 +30,7 @@ Received = tuple[MPI.Request, MPI.Status]
 
 def outgoing(comm: MPI.Intracomm, b: Buffer, dest: int, tag: int) -> Transfer:
     """A message to a rank."""
-    if b.count > large.MAX_COUNT:
+    if b.count > choose.MAX_COUNT:
         specs = [moved(piece) for piece in large.pieces(b)]
         return _Long(lambda: [comm.Isend(spec, dest, tag) for spec in specs], None)
     return _Sent(comm, moved(b), dest, tag)
@@ -38,7 +39,7 @@ def outgoing(comm: MPI.Intracomm, b: Buffer, dest: int, tag: int) -> Transfer:
 def incoming(comm: MPI.Intracomm, b: Buffer, source: int | None, tag: int | None) -> Transfer:
     """A message from a rank, or from any."""
     of, which = _of(source), MPI.ANY_TAG if tag is None else tag
-    if b.count <= large.MAX_COUNT:
+    if b.count <= choose.MAX_COUNT:
         return _Received(comm, b, of, which)
     specs = [moved(piece) for piece in large.pieces(b)]
     return _Long(partial(_receives, comm, specs, of, which), moved_as(b.dtype.itemsize))
@@ -48,7 +49,7 @@ def both(
     comm: MPI.Intracomm, sent: Buffer, dest: int, sendtag: int, taken: Buffer, source: int | None, recvtag: int | None
 ) -> Transfer | None:
     """A message that leaves and one that comes, in one call of the MPI library. None if they are too long for it."""
-    if max(sent.count, taken.count) > large.MAX_COUNT:
+    if max(sent.count, taken.count) > choose.MAX_COUNT:
         return None
     of, which = _of(source), MPI.ANY_TAG if recvtag is None else recvtag
     coming = _Received(comm, taken, of, which)
@@ -138,7 +139,7 @@ class _Received(Transfer):
         self.last = MPI.Status()
         """The status of the message that came ``now``. One is enough: two threads cannot receive into one memory."""
         # MPICH ends the job where a message ends within an element. Bytes have no such end.
-        in_bytes = b.nbytes <= large.MAX_COUNT
+        in_bytes = b.nbytes <= choose.MAX_COUNT
         self.spec = moved_bytes(b) if in_bytes else moved(b)
         self._kind, self._itemsize = self.spec[2], b.dtype.itemsize if in_bytes else 1
         self.now = partial(comm.Recv, self.spec, source, tag, self.last)

@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from mpicoll.errors import MessageError, TimeoutError
-from mpicoll.fabrics.fabric import Data, Parcels
+from mpicoll.calls import choose
+from mpicoll.errors import MessageError
+from mpicoll.fabrics.fabric import Data, ObjectTransport, Sending
 from mpicoll.fabrics.node_messages import NodeMessages
-from mpicoll.fabrics.routes import large
-from mpicoll.machine.patience import Patience
+from mpicoll.machine.backoff import Backoff
 
 SLOT = 256
 """Bytes of a slot."""
@@ -56,7 +56,7 @@ _free: dict[int, list[_Slots]] = {}
 make a call of another communicator meanwhile, and so may the handler of a signal."""
 
 
-class MPIParcels(Parcels):
+class MPIObjects(ObjectTransport):
     """Objects among the ranks of a communicator ``comm``, and messages of objects over another one.
 
     ``check`` raises MPI.Exception if ranks are lost; None where they cannot be. ``by_node`` carries the messages in
@@ -80,26 +80,28 @@ class MPIParcels(Parcels):
         except IndexError:
             return _Slots(self._size)
 
+    def _call(self, method: Callable[..., object], *arguments: Any) -> None:
+        """A call of MPI, and a look whether ranks were lost in it."""
+        method(*arguments)
+        self._check()
+
     def bcast(self, data: bytes | None, root: int) -> Data:
         if self._size == 1 and data is not None:
             return data
         slots = self._slots()
         if data is not None:
             _pack(slots.one, 0, _BCAST + len(data), data)
-        self._comm.Bcast(slots.given, root)
-        self._check()
+        self._call(self._comm.Bcast, slots.given, root)
         if data is not None:
             self._free.append(slots)
             if len(data) > ROOM:
-                self._comm.Bcast(_spec(data), root)
-                self._check()
+                self._call(self._comm.Bcast, _spec(data), root)
             return data
         moved = _first(slots.one, _BCAST)
         self._free.append(slots)
         if isinstance(moved, bytes):
             return moved
-        self._comm.Bcast(_spec(whole := _room(moved)), root)
-        self._check()
+        self._call(self._comm.Bcast, _spec(whole := _room(moved)), root)
         return whole
 
     def gather(self, data: bytes, root: int) -> list[Data] | None:
@@ -108,16 +110,13 @@ class MPIParcels(Parcels):
         slots = self._slots()
         if self._rank != root:
             _pack(slots.one, 0, _GATHER + len(data), data)
-            self._comm.Gather(slots.given, None, root)
-            self._check()
+            self._call(self._comm.Gather, slots.given, None, root)
             self._free.append(slots)
             if len(data) > ROOM:
-                self._comm.Send(_spec(data), root, _TAG)
-                self._check()
+                self._call(self._comm.Send, _spec(data), root, _TAG)
             return None
         _pack(slots.every, SLOT * root, _GATHER + len(data), data)
-        self._comm.Gather(MPI.IN_PLACE, slots.all, root)
-        self._check()
+        self._call(self._comm.Gather, MPI.IN_PLACE, slots.all, root)
         moved, long = _opened(slots.every, _GATHER)
         self._free.append(slots)
         moved[root] = data
@@ -130,8 +129,7 @@ class MPIParcels(Parcels):
             return [data]
         slots = self._slots()
         _pack(slots.every, SLOT * self._rank, _ALLGATHER + len(data), data)
-        self._comm.Allgather(MPI.IN_PLACE, slots.all)
-        self._check()
+        self._call(self._comm.Allgather, MPI.IN_PLACE, slots.all)
         moved, long = _opened(slots.every, _ALLGATHER)
         self._free.append(slots)
         if long:
@@ -144,20 +142,17 @@ class MPIParcels(Parcels):
         slots = self._slots()
         if datas is not None:
             outgoing = _fill(slots.every, _SCATTER, datas)
-            self._comm.Scatter(slots.all, MPI.IN_PLACE, root)
-            self._check()
+            self._call(self._comm.Scatter, slots.all, MPI.IN_PLACE, root)
             self._free.append(slots)
             if outgoing:
                 self._exchange(outgoing, [], [])
             return datas[root]
-        self._comm.Scatter(None, slots.given, root)
-        self._check()
+        self._call(self._comm.Scatter, None, slots.given, root)
         moved = _first(slots.one, _SCATTER)
         self._free.append(slots)
         if isinstance(moved, bytes):
             return moved
-        self._comm.Recv(_spec(whole := _room(moved)), root, _TAG)
-        self._check()
+        self._call(self._comm.Recv, _spec(whole := _room(moved)), root, _TAG)
         return whole
 
     def alltoall(self, datas: Sequence[bytes]) -> list[Data]:
@@ -167,8 +162,7 @@ class MPIParcels(Parcels):
         if slots.taken is None:
             slots.taken = [bytearray(SLOT * self._size), SLOT, MPI.BYTE]
         outgoing = _fill(slots.every, _ALLTOALL, datas)
-        self._comm.Alltoall(slots.all, slots.taken)
-        self._check()
+        self._call(self._comm.Alltoall, slots.all, slots.taken)
         moved, long = _opened(slots.taken[0], _ALLTOALL)
         self._free.append(slots)
         moved[self._rank] = datas[self._rank]
@@ -178,18 +172,16 @@ class MPIParcels(Parcels):
 
     def _allgather_long(self, data: bytes, moved: list[Data], long: list[tuple[int, int]]) -> None:
         """The long objects of an allgather. All ranks know all lengths."""
-        if sum(n for _, n in long) > large.MAX_COUNT:
+        if sum(n for _, n in long) > choose.MAX_COUNT:
             for rank, n in long:
                 moved[rank] = data if rank == self._rank else _room(n)
-                self._comm.Bcast(_spec(moved[rank]), rank)
-                self._check()
+                self._call(self._comm.Bcast, _spec(moved[rank]), rank)
             return
         counts = [0] * self._size
         for rank, n in long:
             counts[rank] = n
         whole = _room(sum(counts))
-        self._comm.Allgatherv([data, counts[self._rank], MPI.BYTE], [whole, counts, MPI.BYTE])
-        self._check()
+        self._call(self._comm.Allgatherv, [data, counts[self._rank], MPI.BYTE], [whole, counts, MPI.BYTE])
         for (rank, n), end in zip(long, accumulate(n for _, n in long), strict=True):
             moved[rank] = whole[end - n : end]
 
@@ -210,45 +202,30 @@ class MPIParcels(Parcels):
 
     # -- messages -----------------------------------------------------------------------------------------------------
 
-    def send(self, data: bytes, dest: int, tag: int, patience: Patience | None) -> None:
-        if self._by_node is not None:
-            self._by_node.send(data, dest, tag, patience)
-            return
-        if patience is None:
-            self._messages.Send(_spec(data), dest, tag)
-            return
-        request = self._messages.Isend(_spec(data), dest, tag)
-        _not_taken.append(request)
-        while not request.Test():
-            if not patience.lasts():
-                raise TimeoutError
-        _not_taken.remove(request)
+    def send(self, data: bytes, dest: int, tag: int, backoff: Backoff | None) -> None:
+        if backoff is None and self._by_node is None:
+            self._messages.Send(_spec(data), dest, tag)  # at less cost than a request
+        else:
+            super().send(data, dest, tag, backoff)
 
-    def recv(self, source: int | None, tag: int | None, patience: Patience | None) -> Data:
+    def start(self, data: bytes, dest: int, tag: int) -> Sending:
         if self._by_node is not None:
-            return self._by_node.recv(source, tag, patience)
+            return self._by_node.start(data, dest, tag)
+        request = self._messages.Isend(_spec(data), dest, tag)
+        return Sending(request.Test, request.Wait)
+
+    def take(self, source: int | None, tag: int | None, waits: bool) -> Data | None:
+        if self._by_node is not None:
+            return self._by_node.take(source, tag, waits)
         of, status = MPI.ANY_SOURCE if source is None else source, MPI.Status()
         which = MPI.ANY_TAG if tag is None else tag
+        probe = self._messages.Mprobe if waits else self._messages.Improbe
         found: list[MPI.Message | None] = []
-        wrong: MessageError | None = None
         # The handler of a signal may raise as soon as MPI has found a message. Then it must be in the list already:
         # if nobody takes it, its sender waits for ever. So list.extend calls MPI, and not this function.
         try:
-            if patience is None:
-                found.extend(map(self._messages.Mprobe, (of,), (which,), (status,)))
-            else:
-                while not any(found):
-                    found.extend(map(self._messages.Improbe, (of,), (which,), (status,)))
-                    if found[-1] is None:
-                        found.clear()
-                        if wrong is not None:
-                            raise wrong
-                        try:
-                            if not patience.lasts():
-                                raise TimeoutError
-                        except MessageError as e:
-                            wrong = e  # unless an object has come meanwhile, before what is wrong
-            return _taken(found[0], status)
+            found.extend(map(probe, (of,), (which,), (status,)))
+            return None if found[0] is None else _taken(found[0], status)
         except BaseException:
             for message in found:
                 if message:
@@ -256,9 +233,8 @@ class MPIParcels(Parcels):
             raise
 
 
-def _taken(message: MPI.Message | None, status: MPI.Status) -> Data:
+def _taken(message: MPI.Message, status: MPI.Status) -> Data:
     """What a message holds."""
-    assert message is not None
     room = _room(status.Get_elements(MPI.BYTE))
     message.Recv(_spec(room))
     return room
@@ -315,7 +291,7 @@ def _room(n: int) -> bytearray | memoryview:
 def _spec(data: Data) -> list[Any]:
     """The memory, as mpi4py describes it."""
     n = len(data)
-    return [data, n, MPI.BYTE] if n <= large.MAX_COUNT else [data, 1, _datatype(n)]
+    return [data, n, MPI.BYTE] if n <= choose.MAX_COUNT else [data, 1, _datatype(n)]
 
 
 @cache
@@ -329,6 +305,3 @@ def _datatype(n: int) -> MPI.Datatype:
 
 
 _SHORT, _BLOCK = 1 << 14, 1 << 20
-
-_not_taken: list[MPI.Request] = []
-"""Requests of objects that nobody has taken yet. MPI reads their memory, which they keep."""

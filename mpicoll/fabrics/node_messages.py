@@ -6,9 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from mpicoll.arrays.buffers import Buffer
-from mpicoll.errors import MessageError, TimeoutError
-from mpicoll.fabrics.fabric import Envelope, Transfer
-from mpicoll.machine.patience import Patience
+from mpicoll.fabrics.fabric import Envelope, Sending, Transfer
 from mpicoll.node.loaded import kernel
 
 if TYPE_CHECKING:
@@ -60,31 +58,19 @@ class NodeMessages:
         assert kernel is not None
         return kernel.ObjectMessage(self._messages, receives, *_wanted(peer, tag), convert)
 
-    def lying(self) -> list[Envelope]:
+    def unreceived(self) -> list[Envelope]:
         return [Envelope(*each) for each in self._messages.lying()]
 
-    def send(self, data: bytes, dest: int, tag: int, patience: Patience | None) -> None:
-        """Send bytes. Raises TimeoutError if nobody takes them while ``patience`` lasts."""
+    def start(self, data: bytes, dest: int, tag: int) -> Sending:
+        """Start to send bytes."""
         begun = self._messages.send(data, dest, tag)
-        if patience is None:
-            begun.wait()
-            return
-        while not begun.test():
-            if not patience.lasts():
-                raise TimeoutError
+        return Sending(begun.test, begun.wait)
 
-    def recv(self, source: int | None, tag: int | None, patience: Patience | None) -> bytes:
-        """The bytes of a message, when it has come. Raises TimeoutError if none comes while ``patience`` lasts.
-        It may raise, too."""
-        wanted, wrong = _wanted(source, tag), None
-        while patience is not None and self._messages.probe(*wanted) is None:
-            if wrong is not None:
-                raise wrong
-            try:
-                if not patience.lasts():
-                    raise TimeoutError
-            except MessageError as e:
-                wrong = e  # unless an object has come meanwhile, before what is wrong
+    def take(self, source: int | None, tag: int | None, waits: bool) -> bytes | None:
+        """The bytes of a message. None if none has come, unless this ``waits``."""
+        wanted = _wanted(source, tag)
+        if not waits and self._messages.probe(*wanted) is None:
+            return None
         return self._messages.recv(*wanted)
 
 

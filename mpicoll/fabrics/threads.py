@@ -9,28 +9,25 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mpicoll.algorithms.steps import Nodes, Schedule
+from mpicoll.algorithms.steps import Nodes
 from mpicoll.arrays import kernels
 from mpicoll.arrays.buffers import Buffer
 from mpicoll.calls.call import Call
-from mpicoll.calls.choice import Choice
-from mpicoll.calls.plan import Plan, Workspace
+from mpicoll.calls.choose import Choice, CommInfo, schedule_of
+from mpicoll.calls.plan import Plan
 from mpicoll.devices.device import Device
 from mpicoll.errors import DeviceError, MessageError, StateError
-from mpicoll.fabrics.fabric import Data, Envelope, Fabric, NeverRaised, Parcels, Transfer
-from mpicoll.fabrics.mailboxes import Awaited, Group, Message, Subset
+from mpicoll.fabrics.fabric import Data, Envelope, Fabric, NeverRaised, ObjectTransport, Sending, Transfer
 from mpicoll.fabrics.routes import threads as route
 from mpicoll.fabrics.routes.devices.scratch import Scratch
-from mpicoll.fabrics.thread_job import Job, Seat
+from mpicoll.fabrics.thread_job import Awaited, Group, Job, Message, Seat, Subset
 from mpicoll.fabrics.transports.threads import Posted
-from mpicoll.machine.patience import Patience
 from mpicoll.supervise.record import Record
 
 
 class ThreadFabric(Fabric):
     """A group of threads as ranks, seen from one of them."""
 
-    library = ""
     failure = NeverRaised
     nobody, anybody, any_tag = -(2**31), -(2**31) + 1, -(2**31) + 2
     most_tag = 2**31 - 1
@@ -38,9 +35,8 @@ class ThreadFabric(Fabric):
 
     def __init__(self, job: Job, group: Group, rank: int, size: int) -> None:
         self._job, self._group = job, group
-        self.rank, self.size, self.rules = rank, size, job.rules
-        self.nodes = Nodes.one(size)
-        self.parcels = _Parcels(self)
+        self.rank, self.size, self.info = rank, size, CommInfo(Nodes.one(size), "", settings=job.settings)
+        self.objects = _Objects(self)
         if (mpi := sys.modules.get("mpi4py.MPI")) is not None:  # else the program has no names for them
             self.nobody, self.anybody, self.any_tag = mpi.PROC_NULL, mpi.ANY_SOURCE, mpi.ANY_TAG
 
@@ -55,9 +51,8 @@ class ThreadFabric(Fabric):
 
     # -- collectives --------------------------------------------------------------------------------------------------
 
-    def bind(self, call: Call, choice: Choice, workspace: Workspace, record: Record) -> Plan:
-        assert isinstance(choice, Schedule)
-        return route.bind(self, call, choice)
+    def bind(self, call: Call, choice: Choice, record: Record) -> list[Plan]:
+        return route.bind(self, call, schedule_of(choice, call, self.rank, self.info.nodes))
 
     def bind_on_device(self, call: Call, choice: Choice, device: Device, scratch: Scratch) -> Plan:
         raise DeviceError(call.operation, "algorithm", "'staged' or 'ipc' between threads", "'device'")
@@ -220,7 +215,7 @@ class ThreadFabric(Fabric):
         """A fabric of threads holds nothing to give back."""
 
 
-class _Parcels(Parcels):
+class _Objects(ObjectTransport):
     """Objects of threads. They are pickled, so that each rank gets its own."""
 
     def __init__(self, fabric: ThreadFabric) -> None:
@@ -244,10 +239,12 @@ class _Parcels(Parcels):
     def alltoall(self, datas: Sequence[bytes]) -> list[Data]:
         return [each[self._fabric.rank] for each in self._meet("alltoall_object", datas)]
 
-    def send(self, data: bytes, dest: int, tag: int, patience: Patience | None) -> None:
+    def start(self, data: bytes, dest: int, tag: int) -> Sending:
         self._fabric.put(dest, tag, np.frombuffer(data, np.uint8))
+        return Sending(lambda: True, lambda: None)  # it is copied
 
-    def recv(self, source: int | None, tag: int | None, patience: Patience | None) -> Data:
+    def take(self, source: int | None, tag: int | None, waits: bool) -> Data:
+        """It always waits: threads notice by themselves that no message can come."""
         return memoryview(self._fabric.arrived(self._fabric.awaited(source, tag)).content)
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
-from mpicoll.calls.choice import PATHS
+from mpicoll.calls.choose import PATHS
 from mpicoll.devices.device import Device
 from mpicoll.errors import LaunchError
 from mpicoll.launch import launcher, spawn

@@ -26,7 +26,7 @@ _LONG, _VERY_LONG = 1.0, 60.0
 _GRACE = 10.0
 """Seconds in which a rank's own exception may end the program, where ranks agree on calls and bound them themselves."""
 _BY_KERNEL = "node"
-"""The route of a call that the kernel carries out through its own memory: ``NODE`` in ``mpicoll.calls.choice``."""
+"""The route of a call that the kernel carries out through its own memory: ``NODE`` in ``mpicoll.calls.choose``."""
 
 
 under_way: list[Callable[[bool, object], bool]] = []

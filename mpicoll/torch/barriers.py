@@ -40,7 +40,7 @@ def barrier(
         return None
     engine = caller.group.engine
     plan = engine.plan("barrier", algorithm=algorithm)
-    return caller.group.in_turn("barrier", lambda: engine.carry_out(plan, "barrier"), [], async_op)
+    return caller.group.in_turn("barrier", lambda: engine.execute(plan, "barrier"), [], async_op)
 
 
 def monitored_barrier(group: GivenGroup = None, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:

@@ -224,7 +224,7 @@ def carried_out(
         raise renamed(e, operation, names) from None
 
     def run(_keep: Any = (x, out)) -> None:  # a plan holds addresses: this keeps the memory
-        g.engine.carry_out(plan, operation)
+        g.engine.execute(plan, operation)
 
     written = x if out is None else out
     assert written is not None

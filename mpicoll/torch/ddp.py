@@ -16,7 +16,7 @@ import sys
 
 import torch
 
-from mpicoll.calls.rules import overlaps, shares_buckets
+from mpicoll.calls.settings import overlaps, shares_buckets
 from mpicoll.launch.launch_env import cores_of_a_rank
 from mpicoll.machine import blocks
 from mpicoll.torch.group import ProcessGroup

@@ -11,10 +11,10 @@ from typing import Any
 import torch
 
 from mpicoll.calls.plan import Workspace
-from mpicoll.calls.rules import DEFAULT_TIMEOUT
+from mpicoll.calls.settings import DEFAULT_TIMEOUT
+from mpicoll.communicator.base import engine_of
 from mpicoll.communicator.communicator import Communicator
 from mpicoll.communicator.engine.progress import ProgressThread
-from mpicoll.communicator.face import engine_of
 from mpicoll.errors import StateError
 from mpicoll.supervise import sites
 from mpicoll.torch.private import profiler
@@ -39,7 +39,7 @@ class ProcessGroup:
     ) -> None:
         self.comm, self.engine, self.device = comm, engine_of(comm), device
         if device is not None:
-            self.engine.binding.devices.only = str(device)
+            self.engine.devices.only = str(device)
         self.ranks = tuple(ranks)
         self.rank_of = {rank: place for place, rank in enumerate(self.ranks)}
         """The rank in this group of each global rank."""
@@ -68,7 +68,7 @@ class ProcessGroup:
     @timeout.setter
     def timeout(self, timeout: timedelta) -> None:
         self._timeout = timeout
-        seconds, of_all = timeout.total_seconds(), self.engine.binding.traits.rules.timeout
+        seconds, of_all = timeout.total_seconds(), self.engine.info.settings.timeout
         if seconds > 0:
             # Either is the default where nobody has given one: torch passes it, too.
             given = [each for each in (seconds, of_all) if each != DEFAULT_TIMEOUT]
@@ -140,7 +140,7 @@ class ProcessGroup:
         work = CollectiveWork(run, list(result), guard)
         if not self.comm.any_thread:
             _warn_that_it_blocks()
-            work.carry_out()
+            work.execute()
             work.let_go()
             return work
         progress.submit(work, operation, max([each.nbytes for each in result], default=0))

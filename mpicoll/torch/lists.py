@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch.distributed import ReduceOp
 
 from mpicoll.arrays.kernels import described
-from mpicoll.calls.plan import NOT_FOUND, Bound, Plan, sequence
+from mpicoll.calls.plan import NOT_FOUND, CachedPlan, Plan
 from mpicoll.errors import ArgumentError
 from mpicoll.torch.caller import Caller, GivenOp, caller_of, renamed
 from mpicoll.torch.group import ProcessGroup
@@ -181,7 +181,7 @@ def _carried_out(
     engine, ins, outs = caller.group.engine, _listed(given), _listed(taken)
     every = [*ins, *outs]
     at: Any = None
-    plan: Bound | None = None
+    plan: CachedPlan | None = None
     try:
         keys = [engine.key(x) for x in every]
         if None not in keys and every[0].is_cpu and all(x.is_contiguous() for x in every):
@@ -200,7 +200,7 @@ def _carried_out(
     found = plan
 
     def run(_keep: Any = every) -> None:  # a plan holds addresses: this keeps the memory
-        engine.carry_out(found, caller.operation)
+        engine.execute(found, caller.operation)
 
     return caller.group.in_turn(caller.operation, run, outs, async_op, ins)
 
@@ -215,7 +215,7 @@ def _bound(
     root: int,
     counts: Sequence[Sequence[int]],
     keeps: bool,
-) -> Bound:
+) -> CachedPlan:
     """The plan of the call, with the copies before and after it. One that is kept holds no tensors."""
     scratch: Sequence[NDArray[np.uint8] | None] = [None, None]
     if keeps:
@@ -223,7 +223,7 @@ def _bound(
         scratch = g.scratch.arrays(np.dtype(np.uint8), *nbytes)
     (x, ins), (out, outs) = (_whole(g, *each, bool(counts)) for each in zip((given, taken), scratch, strict=True))
     plan = g.engine.plan(collective, x, out, op, root, algorithm, *counts)
-    bound = Bound(sequence(*_copies(ins, keeps), plan.run, *_copies(outs, keeps, back=True)), plan.record)
+    bound = CachedPlan([*_copies(ins, keeps), plan.run, *_copies(outs, keeps, back=True)], plan.record)
     bound.kept = scratch if keeps else (plan.kept, x, out)
     return bound
 

@@ -44,7 +44,7 @@ def empty(*size: int | tuple[int, ...], dtype: torch.dtype | None = None, group:
 def new(group: ProcessGroup, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
     """What ``empty`` makes for a rank of the group."""
     nbytes = prod(shape) * dtype.itemsize
-    memory = blocks.allocate(nbytes) if group.engine.fabric.shares_arrays else None
+    memory = blocks.allocate(nbytes) if group.engine.fabric.info.shares_memory else None
     if memory is None:
         return torch.empty(shape, dtype=dtype, device="cpu")
     return torch.from_numpy(memory).view(dtype).view(shape)
@@ -88,7 +88,7 @@ def move(storage: torch.UntypedStorage, group: ProcessGroup) -> bool:
     """Move this memory to where the group's ranks can share it, if they can at all. False if there is no room, or too
     much that has moved already."""
     nbytes = storage.nbytes()
-    if not group.engine.fabric.shares_arrays or storage.device.type != "cpu" or nbytes < blocks.LEAST:
+    if not group.engine.fabric.info.shares_memory or storage.device.type != "cpu" or nbytes < blocks.LEAST:
         return True
     if blocks.own_at(storage.data_ptr(), nbytes) is not None:
         return True

@@ -11,8 +11,8 @@ import torch
 import torch.distributed
 
 from mpicoll.calls.arguments import as_rank, checked_rank
+from mpicoll.communicator.base import engine_of
 from mpicoll.communicator.communicator import Communicator
-from mpicoll.communicator.face import engine_of
 from mpicoll.errors import ArgumentError, LaunchError, StateError
 from mpicoll.launch.lifecycle import is_forked
 from mpicoll.torch.caller import checked_timeout
@@ -74,13 +74,13 @@ def init_process_group(
 def _contradiction(comm: Communicator, argument: str, given: int, actual: int) -> LaunchError:
     """The error for a rank or a world size that is not that of ``comm``, the communicator of all ranks."""
     hint = ""
-    if comm.size == 1 and engine_of(comm).fabric.library:
+    if comm.size == 1 and engine_of(comm).fabric.info.library:
         hint = (
             ". This process is alone in its MPI world: start the ranks with "
             "`mpicoll run -n N script.py`, mpicoll.spawn(fn, nprocs=N), mpirun or srun, "
             "not with torchrun or torch.multiprocessing"
         )
-    who = "MPI" if engine_of(comm).fabric.library else "this job of threads"
+    who = "MPI" if engine_of(comm).fabric.info.library else "this job of threads"
     return LaunchError(f"init_process_group: {argument}={given} was given, but {who} says {actual}{hint}")
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from mpicoll.calls import rules
+from mpicoll.calls import settings
 from mpicoll.communicator.communicator import Communicator
 from mpicoll.errors import ArgumentError, LaunchError, RankLost, StateError
 from mpicoll.launch import elastic, mpi_init
@@ -102,7 +102,7 @@ class RegisteredGroup(CallHooks, TorchCalls, Supports, _TorchsGroup):  # type: i
 
     def supports_tensor_alloc(self, device: torch.device) -> bool:
         """Whether torch can ask the group for memory: for memory of the CPU, if the group's ranks can share it."""
-        return torch.device(device).type == "cpu" and self.engine.fabric.shares_arrays
+        return torch.device(device).type == "cpu" and self.engine.fabric.info.shares_memory
 
     def allocate_tensor(self, size: int, *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
         """A new tensor of so many elements, in memory that the group's ranks share."""
@@ -197,7 +197,7 @@ def make(options: Any) -> RegisteredGroup | DeviceBackend:
             )
     from mpicoll.fabrics.mpi import MPIFabric  # it imports mpi4py
 
-    with limited("new_group" if members else "init_process_group", rules.limit()):
+    with limited("new_group" if members else "init_process_group", settings.limit()):
         comm = Communicator(MPIFabric.of_world(members) if members else None)
     if comm.size != (len(members) or size):
         raise RankLost("init_process_group", [])  # one more, since torch has asked who is there

@@ -96,9 +96,9 @@ class CollectiveWork(Submitted, Work):
         if guard is not None:
             self._future = torch.futures.Future(devices=[*guard.known_to_torch])
 
-    def carry_out(self) -> None:
+    def execute(self) -> None:
         if (guard := self.guard) is None:
-            super().carry_out()
+            super().execute()
             return
 
         def run_there() -> None:

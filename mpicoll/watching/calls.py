@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from mpi4py import MPI
 
-from mpicoll.calls.rules import Rules
+from mpicoll.calls.settings import Settings
 from mpicoll.errors import StateError
 from mpicoll.launch import lifecycle
 from mpicoll.supervise import report, watch
@@ -28,10 +28,10 @@ class Calls:
     """The calls of one communicator: what a watcher needs to know of it, and how its ranks reach each other before
     there is a watcher."""
 
-    def __init__(self, comm: MPI.Comm, rules: Rules) -> None:
-        self.comm, self.rules = comm, rules
+    def __init__(self, comm: MPI.Comm, settings: Settings) -> None:
+        self.comm, self.settings = comm, settings
         self.rank, self.size = comm.rank, comm.size
-        self.recorder = TracedRecorder() if rules.trace else Recorder()
+        self.recorder = TracedRecorder() if settings.trace else Recorder()
         self.waits: list[Begun] = []
         self.records: dict[object, Record] = {}
         self.pending: dict[object, Pending] = {}
@@ -40,7 +40,7 @@ class Calls:
         group = watch.Group(ranks, self.rank, one_node, comm.bcast, comm.allgather)
         self.watched = None
         if ranks:
-            timeout, dump, trace = rules.timeout, rules.dump, rules.trace
+            timeout, dump, trace = settings.timeout, settings.dump, settings.trace
             self.watched = watch.watch(group, self.recorder, self.waits, timeout, False, dump=dump, trace=trace)
 
     def named(self, rank: int) -> str:

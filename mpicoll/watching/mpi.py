@@ -19,7 +19,7 @@ from typing import Any
 
 from mpi4py import MPI
 
-from mpicoll.calls.rules import Rules
+from mpicoll.calls.settings import Settings
 from mpicoll.launch import lifecycle
 from mpicoll.supervise import watch, watched
 from mpicoll.supervise.record import FREED, Pending, Record
@@ -49,7 +49,7 @@ _OWN = "mpicoll."
 _DEFAULTS = {"dest": MPI.PROC_NULL, "sendtag": 0, "tag": 0, "source": MPI.ANY_SOURCE, "recvtag": MPI.ANY_TAG}
 
 
-def install(rules: Rules) -> None:
+def install(settings: Settings) -> None:
     """Watch over MPI.COMM_WORLD, and what is made of it, from now on. Collective. Raises StateError, on all ranks, if
     mpi4py cannot be watched here."""
     world = MPI.COMM_WORLD
@@ -63,7 +63,7 @@ def install(rules: Rules) -> None:
         _replace(owner, name, function)
     watched.under_way.append(has_messages)
     lifecycle.add(lifecycle.Hook.NAME_UNFINISHED, tell_unfinished)
-    _watch(world, rules)
+    _watch(world, settings)
 
 
 def _replace(owner: type, name: str, function: object) -> None:
@@ -73,10 +73,10 @@ def _replace(owner: type, name: str, function: object) -> None:
     ctypes.pythonapi.PyType_Modified(ctypes.py_object(owner))
 
 
-def _watch(comm: Any, rules: Rules) -> None:
+def _watch(comm: Any, settings: Settings) -> None:
     """Watch over a communicator from now on, if its ranks are ranks of the world."""
     if isinstance(comm, MPI.Intracomm) and comm != MPI.COMM_NULL and comm.size > 1:
-        communicators[comm.handle] = Calls(comm, rules)
+        communicators[comm.handle] = Calls(comm, settings)
 
 
 # -- requests ---------------------------------------------------------------------------------------------------------
@@ -249,7 +249,7 @@ def _maker(real: Any, name: str) -> Callable[..., Any]:
             finally:
                 if recorder is not None:
                     recorder.under_way = False
-        _watch(found, calls.rules)
+        _watch(found, calls.settings)
         return found
 
     return make

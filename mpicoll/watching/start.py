@@ -24,18 +24,18 @@ def watch() -> None:
 
 def watch_mpi() -> None:
     """Watch the calls of mpi4py. Collective."""
-    from mpicoll.calls.rules import Rules
+    from mpicoll.calls.settings import Settings
     from mpicoll.launch.mpi_init import checked_world
     from mpicoll.watching.calls import is_watched
 
     world = checked_world()
     if is_watched() or world.size == 1:
         return
-    rules: Rules = world.bcast(Rules.of_environment(), 0)
-    if rules.check != "off":
+    settings: Settings = world.bcast(Settings.of_environment(), 0)
+    if settings.check != "off":
         from mpicoll.watching.mpi import install
 
-        install(rules)
+        install(settings)
 
 
 def watch_from_init() -> None:

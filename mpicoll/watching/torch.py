@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.distributed import distributed_c10d as c10d
 
-from mpicoll.calls.rules import Rules
+from mpicoll.calls.settings import Settings
 from mpicoll.errors import StateError
 from mpicoll.supervise import watch, watched
 from mpicoll.supervise.record import OPEN, Begun, Ends, Pending, Record, Recorder
@@ -65,15 +65,15 @@ COLLECTIVES = {
 class Calls:
     """The calls of one process group."""
 
-    def __init__(self, ranks: list[int], rank: int, store: Any, name: str, rules: Rules) -> None:
+    def __init__(self, ranks: list[int], rank: int, store: Any, name: str, settings: Settings) -> None:
         self.rank, self.ranks = rank, ranks
-        self.recorder = TracedRecorder() if rules.trace else Recorder()
+        self.recorder = TracedRecorder() if settings.trace else Recorder()
         self.waits: list[Begun] = []
         self.records: dict[object, Record] = {}
         meeting = _Meeting(store, name, rank, len(ranks))
         one_node = len({*meeting.allgather(socket.gethostname())}) == 1
         group = watch.Group(ranks, rank, one_node, meeting.bcast, meeting.allgather)
-        timeout, dump, trace = rules.timeout, rules.dump, rules.trace
+        timeout, dump, trace = settings.timeout, settings.dump, settings.trace
         self.watched = watch.watch(group, self.recorder, self.waits, timeout, False, dump=dump, trace=trace)
 
     def record(self, row: Collective, reduction: str | None, memory: Any, root: int | None) -> Record:
@@ -152,10 +152,10 @@ def _maker(real: Any) -> Callable[..., Any]:
         found = real(size, rank, ranks, backend, store, name, *args, **named)
         members = [*ranks] or [*range(size)]
         if size > 1 and c10d.GroupMember.NON_GROUP_MEMBER not in found and "mpicoll" not in str(backend):
-            rules = Rules.of_environment()
-            if rules.check != "off":
+            settings = Settings.of_environment()
+            if settings.check != "off":
                 mine = members.index(_rank_in_world(rank, bool(ranks)))
-                _groups[str(name)] = Calls(members, mine, store, str(name), rules)
+                _groups[str(name)] = Calls(members, mine, store, str(name), settings)
         return found
 
     return make

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mpicoll.calls.choice import PATHS
+from mpicoll.calls.choose import PATHS
 from mpicoll.doctor import examination, facts
 from mpicoll.launch import spawn
 from mpicoll.launch.spawn import Done

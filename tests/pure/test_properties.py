@@ -19,7 +19,7 @@ import mpicoll
 from mpicoll.algorithms.collectives import COLLECTIVES
 from mpicoll.arrays.buffers import as_buffer, memory_overlaps
 from mpicoll.arrays.dtypes import OPS
-from mpicoll.calls import select
+from mpicoll.calls import choose
 from mpicoll.errors import ArgumentError
 from mpicoll.supervise.messages import Message, RankStatus
 from mpicoll.supervise.wire import message_in, read
@@ -107,7 +107,7 @@ def test_bytes_are_a_message_or_refused(line: bytes) -> None:
 @given(st.text(alphabet="abcdeilmnrtuw_:,. ", max_size=40))
 def test_any_text_of_MPICOLL_ALGORITHM_is_taken_or_refused(text: str) -> None:  # the variable's name
     with suppress(ArgumentError):
-        select._read(text)
+        choose._read(text)
 
 
 # -- collectives ------------------------------------------------------------------------------------------------------

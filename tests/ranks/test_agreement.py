@@ -172,7 +172,7 @@ def test_the_environment_of_rank_0_decides(monkeypatch: pytest.MonkeyPatch) -> N
         monkeypatch.setenv("MPICOLL_CHECK", "full")
         monkeypatch.setenv("MPICOLL_TIMEOUT", "7.5")
     with mpicoll.Communicator() as comm:
-        assert (comm._engine.binding.traits.rules.check, comm._engine.binding.traits.rules.timeout) == ("full", 7.5)
+        assert (comm._engine.info.settings.check, comm._engine.info.settings.timeout) == ("full", 7.5)
         with pytest.raises(MismatchError):
             comm.bcast(X.copy(), root=min(comm.rank, 1))
         raise_nothing = comm.closed
@@ -180,7 +180,7 @@ def test_the_environment_of_rank_0_decides(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.delenv("MPICOLL_CHECK", raising=False)
     monkeypatch.setenv("TORCH_DISTRIBUTED_DEBUG", "detail")
     with mpicoll.Communicator() as comm:
-        assert comm._engine.binding.traits.rules.check == "full"
+        assert comm._engine.info.settings.check == "full"
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import mpicoll
-from mpicoll.fabrics.routes import large
+from mpicoll.calls import choose
 from tests.ranks import test_communicator, test_random
 
 pytestmark = pytest.mark.sizes(2)
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.sizes(2)
 
 @pytest.fixture
 def small_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(large, "MAX_COUNT", 100)
+    monkeypatch.setattr(choose, "MAX_COUNT", 100)
 
 
 @pytest.mark.slow

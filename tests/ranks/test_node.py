@@ -15,7 +15,7 @@ import pytest
 import mpicoll
 from mpicoll.algorithms.collectives import COLLECTIVES
 from mpicoll.arrays.dtypes import DTYPES, OPS
-from mpicoll.calls.choice import NODE, SHARED
+from mpicoll.calls.choose import NODE, SHARED
 from mpicoll.errors import ArgumentError, MessageError
 from mpicoll.fabrics.routes.node import SLOT
 from tests import oracle

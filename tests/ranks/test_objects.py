@@ -15,9 +15,9 @@ import pytest
 from mpi4py import MPI
 
 import mpicoll
+from mpicoll.calls import choose
 from mpicoll.errors import MessageError
 from mpicoll.fabrics import mpi_objects
-from mpicoll.fabrics.routes import large
 
 pytestmark = pytest.mark.sizes(1, 2)
 
@@ -39,11 +39,11 @@ def of_length(n: int, mark: int) -> bytes:
     raise AssertionError(f"no object is pickled as {n} bytes")
 
 
-@pytest.mark.parametrize("limit", [large.MAX_COUNT, 400])
+@pytest.mark.parametrize("limit", [choose.MAX_COUNT, 400])
 @pytest.mark.parametrize("length", LENGTHS)
 def test_lengths(comm: mpicoll.Communicator, monkeypatch: pytest.MonkeyPatch, length: int, limit: int) -> None:
     """All ranks have long objects, or some have, or one."""
-    monkeypatch.setattr(large, "MAX_COUNT", limit)
+    monkeypatch.setattr(choose, "MAX_COUNT", limit)
     rank, size = comm.rank, comm.size
     for long in [{*range(size)}, *({r} for r in range(size)), {r for r in range(size) if r % 2 == 0}]:
         one_each = [of_length(length, r + 1) if r in long else f"{r}".encode() for r in range(size)]
@@ -215,7 +215,7 @@ def test_another_way_to_pickle(comm: mpicoll.Communicator) -> None:
 def test_more_than_2_to_the_31_bytes(comm: mpicoll.Communicator) -> None:
     if comm.size > 2:
         pytest.skip("the memory is there for two ranks")
-    n, parcels = 2**31 + 11, comm._engine.fabric.parcels
+    n, parcels = 2**31 + 11, comm._engine.fabric.objects
     data = bytes(n - 1) + b"\1" if comm.rank == 0 else None
     moved = parcels.bcast(data, 0)
     assert (len(moved), moved[0], moved[n - 1]) == (n, 0, 1)

@@ -11,7 +11,7 @@ import pytest
 import mpicoll
 from mpicoll.algorithms.collectives import COLLECTIVES
 from mpicoll.arrays.dtypes import DTYPES, OPS, reduction
-from mpicoll.calls.select import Traits, names
+from mpicoll.calls.choose import CommInfo, names
 from tests import oracle
 from tests.arrays import KINDS, back, kinds
 
@@ -37,7 +37,7 @@ def make_communicators() -> list[mpicoll.Communicator]:
     return [world, backwards, half]
 
 
-def draw(rng: np.random.Generator, traits: Traits) -> dict[str, Any]:
+def draw(rng: np.random.Generator, traits: CommInfo) -> dict[str, Any]:
     size = traits.size
     name = str(rng.choice([c for c in COLLECTIVES if c != "barrier"]))
     table = COLLECTIVES[name]
@@ -115,7 +115,7 @@ def test_random_calls(communicators: list[mpicoll.Communicator]) -> None:
     rng = np.random.default_rng(seed)
     for i in range(DRAWS):
         comm = communicators[int(rng.integers(len(communicators)))]
-        d = draw(np.random.default_rng([seed, i, comm.size]), comm._engine.binding.traits)
+        d = draw(np.random.default_rng([seed, i, comm.size]), comm._engine.info)
         fill = np.random.default_rng([seed, i])
         inputs = [oracle.values(fill, d["dtype"], d["shape"], d["op"]) for _ in range(comm.size)]
         expected = oracle.outcome(d["name"], inputs, d["op"], d["root"], d["dtype"], d["factors"])[comm.rank]

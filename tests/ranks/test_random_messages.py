@@ -218,4 +218,4 @@ def test_random_messages(comm: mpicoll.Communicator) -> None:
         messages.round()
     comm.barrier()
     assert comm.iprobe(None, None) is None
-    assert not comm._engine.fabric.lying()
+    assert not comm._engine.fabric.unreceived()

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import mpicoll
-from mpicoll.calls.choice import NODE, SHARED
+from mpicoll.calls.choose import NODE, SHARED
 from mpicoll.errors import ArgumentError
 from mpicoll.node import loaded
 

@@ -10,30 +10,35 @@ import pytest
 
 import mpicoll
 from mpicoll.algorithms.steps import Nodes
-from mpicoll.arrays.dtypes import DTYPES, reduction
-from mpicoll.calls import select
-from mpicoll.calls.rules import Rules
+from mpicoll.calls.call import checked
+from mpicoll.calls.choose import choose
+from mpicoll.calls.settings import Settings
 from mpicoll.errors import ArgumentError
 from mpicoll.fabrics.mpi import MPIFabric
 from mpicoll.node import loaded
 
 pytestmark = pytest.mark.mpi(min_size=2)
-SUM = reduction("sum", DTYPES["float32"], "allreduce")
+
+
+def chosen(operation: str, comm: mpicoll.Communicator) -> str:
+    """What would carry out a short sum."""
+    call = checked(operation, comm.rank, comm.size, np.ones(2), np.ones(2), "sum", 0)
+    return choose(call, None, comm._engine.info).name
 
 
 def test_all_ranks_choose_what_rank_0_does(monkeypatch: pytest.MonkeyPatch) -> None:
     """Their environments and cores may differ. A communicator's choice never changes."""
     with mpicoll.Communicator() as plain:
         rank, size = plain.rank, plain.size
-        otherwise = select.select("reduce", SUM, 8, plain._engine.binding.traits)
+        otherwise = chosen("reduce", plain)
     monkeypatch.setenv("MPICOLL_ALGORITHM", "allreduce:ring" if rank == 0 else "allreduce:native,reduce:binomial_tree")
     with mpicoll.Communicator() as comm:
         monkeypatch.setenv("MPICOLL_ALGORITHM", "allreduce:swing")
         part, node = comm.split(0, key=-comm.rank), comm.node
         for each in (comm, part, node, comm.subset(range(size))):
             assert each is not None
-            assert select.select("allreduce", SUM, 8, each._engine.binding.traits) == "ring"
-            assert select.select("reduce", SUM, 8, each._engine.binding.traits) == otherwise
+            assert chosen("allreduce", each) == "ring"
+            assert chosen("reduce", each) == otherwise
             x = np.full(8, 1.0 + each.rank)
             assert each.allreduce(x, out=x)[0] == size * (size + 1) / 2
 
@@ -48,9 +53,9 @@ def test_a_node_of_several_has_the_rules_of_the_whole(monkeypatch: pytest.Monkey
     monkeypatch.setenv("MPICOLL_ALGORITHM", "allreduce:native")
     assert part is not None
     for each in (comm, part, comm.node):
-        assert each._engine.binding.traits.rules == Rules("allreduce:ring")
-    assert not comm._engine.binding.traits.kernel
-    assert comm.node._engine.binding.traits.kernel == (loaded.kernel is not None)
+        assert each._engine.info.settings == Settings("allreduce:ring")
+    assert not comm._engine.info.kernel
+    assert comm.node._engine.info.kernel == (loaded.kernel is not None)
     part.free()
     comm.free()
 

@@ -13,7 +13,7 @@ import mpicoll
 from mpicoll import algorithms
 from mpicoll.algorithms.collectives import COLLECTIVES
 from mpicoll.algorithms.steps import INPUT, OUTPUT, SCRATCH, Copy, Nodes, Place, Recv, RecvReduce, Send, Steps, one, run
-from mpicoll.calls.select import names
+from mpicoll.calls.choose import names
 from mpicoll.errors import ArgumentError
 from mpicoll.fabrics.mpi import MPIFabric
 from tests import oracle
@@ -161,7 +161,7 @@ def test_two_level_algorithms_where_ranks_are_on_several_nodes(
     nodes = Nodes.named(node[r % len(node)] for r in range(size))
     monkeypatch.setattr(MPIFabric, "_found_nodes", lambda fabric: nodes)
     with mpicoll.Communicator() as several:
-        assert several._engine.fabric.nodes == nodes
+        assert several._engine.fabric.info.nodes == nodes
         for a in [a for a in algorithms.algorithms() if a.name == "two_level" and COLLECTIVES[a.collective].moves]:
             for n in (0, 1, 30, 5000):  # 40 kB in a block: a message of several is longer than what is gathered
                 for root in range(size) if COLLECTIVES[a.collective].rooted else (0,):
@@ -244,8 +244,10 @@ def test_a_plan_keeps_the_scratch_memory_that_its_messages_pass_through(comm: mp
     counts = [0, 0, 0, 1000]
     mine, out = np.full(counts[part.rank], 3.0), np.zeros(1000)
     part.gatherv(mine, counts, out=out, algorithm="binomial_tree")
-    scratch = weakref.ref(part._engine.binding._workspace._block)
-    part._engine.binding._workspace.arrays(np.dtype(np.uint8), 1 << 20)
+    fabric = part._engine.fabric
+    assert isinstance(fabric, MPIFabric)
+    scratch = weakref.ref(fabric._workspace._block)
+    fabric._workspace.arrays(np.dtype(np.uint8), 1 << 20)
     assert part.rank != 2 or scratch() is not None
     out[:] = 0
     part.gatherv(mine, counts, out=out, algorithm="binomial_tree")

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import mpicoll
-from mpicoll.calls.choice import NODE
+from mpicoll.calls.choose import NODE
 from mpicoll.machine import shared_memory
 from tests.sharing import NEEDED
 
@@ -34,7 +34,7 @@ def used(comm: mpicoll.Communicator) -> bool:
         routes.add(comm.last_route)
     mine = routes == {NODE}
     assert routes == ({NODE} if mine else {"native"})
-    assert comm._engine.binding.traits.kernel == comm._engine.fabric.shares_arrays == mine
+    assert comm._engine.info.kernel == comm._engine.fabric.info.shares_memory == mine
     assert comm.allgather_object(mine) == [mine] * comm.size
     return mine
 

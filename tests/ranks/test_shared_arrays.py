@@ -11,8 +11,8 @@ import pytest
 import torch
 
 import mpicoll
-from mpicoll.calls import select
-from mpicoll.calls.choice import NODE, SHARED
+from mpicoll.calls import choose
+from mpicoll.calls.choose import NODE, SHARED
 from mpicoll.fabrics.routes.node import SLOT
 from mpicoll.machine import blocks
 from tests import oracle
@@ -102,7 +102,7 @@ def test_some_ranks_have_ordinary_arrays(comm: mpicoll.Communicator) -> None:
 
 def test_long_moves_of_ordinary_arrays_are_the_mpis(comm: mpicoll.Communicator) -> None:
     for made, route in ((np.empty, "native"), (comm.empty, SHARED)) * 2:
-        x = made(select.LONG_MOVES // 8)
+        x = made(choose.LONG_MOVES // 8)
         x.fill(comm.rank)
         comm.bcast(x, root=1)
         assert comm.last_route == route

@@ -9,6 +9,7 @@ import resource
 import warnings
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ import pytest
 import torch
 
 import mpicoll
-from mpicoll.calls.choice import SHARED
+from mpicoll.calls.choose import SHARED
 from mpicoll.communicator import memory
 from mpicoll.errors import ArgumentError, DtypeError, MessageError, StateError
 from mpicoll.fabrics.mpi import MPIFabric
@@ -234,7 +235,8 @@ def test_a_free_block_whose_memory_does_not_come_back(
 def test_none_in_an_elastic_job(comm: mpicoll.Communicator, monkeypatch: pytest.MonkeyPatch) -> None:
     memory._warn.cache_clear()
     monkeypatch.setattr(MPIFabric, "elastic", property(lambda fabric: fabric))
-    monkeypatch.setattr(comm._engine.fabric, "shares_arrays", False)
+    fabric = comm._engine.fabric
+    monkeypatch.setattr(fabric, "info", replace(fabric.info, shares_memory=False))
     if comm.rank == 0:
         with pytest.warns(UserWarning, match="ordinary arrays: the job is elastic"):
             comm.empty(LONG)

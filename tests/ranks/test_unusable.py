@@ -17,7 +17,7 @@ from mpi4py import MPI
 
 import mpicoll
 from mpicoll.arrays.buffers import Buffer
-from mpicoll.calls.plan import Bound
+from mpicoll.calls.plan import CachedPlan
 from mpicoll.communicator.engine import base
 from mpicoll.errors import ArgumentError, MessageError, StateError
 from mpicoll.fabrics.mpi import MPIFabric
@@ -74,7 +74,7 @@ def test_a_collective_that_mpi_reports() -> None:
         raise MPI.Exception(MPI.ERR_TRUNCATE)
 
     with pytest.raises(MessageError, match=r"scan: the MPI library reports: .*[Tt]runcate"):
-        comm._engine.carry_out(Bound(failing, Record("scan")), "scan")
+        comm._engine.execute(CachedPlan([failing], Record("scan")), "scan")
     check_unusable(comm, np.ones(1), "its scan ended midway.*[Tt]runcate")
 
 
@@ -141,7 +141,7 @@ def test_a_second_exception_while_the_first_is_dealt_with(monkeypatch: pytest.Mo
     monkeypatch.setattr(comm._engine, "watched", object())
     kept = len(base.cut_short)
     with pytest.raises(KeyboardInterrupt):
-        comm._engine.carry_out(Bound(failing, Record("scan")), "scan")
+        comm._engine.execute(CachedPlan([failing], Record("scan")), "scan")
     assert len(base.cut_short) == kept + 1
     monkeypatch.undo()
     check_unusable(comm, np.ones(1), "its scan ended midway.*the first one")
@@ -156,9 +156,9 @@ def test_a_plan_that_was_handed_in_before() -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        comm._engine.carry_out(Bound(interrupted, Record("scan")), "scan")
+        comm._engine.execute(CachedPlan([interrupted], Record("scan")), "scan")
     with pytest.raises(StateError, match=r"allreduce: .* its scan ended midway"):
-        comm._engine.carry_out(plan, "allreduce")
+        comm._engine.execute(plan, "allreduce")
     assert x[0] == 1
 
 

@@ -14,7 +14,7 @@ import pytest
 
 import mpicoll
 from mpicoll.algorithms.collectives import COLLECTIVES
-from mpicoll.calls.choice import SHARED
+from mpicoll.calls.choose import SHARED
 from mpicoll.errors import MessageError
 from tests import oracle
 from tests.sharing import NEEDED

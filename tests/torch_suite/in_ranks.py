@@ -39,7 +39,7 @@ class Suite(distributed_test.TestDistBackend, distributed_test.DistributedTest._
         world.Barrier()
 
 
-def carry_out(name: str) -> str:
+def execute(name: str) -> str:
     """The outcome of this test; raises what it raises."""
     test = Suite(name)
     test.rank, test.file_name = world.rank, str(folder / "rendezvous")
@@ -78,7 +78,7 @@ def main() -> None:
             print("running", name, file=notes)
             outcome = "failed"
             try:
-                outcome = carry_out(name)
+                outcome = execute(name)
             except BaseException:
                 sys.stderr.write(f"{name}, rank {world.rank}: {traceback.format_exc()}")
                 sys.stderr.flush()

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from mpicoll.calls.call import Call
-from mpicoll.calls.plan import Plan, sequence
+from mpicoll.calls.plan import Plan
 from mpicoll.errors import ArgumentError, MismatchError, TimeoutError
 from mpicoll.fabrics.fabric import Fabric
 from mpicoll.supervise.record import Record
@@ -28,12 +28,12 @@ class Agreement:
         self._fabric, self.timeout = fabric, timeout
         self._in_job = fabric.in_world()
 
-    def before(self, call: Call, record: Record, plan: Plan) -> Plan:
-        """The plan, with an agreement on its call before it."""
+    def before(self, call: Call, record: Record) -> list[Plan]:
+        """An agreement on the call."""
         agree = partial(self.agree, call.operation, record)
         if call.extent_is_common:
-            return sequence(agree, plan)
-        return sequence(agree, partial(self._compare_counts, call.operation, call.sendcounts, call.recvcounts), plan)
+            return [agree]
+        return [agree, partial(self._compare_counts, call.operation, call.sendcounts, call.recvcounts)]
 
     def _compare_counts(self, operation: str, sendcounts: Counts, recvcounts: Counts) -> None:
         """Raise MismatchError if a rank has other elements for its peer in an alltoallv than the peer expects."""

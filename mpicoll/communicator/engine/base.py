@@ -12,22 +12,25 @@ from traceback import walk_tb
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+from mpicoll.arrays.buffers import Buffer
+from mpicoll.arrays.dtypes import Op, OpName
 from mpicoll.calls.call import Call
-from mpicoll.calls.plan import Bound, Plan, Plans, key_by
-from mpicoll.calls.rules import Rules, checked_check, checked_timeout
+from mpicoll.calls.choose import AlgorithmName
+from mpicoll.calls.plan import CachedPlan, Plan, Plans, Workspace, key_by
+from mpicoll.calls.settings import checked_check, checked_timeout
 from mpicoll.communicator.engine import kinds, nans
 from mpicoll.communicator.engine.agreement import Agreement, same_settings
-from mpicoll.communicator.engine.binding import Binding
-from mpicoll.communicator.engine.copies import copied_to_host
 from mpicoll.communicator.engine.cut import Cut
+from mpicoll.communicator.engine.device_calls import DeviceCalls
 from mpicoll.communicator.engine.message import Message, Startable
+from mpicoll.communicator.engine.packing import Around, around, copied_to_host
 from mpicoll.communicator.engine.requests import InFlight
 from mpicoll.devices import registry
 from mpicoll.errors import ArgumentError, MessageError, MismatchError, MpicollError, RankLost, StateError
 from mpicoll.fabrics.fabric import Fabric
-from mpicoll.fabrics.lookup import fabric_of
 from mpicoll.fabrics.routes.devices import ipc
-from mpicoll.launch import lifecycle
+from mpicoll.fabrics.thread_job import here
+from mpicoll.launch import lifecycle, mpi_init
 from mpicoll.machine import blocks
 from mpicoll.node.loaded import kernel
 from mpicoll.supervise import watch
@@ -39,8 +42,14 @@ from mpicoll.supervise.watched import Watched
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-Hook = Callable[[Call, Record, Plan], Plan]
-"""Gives a call's plan something that is done before it, and after it, each time."""
+    # Editors complete the names of a Literal, and ``str`` takes the names that a program has in a variable.
+    OpLike = OpName | str | Op | MPI.Op
+    """A reduction: its name, an Op, or one of mpi4py's operations."""
+    AlgorithmLike = AlgorithmName | str
+    """The name of an algorithm: a built-in one, one that a program has registered, or a route and a name."""
+
+Check = Callable[[Call, Record], list[Plan]]
+"""Gives what is to be done each time before a call."""
 
 
 class Base:
@@ -68,27 +77,29 @@ class Base:
                 raise ArgumentError("Communicator", name, "True, False or None", repr(given))
         self.fabric = fabric = fabric_of(comm)
         self.failure, self.address, self.key = fabric.failure, fabric.address, key_by(fabric.address)
-        self.plans: Plans[Bound] = Plans()
+        self.plans: Plans[CachedPlan] = Plans()
         self.bound_messages: Plans[Message] = Plans()
         self.startable: Plans[Startable] = Plans()
         self.tells_kinds, self.most_tag = False, fabric.most_tag
         self.under_way = InFlight(fabric.failure, fabric.rank)
-        self.under_way.any_thread = bool(fabric.library) and fabric.any_thread and fabric.elastic is None
+        self.under_way.any_thread = bool(fabric.info.library) and fabric.any_thread and fabric.elastic is None
         self.rank, self.size, self.closed = fabric.rank, fabric.size, ""
-        rules = fabric.rules
+        settings = fabric.info.settings
         if reproducible is not None:
-            rules = replace(rules, reproducible=reproducible)
-        self.binding = Binding(fabric, rules)
-        self.recorder = TracedRecorder() if rules.trace else Recorder()
-        self.under_way.lying = fabric.lying
+            settings = replace(settings, reproducible=reproducible)
+        self.info = replace(fabric.info, settings=settings)
+        self._copies, self._shared_copies = Workspace(), Workspace(shared=True)
+        self.devices = DeviceCalls(fabric, self.info)
+        self.recorder = TracedRecorder() if settings.trace else Recorder()
+        self.under_way.unreceived = fabric.unreceived
         self.under_way.begin_message = self.recorder.begin_message
         self.calls = None
         if kernel is not None:
-            ring = None if rules.trace else self.recorder  # Python notes calls for a trace
+            ring = None if settings.trace else self.recorder  # Python notes calls for a trace
             self.calls = kernel.Calls(weakref.ref(self), ring, self.rank, self.under_way)
-        self._timeout = rules.timeout if timeout is None else float(timeout)
+        self._timeout = settings.timeout if timeout is None else float(timeout)
         self._given = check, check_nan, reproducible
-        check = check or rules.check
+        check = check or settings.check
         self.cut = Cut(fabric.elastic) if fabric.elastic is not None else None
         if self.cut is not None:
             self.under_way.loss = self.cut.why
@@ -96,37 +107,46 @@ class Base:
         self.watched = None
         try:
             if not isinstance(comm, Fabric):  # else it was made of another communicator, and has its check
-                same_settings(fabric, check=check, reproducible=rules.reproducible)
+                same_settings(fabric, check=check, reproducible=settings.reproducible)
             self.agreement = self._agreement_of(check)
-            self.hooks: list[Hook] = [] if self.agreement is None else [self.agreement.before]
-            """What comes before and after the run of each plan: the last one is outermost."""
-            if rules.check_nan if check_nan is None else check_nan:
-                self.hooks.append(partial(nans.before, self.rank, self.size, copied_to_host))
+            self.checks: list[Check] = []
+            """What comes before each call, in this order."""
+            if settings.check_nan if check_nan is None else check_nan:
+                self.checks.append(partial(nans.before, self.rank, self.size, copied_to_host))
+            if self.agreement is not None:
+                self.checks.append(self.agreement.before)
             if check != "off" and self.size > 1:
-                self.watched = self._watched(rules)
+                self.watched = self._watched()
             if self.watched is not None:
                 self.under_way.compare = partial(watch.compare, self.watched)
         except self.failure as e:
             raise self.error("Communicator", e) from e
 
-    def _watched(self, rules: Rules) -> Watched | None:
+    def _watched(self) -> Watched | None:
         """What is watched over; None where the ranks have no common world. Collective."""
         fabric, waits, agrees = self.fabric, self.under_way.waits, self.agreement is not None
         ranks = fabric.in_world()
         if not ranks:
             return None
-        group = watch.Group(ranks, fabric.rank, fabric.one_node, lambda said: fabric.bcast(said, 0), fabric.allgather)
+        info, settings = fabric.info, fabric.info.settings
+        group = watch.Group(ranks, fabric.rank, info.one_node, lambda said: fabric.bcast(said, 0), fabric.allgather)
         timeout = self._timeout
-        return watch.watch(group, self.recorder, waits, timeout, agrees, self.cut, rules.dump, rules.trace)
+        return watch.watch(group, self.recorder, waits, timeout, agrees, self.cut, settings.dump, settings.trace)
 
     def _agreement_of(self, check: str) -> Agreement | None:
         """How ranks agree on calls; None where they do not."""
         if check != "full" or self.size == 1:
             return None
         self._limit_messages()
-        if self.fabric.library:  # threads compare the dtypes themselves
+        if self.fabric.info.library:  # threads compare the dtypes themselves
             self.tells_kinds, self.most_tag = True, self.most_tag // kinds.KINDS
         return Agreement(self.fabric, self._timeout)
+
+    def around(self, send: Buffer | None, recv: Buffer | None, reads: bool, writes: bool) -> Around:
+        """What a call is made on that needs memory of the host without gaps: copies are in shared memory if this
+        process has some. ``reads`` and ``writes`` say what the call does with ``recv``."""
+        in_shared = self.info.shares_memory and blocks.exist()
+        return around(send, recv, reads, writes, self._shared_copies if in_shared else self._copies)
 
     @property
     def settings(self) -> tuple[str | None, float, bool | None, bool | None]:
@@ -154,7 +174,7 @@ class Base:
             self._limit_messages()
 
     def _limit_messages(self) -> None:
-        if self.fabric.library:  # threads notice by themselves that no message can come any more
+        if self.fabric.info.library:  # threads notice by themselves that no message can come any more
             self.under_way.timeout = self._timeout
             this = weakref.ref(self)  # messages under way may outlive their communicator
 
@@ -255,6 +275,21 @@ class Base:
         self.plans, self.bound_messages, self.startable = Plans(), Plans(), Plans()
         self.under_way.abandon(why)
         self.close(why)
+
+
+def fabric_of(comm: MPI.Comm | Fabric | None) -> Fabric:
+    """A fabric for a Communicator over ``comm``. If that is None, its ranks are those of the job of threads that this
+    thread is in, or else those of MPI's world."""
+    if isinstance(comm, Fabric):
+        return comm
+    if comm is None and here.seat is not None:
+        from mpicoll.fabrics.threads import ThreadFabric
+
+        return ThreadFabric.of(here.seat)
+    mpi_init.checked_world()  # this also loads MPI, which the next line needs
+    from mpicoll.fabrics.mpi import MPIFabric
+
+    return MPIFabric.of_world() if comm is None else MPIFabric(comm)
 
 
 cut_short: list[object] = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,15 +13,17 @@ from mpicoll.arrays.buffers import exported
 from mpicoll.arrays.dtypes import Op, name_of
 from mpicoll.arrays.protocols import ArrayLike
 from mpicoll.calls.arguments import checked_rank
-from mpicoll.calls.call import checked, record_of
-from mpicoll.calls.plan import NOT_FOUND, Bound, sequence
+from mpicoll.calls.call import Call, checked, record_of
+from mpicoll.calls.choose import choose
+from mpicoll.calls.plan import NOT_FOUND, CachedPlan, Plan
 from mpicoll.communicator.engine.base import Base
+from mpicoll.communicator.engine.packing import reads_output
 from mpicoll.errors import StateError
 from mpicoll.supervise import sites
 from mpicoll.supervise.record import Record
 
 if TYPE_CHECKING:
-    from mpicoll.communicator.engine.names import OpLike
+    from mpicoll.communicator.engine.base import OpLike
 
 
 class Collectives(Base):
@@ -36,8 +39,8 @@ class Collectives(Base):
         algorithm: str | None = None,
         sendcounts: Sequence[int] | None = None,
         recvcounts: Sequence[int] | None = None,
-    ) -> Bound:
-        """Check a collective call and bind it to its arrays. :meth:`carry_out` makes it happen, on any thread.
+    ) -> CachedPlan:
+        """Check a collective call and bind it to its arrays. :meth:`execute` makes it happen, on any thread.
 
         ``operation`` is the name of a method, and the other arguments are those of the method. ``sendcounts`` are what
         scatterv and reduce_scatterv call ``counts``; ``recvcounts`` are what gatherv and allgatherv call so. Unlike the
@@ -57,16 +60,34 @@ class Collectives(Base):
             self.check_open(operation)
             call = checked(operation, self.rank, self.size, x, out, op, root, sendcounts, recvcounts)
             record = record_of(call, algorithm, self.size)
-            packed, before, after = self.binding.packed(call)
-            run, lasts = self.binding.bind(packed, algorithm, record)
-            for hook in self.hooks:
-                run = hook(packed, record, run)
-            plan = Bound(sequence(*before, run, *after) if before or after else run, record)
+            steps, lasts = self._steps(call, algorithm, record)
+            plan = CachedPlan(steps, record)
             if at is None:
                 plan.kept = call  # an array without a key may be memory that was handed out for this call alone
             elif lasts:
                 self.plans.keep(at, plan)
         return plan
+
+    def _steps(self, call: Call, algorithm: str | None, record: Record) -> tuple[list[Plan], bool]:
+        """What a call does, one step after another, and whether that may serve again: what packs an array of a device
+        is bound afresh each time. An array of the host with gaps is copied before and after the call."""
+        buffers = [b for b in (call.send, call.recv) if b is not None]
+        plain = all(b.plain for b in buffers)
+        before: list[Plan] = []
+        after: list[Plan] = []
+        if any(b.device != "cpu" for b in buffers):
+            route = [self.devices.bind(call, algorithm, record)]
+        else:
+            choice = choose(call, algorithm, self.info)  # a wrong algorithm is refused here and now
+            if not plain:
+                send, recv, before, after = self.around(
+                    call.send, call.recv, reads_output(call, self.rank), not call.only_read_at(self.rank)
+                )
+                call, plain = replace(call, send=send, recv=recv), True
+            record.route = choice.name
+            route = self.fabric.bind(call.without_arrays(), choice, record)
+        checks = [step for check in self.checks for step in check(call, record)]
+        return [*before, *checks, *route, *after], plain
 
     def at(
         self,
@@ -89,7 +110,7 @@ class Collectives(Base):
             return at
         return (*at, _fixed(sendcounts), _fixed(recvcounts), np.shape(x), np.shape(out))  # what has a key has a shape
 
-    def carry_out(self, plan: Bound, operation: str) -> None:
+    def execute(self, plan: CachedPlan, operation: str) -> None:
         """Make the call that was bound by :meth:`plan`. ``operation`` is its name in errors.
 
         What the MPI library reports becomes a MessageError. A call that ends by an exception closes the communicator:
@@ -127,7 +148,7 @@ class Collectives(Base):
             self.calls.keep(operation, x, out, op, root, algorithm, plan)
             if self.closed:  # by another thread meanwhile
                 self.calls.forget(False)
-        self.carry_out(plan, operation)
+        self.execute(plan, operation)
 
     @contextmanager
     def making(self, operation: str) -> Iterator[None]:

@@ -10,14 +10,12 @@ from mpicoll.arrays.buffers import Buffer, exported, library_of
 from mpicoll.arrays.dtypes import Op, name_of
 from mpicoll.calls import results
 from mpicoll.calls.call import Call, checked, record_of
-from mpicoll.calls.choice import NATIVE
+from mpicoll.calls.choose import NATIVE, choose
 from mpicoll.calls.plan import NOT_FOUND
-from mpicoll.calls.select import select
 from mpicoll.communicator.engine.collectives import Collectives
-from mpicoll.communicator.engine.copies import settled
 from mpicoll.communicator.engine.message import Message, Startable
 from mpicoll.communicator.engine.message_calls import MessageCalls
-from mpicoll.communicator.engine.packing import End, Packed, reads_output
+from mpicoll.communicator.engine.packing import End, Packed, reads_output, settled
 from mpicoll.communicator.engine.progress import OnThread, ProgressThread
 from mpicoll.communicator.engine.requests import Finish, Request
 from mpicoll.errors import ArgumentError
@@ -26,7 +24,7 @@ from mpicoll.supervise.limit import limited
 from mpicoll.supervise.record import Pending, Record
 
 if TYPE_CHECKING:
-    from mpicoll.communicator.engine.names import AlgorithmLike, OpLike
+    from mpicoll.communicator.engine.base import AlgorithmLike, OpLike
 
 
 class Engine(Collectives, MessageCalls):
@@ -66,7 +64,7 @@ class Engine(Collectives, MessageCalls):
 
             def run(engine: Engine) -> None:
                 try:
-                    engine.carry_out(engine.plan(operation, *arguments), name)
+                    engine.execute(engine.plan(operation, *arguments), name)
                 except Exception:
                     self._close_with(engine)
                     raise
@@ -95,7 +93,7 @@ class Engine(Collectives, MessageCalls):
         if found is not None:
             return found
         call = checked(operation, self.rank, self.size, x, out, op, root, *counts)
-        select(operation, call.reduction, call.nbytes(self.size), self.binding.traits, call.root, algorithm)
+        choose(call, algorithm, self.info)
         name = f"i{operation}"
         record = record_of(call, algorithm, self.size, name)
         missing = f"{record.description} is not complete"
@@ -111,7 +109,7 @@ class Engine(Collectives, MessageCalls):
     def _native(self, call: Call, algorithm: str | None) -> Transfer | None:
         """The call as one that MPI carries out. Of memory that MPI cannot use as it lies, copies take the place: they
         are filled when the call begins, and written back at its end."""
-        if algorithm not in (None, NATIVE) or self.hooks or self.binding.traits.in_rank_order(call.reduction):
+        if algorithm not in (None, NATIVE) or self.checks or self.info.in_rank_order(call.reduction):
             return None
         transfer, usable = self.fabric.begin(call.without_arrays()), self.fabric.usable
         if transfer is None or all(b is None or usable(b) for b in (call.send, call.recv)):
@@ -157,7 +155,7 @@ class Engine(Collectives, MessageCalls):
             if self._twin is not None:
                 self._twin.free()
             self.under_way.complete()
-            self.binding.devices.free()
+            self.devices.free()
         super().free()
 
     def _recorded(self, record: Record, message: Message, finish: Finish, arrays: object, result: Any) -> Request:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from threading import get_ident
 from weakref import WeakValueDictionary
 
-from mpicoll.machine.patience import Patience
+from mpicoll.machine.backoff import Backoff
 
 MAIN = threading.main_thread().ident
 """The main thread's number."""
@@ -18,15 +18,15 @@ _over = False
 """Whether the program has come to its end."""
 
 
-class _MaskedPatience(Patience):
-    """The patience of another thread than the main one."""
+class _MaskedBackoff(Backoff):
+    """How another thread than the main one waits."""
 
     outside = False
     """Whether the thread is outside MPI, and stays there if the program has come to its end."""
 
-    def lasts(self) -> bool:
+    def wait(self) -> bool:
         self.outside = True
-        lasts = super().lasts()
+        lasts = super().wait()
         self.outside = False  # first: who holds all threads reads this after it has said that it is over
         if _over:
             self.outside = True
@@ -34,14 +34,14 @@ class _MaskedPatience(Patience):
         return lasts
 
 
-_all: WeakValueDictionary[int, _MaskedPatience] = WeakValueDictionary()
+_all: WeakValueDictionary[int, _MaskedBackoff] = WeakValueDictionary()
 
 
-def patience(seconds: float, meanwhile: Callable[[], object] | None = None) -> Patience:
-    """The patience of this thread."""
+def backoff(seconds: float, meanwhile: Callable[[], object] | None = None) -> Backoff:
+    """How this thread waits."""
     if get_ident() == MAIN:
-        return Patience(seconds, meanwhile)
-    made = _all[get_ident()] = _MaskedPatience(seconds, meanwhile)
+        return Backoff(seconds, meanwhile)
+    made = _all[get_ident()] = _MaskedBackoff(seconds, meanwhile)
     return made
 
 

@@ -8,17 +8,16 @@ from functools import partial
 from pickle import UnpicklingError
 from threading import get_ident
 from time import monotonic
-from typing import Any
+from typing import Any, NamedTuple
 
 from mpicoll.arrays.buffers import Buffer, as_buffer, exported, memory_overlaps
 from mpicoll.arrays.protocols import ArrayLike
 from mpicoll.calls.arguments import checked_int, checked_rank
 from mpicoll.communicator.engine import kinds
 from mpicoll.communicator.engine.base import Base
-from mpicoll.communicator.engine.copies import copied_to_host, written_back
-from mpicoll.communicator.engine.masked_thread import MAIN, patience
+from mpicoll.communicator.engine.masked_thread import MAIN, backoff
 from mpicoll.communicator.engine.message import Message
-from mpicoll.communicator.engine.packing import End, Packed, keeps_no_array
+from mpicoll.communicator.engine.packing import End, Packed, copied_to_host, keeps_no_array, written_back
 from mpicoll.communicator.engine.requests import Finish, Request, hold_back
 from mpicoll.errors import ArgumentError, MessageError, TimeoutError
 from mpicoll.fabrics.fabric import Envelope, Nobody, Transfer
@@ -34,6 +33,18 @@ right one."""
 
 class OwnTag(int):
     """A tag of mpicoll's own messages, which no program can give."""
+
+
+class About(NamedTuple):
+    """What there is to know of a message before it is bound or has come."""
+
+    what: str
+    """What must happen: ``came from rank 0 (tag 0)``."""
+    ends: Ends
+    tag: int | None
+    """The tag that MPI sees, None for any."""
+    meanwhile: Callable[[], None] | None
+    """Looks, while it is waited for, whether it can come at all."""
 
 
 class MessageCalls(Base):
@@ -128,54 +139,43 @@ class MessageCalls(Base):
         lasts = key is not None and type(peer) in EXACT and type(tag) in EXACT
         bound: BoundMessage | None = self.bound_messages.find(at) if lasts else None
         if bound is None:
-            bound = (self._incoming if receives else self._outgoing)(operation, x, peer, tag)
+            bound = self._one(operation, x, peer, tag, receives)
         if isinstance(bound, Message) and lasts:
             self.bound_messages.keep(at, bound)
             self._keep(operation, x, None, (None, None, peer, tag) if receives else (peer, tag, None, None), bound)
         return bound
 
-    def _outgoing(self, operation: str, x: ArrayLike, dest: int | None, tag: int | None) -> BoundMessage:
-        to, tag = self._peer(operation, dest, "dest"), self.checked_tag(operation, tag)
-        given = self._memory(operation, x)
-        where = f"was taken by {self.named(to)} (tag {tag})"
+    def _one(self, operation: str, x: ArrayLike, peer: int | None, tag: int | None, receives: bool) -> BoundMessage:
+        """A message that leaves, or one that comes."""
+        if receives:
+            other, tag = self.origin(operation, peer, tag)
+        else:
+            other, tag = self._peer(operation, peer, "dest"), self.checked_tag(operation, tag)
+        memory = self._memory(operation, x, writable=receives)
+        kind, nobody = memory.dtype.name, other == self.fabric.nobody
+        about = self.about(operation, other, tag, receives, kind)
+        if receives:
+            bind: Callable[[Buffer], Transfer | None] = partial(self.fabric.incoming, source=other, tag=about.tag)
+        else:
+            assert other is not None
+            assert about.tag is not None
+            bind = partial(self.fabric.outgoing, dest=other, tag=about.tag)
 
         def bound(wire: Buffer) -> Message:
-            to_mpi = kinds.on_wire(tag, wire.dtype.name) if self.tells_kinds else tag
-            send = partial(self.fabric.outgoing, dest=to, tag=to_mpi)
-            transfer = self._nobody(wire) if to == self.fabric.nobody else self._packed(send, End(wire, True, False))
-            return self._bound(operation, where, wire, transfer, False, self.goes_to(to, tag))
-
-        def copied() -> Request:
-            wire = self.binding.devices.for_message(given) or copied_to_host(given)
-            return self.started(bound(wire), wire)
-
-        return self._held(x, given, bound) if given.device == "cpu" or self.fabric.usable(given) else copied
-
-    def _incoming(self, operation: str, x: ArrayLike, source: int | None, tag: int | None) -> BoundMessage:
-        of, which = self.origin(operation, source, tag)
-        taken = self._memory(operation, x, writable=True)
-        whence, ends = self.whence(of, which), self.comes_from(of, which)
-
-        def bound(wire: Buffer) -> Message:
-            if of == self.fabric.nobody:
-                return self._bound(operation, whence, wire, self._nobody(wire), True, ends)
-            kind = wire.dtype.name
-            to_mpi = kinds.on_wire(which, kind) if self.tells_kinds and which is not None else which
-            take = partial(self.fabric.incoming, source=of, tag=to_mpi)
-            message = self._bound(operation, whence, wire, self._packed(take, End(wire, False, True)), True, ends)
-            if not self.tells_kinds:
-                return message
-            message.kind = kind
-            if which is not None:
-                message.meanwhile = partial(kinds.look_for_others, operation, kind, of, which, self.fabric.probe)
+            end = End(wire, not receives, receives)
+            transfer = self._nobody(wire) if nobody else self._packed(bind, end)
+            message = self._bound(operation, about.what, wire, transfer, receives, about.ends)
+            if receives and self.tells_kinds and not nobody:
+                message.kind, message.meanwhile = kind, about.meanwhile
             return message
 
         def copied() -> Request:
-            there = self.binding.devices.for_message(taken)
-            wire = there or copied_to_host(taken)
-            return self.started(bound(wire), wire, None if there else lambda: written_back(taken, wire))
+            there = self.devices.for_message(memory)
+            wire = there or copied_to_host(memory)
+            finish = partial(written_back, memory, wire) if receives and not there else None
+            return self.started(bound(wire), wire, finish)
 
-        return self._held(x, taken, bound) if taken.device == "cpu" or self.fabric.usable(taken) else copied
+        return self._held(x, memory, bound) if memory.device == "cpu" or self.fabric.usable(memory) else copied
 
     def _held(self, x: Any, given: Buffer, bound: Callable[[Buffer], Message]) -> BoundMessage:
         """The message of memory that can be used as it lies. An ``x`` without a key may be an object that hands out new
@@ -211,14 +211,14 @@ class MessageCalls(Base):
 
         def side_by_side() -> Request:
             sent = as_buffer(given.on_host().array, operation, "x").array if one else x
-            coming = self.start(self._incoming(operation, out, of, which), out)
-            going = self.start(self._outgoing(operation, sent, to, sendtag), sent)
+            coming = self.start(self._one(operation, out, of, which, True), out)
+            going = self.start(self._one(operation, sent, to, sendtag, False), sent)
             coming.wait()
             return going
 
         bound: BoundMessage | None = None
         if of == self.fabric.nobody:
-            bound = self._outgoing(operation, x, to, sendtag)
+            bound = self._one(operation, x, to, sendtag, False)
         elif lasts and self.under_way.timeout is None and given.device == taken.device == "cpu":
             bound = self._at_once(given, taken, one, to, sendtag, of, which)
         if isinstance(bound, Message) and lasts:
@@ -238,21 +238,22 @@ class MessageCalls(Base):
         if bind(given, taken) is None:
             return None
         transfer = self._packed(bind, End(None if one else given, True, False), End(taken, one, True))
-        what = f"{self.whence(of, which)}, or none was taken by {self.named(to)} (tag {sendtag})"
+        what = f"{self._whence(of, which)}, or none was taken by {self._rank_named(to)} (tag {sendtag})"
         ends = Ends(self._at_other_end(of), which, self._at_other_end(to), sendtag)
         return self._bound("sendrecv", what, taken, transfer, True, ends)
 
     def probe(self, source: int | None, tag: int | None) -> Envelope:
         """Wait for a message that a receive would take. It is still to be received."""
         of, which = self.origin("probe", source, tag)
-        pending = Pending.message("probe", self.whence(of, which), 0, "object", self.comes_from(of, which))
+        about = self.about("probe", of, which, True, kinds.OBJECT)
+        pending = Pending.message("probe", about.what, 0, "object", about.ends)
         under_way, begun = self.under_way, (pending, monotonic())
-        its = patience(under_way.timeout or float("inf"))
+        its = backoff(under_way.timeout or float("inf"))
         under_way.begin_message(pending)
         under_way.waits.append(begun)
         try:
             while (found := self.iprobe(source, tag, "probe")) is None:
-                if not its.lasts():
+                if not its.wait():
                     why = f"probe: {pending.missing} within {self.timeout:g} s"
                     self.close(why)
                     raise TimeoutError(why)
@@ -284,7 +285,7 @@ class MessageCalls(Base):
         b = as_buffer(x, operation, argument)
         if writable:
             b.check_writable(operation, argument)
-        self.binding.devices.check(b, operation, argument)
+        self.devices.check(b, operation, argument)
         return b
 
     def _peer(self, operation: str, rank: Any, argument: str) -> int:
@@ -307,7 +308,19 @@ class MessageCalls(Base):
         any_tag = tag is None or _is(tag, self.fabric.any_tag)
         return of, None if any_tag else self.checked_tag(operation, tag, argument)
 
-    def named(self, rank: int | None) -> str:
+    def about(self, operation: str, other: int | None, tag: int | None, receives: bool, kind: str) -> About:
+        """What there is to know of a message with this rank before it is bound or has come."""
+        look, to_mpi = None, tag
+        if self.tells_kinds and tag is not None:
+            to_mpi = kinds.on_wire(tag, kind)
+            if receives:
+                look = partial(kinds.look_for_others, operation, kind, other, tag, self.fabric.probe)
+        if receives:
+            return About(self._whence(other, tag), Ends(self._at_other_end(other), tag), to_mpi, look)
+        ends = Ends(targets=self._at_other_end(other), target_tag=tag)
+        return About(f"was taken by {self._rank_named(other)} (tag {tag})", ends, to_mpi, look)
+
+    def _rank_named(self, rank: int | None) -> str:
         if rank is None:
             return "any rank"
         return "nobody" if rank == self.fabric.nobody else f"rank {rank}"
@@ -318,14 +331,8 @@ class MessageCalls(Base):
             return range(self.size)
         return () if rank == self.fabric.nobody else (rank,)
 
-    def comes_from(self, of: int | None, tag: int | None) -> Ends:
-        return Ends(self._at_other_end(of), tag)
-
-    def goes_to(self, to: int | None, tag: int | None) -> Ends:
-        return Ends(targets=self._at_other_end(to), target_tag=tag)
-
-    def whence(self, of: int | None, tag: int | None) -> str:
-        return f"came from {self.named(of)} ({'any tag' if tag is None else f'tag {tag}'})"
+    def _whence(self, of: int | None, tag: int | None) -> str:
+        return f"came from {self._rank_named(of)} ({'any tag' if tag is None else f'tag {tag}'})"
 
     def _nobody(self, b: Buffer) -> Transfer:
         return Nobody(self.fabric.nobody, self.fabric.any_tag, b.count)

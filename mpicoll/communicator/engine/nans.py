@@ -8,7 +8,7 @@ from functools import partial
 from mpicoll.arrays import kernels
 from mpicoll.arrays.buffers import Buffer
 from mpicoll.calls.call import Call
-from mpicoll.calls.plan import Plan, sequence
+from mpicoll.calls.plan import Plan
 from mpicoll.errors import ArgumentError
 from mpicoll.supervise.record import Record
 
@@ -17,18 +17,16 @@ class NanError(ArgumentError):
     """A NaN was given. This rank has sent nothing, and others may have made the call."""
 
 
-def before(
-    rank: int, size: int, copied_to_host: Callable[[Buffer], Buffer], call: Call, record: Record, plan: Plan
-) -> Plan:
-    """The plan, with a look at this rank's input before it. The look raises ArgumentError for the first NaN."""
+def before(rank: int, size: int, copied_to_host: Callable[[Buffer], Buffer], call: Call, record: Record) -> list[Plan]:
+    """A look at this rank's input. It raises ArgumentError for the first NaN."""
     given = _given(call, rank, size)
     if given is None or not kernels.has_nans(given.dtype):
-        return plan
+        return []
     if given.plain and given.device == "cpu":
         look: Callable[[], Buffer] = partial(given.part, 0, given.count)  # a plan keeps no arrays
     else:
         look = partial(copied_to_host, given)
-    return sequence(partial(_check, call.operation, call.input, rank, look), plan)
+    return [partial(_check, call.operation, call.input, rank, look)]
 
 
 def _given(call: Call, rank: int, size: int) -> Buffer | None:

@@ -14,12 +14,52 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from mpicoll.arrays.buffers import Buffer, as_buffer, strided
+from mpicoll.arrays.buffers import Buffer, as_buffer, host_buffer, strided
 from mpicoll.arrays.kernels import storage
 from mpicoll.calls.call import Call
 from mpicoll.calls.plan import Plan, Workspace, sequence
-from mpicoll.communicator.engine.copies import copied_to_host, written_back
+from mpicoll.devices.registry import device_named
 from mpicoll.fabrics.fabric import Transfer
+
+
+def copied_to_host(b: Buffer) -> Buffer:
+    """A plain copy in host memory, after what the caller has queued. It is complete when this returns."""
+    if b.device == "cpu":
+        return b.on_host()
+    device = device_named(b.device)
+    _follow(b)
+    stream, host = device.current(), host_buffer(device.pinned(b.nbytes), b.shape, b.dtype)
+    stream.copy(device.view(host), device.view(b))
+    stream.record().wait()
+    return host
+
+
+def written_back(b: Buffer, host: Buffer) -> None:
+    """Write the elements of a copy in host memory, in order, to where they belong."""
+    if b.device == "cpu":
+        b.assign(host)
+        return
+    device = device_named(b.device)
+    stream = device.current()
+    stream.copy(device.view(b), device.view(host))
+    stream.record().wait()
+
+
+def settled(*buffers: Buffer | None) -> None:
+    """Wait until the devices of these buffers have done what this thread has handed in, and what their libraries
+    have."""
+    there = [b for b in buffers if b is not None and b.device != "cpu"]
+    for b in there:
+        _follow(b)
+    for name in {b.device for b in there}:
+        device_named(name).current().record().wait()
+
+
+def _follow(b: Buffer) -> None:
+    """Let the current stream go on after the stream on which the buffer's library works."""
+    if b.stream is not None:
+        device_named(b.device).follow(b.stream)
+
 
 KEPT = 64 << 10
 """Bytes of the longest copies that a message keeps for the next time. Longer ones take longer to fill than to make."""

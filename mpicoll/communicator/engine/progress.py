@@ -55,7 +55,7 @@ class Submitted:
         self._run = run
         self._unsettled = threading.Lock()
 
-    def carry_out(self) -> None:
+    def execute(self) -> None:
         """Run it in this thread. What it raises is kept for those who wait."""
         try:
             failure = failure_of(self._run)
@@ -98,7 +98,7 @@ class Submitted:
             return True
         if self.thread is not None:
             if seconds is None and not self.on_devices:
-                self.thread.carry_out(self)
+                self.thread.execute(self)
             else:
                 self.thread.hurry()
         return self.over or self.ends_within(seconds)
@@ -182,7 +182,7 @@ class ProgressThread:
         """Whether every collective is complete and all callbacks, which may call collectives, have returned."""
         return not (self._who or self._waiting)
 
-    def carry_out(self, last: Submitted | None = None) -> None:
+    def execute(self, last: Submitted | None = None) -> None:
         """Carry out in the calling thread what waits, up to ``last`` or all that is not left to the thread."""
         before = None  # a collective whose end the devices may not have come to
         while not self._carries_out.acquire(timeout=1.0):
@@ -218,7 +218,7 @@ class ProgressThread:
     def drain(self) -> None:
         """Wait until all that was handed in is complete. Not for a thread that carries out collectives."""
         while not (self.idle() or self._given_up):
-            self.carry_out()
+            self.execute()
             work = next(iter([*self._waiting]), None)
             if work is not None:
                 work.ends_within(None)
@@ -282,7 +282,7 @@ class ProgressThread:
         outer, self._under_way = self._under_way, work
         sites.here.site, sites.here.handed_in = work.site, work.handed_in
         try:
-            work.carry_out()
+            work.execute()
         finally:
             sites.here.site = sites.here.handed_in = None
             self._under_way = outer
@@ -304,7 +304,7 @@ class ProgressThread:
             if now is None:
                 return
             if now:
-                self.carry_out()
+                self.execute()
             begun = self._begun
             if quiet == LINGER:
                 quiet, self._sleeps = 0, True

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from weakref import WeakValueDictionary
 
 from mpicoll.communicator.engine import kinds
-from mpicoll.communicator.engine.masked_thread import MAIN, hold, patience
+from mpicoll.communicator.engine.masked_thread import MAIN, backoff, hold
 from mpicoll.communicator.engine.message import Message
 from mpicoll.errors import MessageError, MpicollError, StateError, TimeoutError
 from mpicoll.fabrics.fabric import Envelope, NeverRaised
 from mpicoll.launch import lifecycle
-from mpicoll.machine.patience import Patience
+from mpicoll.machine.backoff import Backoff
 from mpicoll.node.loaded import kernel
 from mpicoll.supervise import watched
 from mpicoll.supervise.record import Begun, Pending
@@ -52,7 +52,7 @@ class InFlight:
         """Told why, when a message did not come in time."""
         self.loss: Callable[[str, BaseException], MpicollError | None] = lambda *_: None
         """The error of an operation that the fabric has ended because ranks were lost; None if that is not why."""
-        self.lying: Callable[[], Sequence[Envelope]] = lambda: ()
+        self.unreceived: Callable[[], Sequence[Envelope]] = lambda: ()
         """The messages that are here and that nobody has asked for, as far as that is known."""
         self.compare: Callable[[], object] = lambda: None
         """Ends the job if the ranks' calls differ: the likely reason where a collective fails."""
@@ -234,18 +234,18 @@ class Request(_Fields):
 
     def _wait_for_other(self) -> None:
         """Wait while another thread waits for it."""
-        its = patience(float("inf"))
-        while not self.done and its.lasts():
+        its = backoff(float("inf"))
+        while not self.done and its.wait():
             self.look()
 
     def _wait_in_time(self, seconds: float) -> None:
-        its, about = patience(seconds, self._message.meanwhile), self._message.pending
+        its, about = backoff(seconds, self._message.meanwhile), self._message.pending
         while not self.done:
             self.look()
             if self.done:
                 return
             try:
-                lasts = its.lasts()
+                lasts = its.wait()
             except MessageError:
                 if self.cancel():
                     raise
@@ -402,8 +402,8 @@ def _tell_unfinished() -> None:
     left: dict[InFlight, list[str]] = {}
     hold(_SECONDS_AT_END)
     _has_messages(True, None)  # threads have gone on meanwhile
-    its = Patience(_SECONDS_AT_END)
-    while any(request.unfinished() for request in _unfinished if not request.is_message()) and its.lasts():
+    its = Backoff(_SECONDS_AT_END)
+    while any(request.unfinished() for request in _unfinished if not request.is_message()) and its.wait():
         pass  # all ranks look: a collective that all of them have begun is complete soon
     for request in _unfinished:
         if what := request.unfinished():
@@ -418,8 +418,8 @@ def _tell_unfinished() -> None:
     if len(left) > _MOST_NAMED:
         show(f"mpicoll: it has calls under way in {len(left) - _MOST_NAMED} more communicators")
     for each in filter(None, [made() for made in _all.valuerefs()]):
-        lying = [] if each.lost else each.lying()
-        if named := [f"{nbytes} bytes from rank {source} (tag {tag})" for source, tag, nbytes in lying]:
+        unreceived = [] if each.lost else each.unreceived()
+        if named := [f"{nbytes} bytes from rank {source} (tag {tag})" for source, tag, nbytes in unreceived]:
             show(f"mpicoll: rank {each.rank} is at its end and has not received messages. {_first_of(named)}")
     if kernel is not None:
         kernel.end_moving()

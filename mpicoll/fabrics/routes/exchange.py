@@ -40,8 +40,8 @@ PARTNERS = 16
 """The number of ranks with which a rank exchanges messages at the same time."""
 
 
-def bind(comm: MPI.Intracomm, call: Call, workspace: Workspace) -> Plan:
-    """The plan of a reduction."""
+def bind(comm: MPI.Intracomm, call: Call, workspace: Workspace) -> list[Plan]:
+    """The steps of a reduction."""
     assert call.reduction is not None
     source = call.recv if call.send is None else call.send
     assert source is not None
@@ -58,7 +58,7 @@ def bind(comm: MPI.Intracomm, call: Call, workspace: Workspace) -> Plan:
         steps = exchange.gathered(given, out, call.terms(comm.rank, comm.size))
     else:
         steps = exchange.sliced(given, out, call.root if table.rooted else None)
-    return exchange.plan(steps)
+    return [exchange.plan(steps)]
 
 
 def begin(comm: MPI.Intracomm, call: Call) -> Callable[[], tuple[MPI.Request, Sequence[Plan]]] | None:

@@ -1,16 +1,104 @@
-"""The interpreter, which runs a schedule over any transport.
+"""The interpreter, which runs a schedule over any transport, and the memory of its blocks.
 
 The interpreter says which memory is sent, received, reduced and copied in each step. The transport says how.
 """
 
 from __future__ import annotations
 
-from mpicoll.algorithms.steps import Copy, Recv, RecvReduce, Schedule, Send
-from mpicoll.fabrics.routes.spaces import Spaces
-from mpicoll.fabrics.transports.transport import Transport
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
+
+from mpicoll.algorithms.steps import (
+    INPUT,
+    OUTPUT,
+    SCRATCH,
+    Action,
+    Blocks,
+    Copy,
+    Recv,
+    RecvReduce,
+    Schedule,
+    Send,
+    Space,
+)
+from mpicoll.calls.call import Call
+from mpicoll.fabrics.transports.transport import Array, Region, Transport
 
 
-def carry_out(schedule: Schedule, spaces: Spaces, transport: Transport) -> None:
+class Spaces:
+    """The memory of a rank's blocks: a 1-D array for each space. SCRATCH needs ``scratch_elements`` elements."""
+
+    def __init__(
+        self, call: Call, schedule: Schedule, rank: int, size: int, given: Array | None, out: Array | None
+    ) -> None:
+        table = call.collective
+        has = table.has(rank, size, call.root, schedule.blocks).start
+        wants = table.wants(rank, size, call.root, schedule.blocks).start
+        if given is None:  # a call in place: the input is in the output
+            given, has = out, wants
+        elif out is None:  # the output is in the input
+            out, wants = given, has
+        starts = _starts(call, schedule.blocks, size)
+        self._starts: dict[Space, Sequence[int]] = {INPUT: starts[0], OUTPUT: starts[1], SCRATCH: starts[1]}
+        self._origins = {INPUT: starts[0][has], OUTPUT: starts[1][wants]}
+        self._arrays: dict[Space, Array | None] = {INPUT: given, OUTPUT: out, SCRATCH: None}
+        self._in_scratch, self.scratch_elements = _packed(schedule, starts[1])
+
+    def use(self, scratch: Array) -> None:
+        """Make this array SCRATCH."""
+        self._arrays[SCRATCH] = scratch
+
+    def elements(self, blocks: Blocks) -> int:
+        """The number of elements in these blocks of the output."""
+        starts = self._starts[OUTPUT]
+        return sum(starts[run.stop] - starts[run.start] for run in blocks)
+
+    def region(self, space: Space, blocks: Blocks) -> Region:
+        """The memory of these blocks."""
+        array, starts = self._arrays[space], self._starts[space]
+        assert array is not None
+        runs = []
+        for run in blocks:
+            first = self._in_scratch[run.start] if space == SCRATCH else starts[run.start] - self._origins[space]
+            runs.append(array[first : first + starts[run.stop] - starts[run.start]])
+        return runs
+
+
+def _starts(call: Call, blocks: int, size: int) -> tuple[Sequence[int], Sequence[int]]:
+    """Where each block of INPUT and each block of OUTPUT begins in the whole vector. At the end of both lists is where
+    the last block ends."""
+    in_input, in_output = call.sendcounts or call.recvcounts, call.recvcounts or call.sendcounts
+    if in_input is not None and in_output is not None:
+        return [0, *accumulate(in_input)], [0, *accumulate(in_output)]
+    elements, parts = call.extent(size), max(blocks, 1)
+    even = [elements * b // parts for b in range(parts + 1)]
+    return even, even
+
+
+def _packed(schedule: Schedule, starts: Sequence[int]) -> tuple[dict[int, int], int]:
+    """Where each block that the schedule keeps in SCRATCH begins there, and how many elements these blocks have."""
+    kept = sorted({b for step in schedule.steps for action in step for run in _runs_in_scratch(action) for b in run})
+    ends = [*accumulate(starts[b + 1] - starts[b] for b in kept)]
+    return dict(zip(kept, [0, *ends], strict=False)), ends[-1] if ends else 0
+
+
+def _runs_in_scratch(action: Action) -> Iterator[range]:
+    """The runs of blocks in SCRATCH that an action reads or writes."""
+    match action:
+        case Send(_, blocks, from_):
+            used = [(from_, blocks)]
+        case Recv(_, blocks, into):
+            used = [(into, blocks)]
+        case RecvReduce(_, blocks, mine, into, _):
+            used = [(mine, blocks), (into, blocks)]
+        case Copy(blocks, from_, into, to):
+            used = [(from_, blocks), (into, to or blocks)]
+    for space, runs in used:
+        if space == SCRATCH:
+            yield from runs
+
+
+def execute(schedule: Schedule, spaces: Spaces, transport: Transport) -> None:
     """Hand one rank's schedule to a transport, action by action. A transport may carry the actions out at once, or bind
     them into a plan that does so later."""
     region = spaces.region

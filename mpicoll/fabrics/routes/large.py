@@ -10,36 +10,35 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import accumulate
+from itertools import accumulate, chain
 
 import numpy as np
 from mpi4py import MPI
 
 from mpicoll.algorithms.collectives import COLLECTIVES
 from mpicoll.arrays.buffers import Buffer
+from mpicoll.calls import choose
 from mpicoll.calls.call import Call
-from mpicoll.calls.plan import Plan, sequence
+from mpicoll.calls.plan import Plan
 from mpicoll.errors import MessageError
 from mpicoll.fabrics.transports.memory import moved
 
-MAX_COUNT = 2**31 - 1
-"""The largest count that every MPI library takes. Not all of them have the large counts of MPI-4."""
 _TOO_LONG = 1 << 62
 """Added to the counts that a rank tells others, if its buffers are too long for one call."""
 
 
 def pieces(buffer: Buffer) -> Iterator[Buffer]:
     """The parts of the buffer, of at most MAX_COUNT elements each. An empty buffer has one part, which is empty."""
-    for start in range(0, buffer.count or 1, MAX_COUNT):
-        yield buffer.part(start, min(start + MAX_COUNT, buffer.count))
+    for start in range(0, buffer.count or 1, choose.MAX_COUNT):
+        yield buffer.part(start, min(start + choose.MAX_COUNT, buffer.count))
 
 
-def bind(comm: MPI.Intracomm, call: Call, route: Callable[[Call], Plan]) -> Plan:
+def bind(comm: MPI.Intracomm, call: Call, route: Callable[[Call], list[Plan]]) -> list[Plan]:
     """The call as calls and messages of at most MAX_COUNT elements. ``route`` binds a call that is short enough."""
     if call.collective.elementwise:
-        return sequence(*map(route, _in_parts(call)))
+        return [*chain.from_iterable(map(route, _in_parts(call)))]
     if call.collective.reduces:
-        return sequence(*map(route, _reductions_to_owners(comm, call)))
+        return [*chain.from_iterable(map(route, _reductions_to_owners(comm, call)))]
     outgoing = _blocks(call.send, comm.size, call.sendcounts)
     incoming = _blocks(call.recv, comm.size, call.recvcounts)
     match call.collective.name:
@@ -53,20 +52,19 @@ def bind(comm: MPI.Intracomm, call: Call, route: Callable[[Call], Plan]) -> Plan
     if call.in_place:  # the rank's own block is where it belongs already
         outgoing.pop(comm.rank, None)
         incoming.pop(comm.rank, None)
-    return partial(_move, comm, outgoing, incoming)
+    return [partial(_move, comm, outgoing, incoming)]
 
 
-def if_any(comm: MPI.Intracomm, call: Call, direct: Plan) -> Plan:
-    """An alltoallv by ``direct``, unless a rank's buffers are too long for it. A rank knows only its own buffers, so
-    all ranks must tell each other first."""
+def bind_unknown(comm: MPI.Intracomm, call: Call, direct: Plan) -> list[Plan]:
+    """An alltoallv. A rank knows only its own buffers. So the ranks tell each other in the call whether one has buffers
+    that are too long for ``direct``, which is the MPI library's own call."""
     compare = compared(comm, call)
-    call = call.without_arrays()
+    (in_messages,) = bind(comm, call, lambda _: [direct])
 
     def run() -> None:
-        plan = bind(comm, call, lambda _: direct) if compare() else direct
-        plan()
+        in_messages() if compare() else direct()
 
-    return run
+    return [run]
 
 
 def compared(comm: MPI.Intracomm, call: Call) -> Callable[[], bool]:
@@ -77,7 +75,7 @@ def compared(comm: MPI.Intracomm, call: Call) -> Callable[[], bool]:
     assert call.sendcounts is not None
     assert call.recvcounts is not None
     tells, told = np.array(call.sendcounts, np.int64), np.empty(comm.size, np.int64)
-    if call.extent(comm.size) > MAX_COUNT:
+    if call.extent(comm.size) > choose.MAX_COUNT:
         tells += _TOO_LONG
     outgoing, incoming = ([numbers, 1, MPI.INT64_T] for numbers in (tells, told))
     expected = np.array(call.recvcounts, np.int64)
@@ -100,8 +98,8 @@ def compared(comm: MPI.Intracomm, call: Call) -> Callable[[], bool]:
 def _in_parts(call: Call) -> Iterator[Call]:
     """The call as several calls, each on a part of the vector."""
     count = max(b.count for b in (call.send, call.recv) if b is not None)
-    for start in range(0, count, MAX_COUNT):
-        stop = min(start + MAX_COUNT, count)
+    for start in range(0, count, choose.MAX_COUNT):
+        stop = min(start + choose.MAX_COUNT, count)
         send, recv = (None if b is None else b.part(start, stop) for b in (call.send, call.recv))
         yield replace(call, send=send, recv=recv)
 

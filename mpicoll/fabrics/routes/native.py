@@ -13,17 +13,17 @@ from mpicoll.arrays import kernels
 from mpicoll.arrays.buffers import Buffer
 from mpicoll.arrays.dtypes import Reduction
 from mpicoll.calls.call import Call
-from mpicoll.calls.plan import Plan, Workspace, sequence
+from mpicoll.calls.plan import Plan, Workspace
 from mpicoll.fabrics.transports.memory import moved, moved_v
 from mpicoll.fabrics.transports.transport import Array
 
 Method = Callable[[str], Callable[..., Any]]
 
 
-def bind(comm: MPI.Intracomm, call: Call, workspace: Workspace) -> Plan:
-    """The plan of one call of the MPI library, with what must be done before it and after it."""
+def bind(comm: MPI.Intracomm, call: Call, workspace: Workspace) -> list[Plan]:
+    """One call of the MPI library, with what must be done before it and after it."""
     before, run, after = _parts(comm, call, workspace, partial(getattr, comm))
-    return sequence(*before, run, *after)
+    return [*before, run, *after]
 
 
 def begin(comm: MPI.Intracomm, call: Call) -> Callable[[], tuple[MPI.Request, Sequence[Plan]]]:

@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, NamedTuple
 from mpicoll.arrays.buffers import Buffer
 from mpicoll.arrays.kernels import numbers
 from mpicoll.calls.call import Call
-from mpicoll.calls.choice import NODE, SHARED
-from mpicoll.calls.plan import Plan
+from mpicoll.calls.choose import NODE, SHARED
+from mpicoll.calls.plan import Plan, sequence
 from mpicoll.errors import MessageError, StateError
 from mpicoll.machine import blocks
-from mpicoll.machine.blocks import LEAST, ForeignSegment, Place, ShmSegment, opened, own_at
+from mpicoll.machine.blocks import ForeignSegment, Place, ShmSegment, opened, own_at
 from mpicoll.machine.shared_memory import share
 from mpicoll.node.loaded import kernel
 from mpicoll.supervise.record import Record
@@ -83,34 +83,27 @@ def meet(comm: MPI.Intracomm, crowded: bool) -> Met | None:
     )
 
 
-def may_share(call: Call, size: int) -> bool:
-    """Whether ranks look whether the call's arrays lie in memory that others can open. It is the same on all ranks."""
-    table, reduction = call.collective, call.reduction
-    if not call.extent_is_common:
-        return True  # no rank knows how long the others' arrays are
-    longest = call.nbytes(size)
-    shortest = longest // size if table.gathers or table.scatters else longest
-    factor = reduction is not None and reduction.op.factor is not None
-    return table.moves and table.prefix is None and not factor and shortest >= LEAST
-
-
-def needs_all(call: Call, size: int) -> bool:
+def needs_all(call: Call, zero_copy: bool) -> bool:
     """Whether no rank ends the call before all ranks have come to it. Otherwise a rank waits for those whose data it
     gets."""
     table, reduction = call.collective, call.reduction
     scales = reduction is not None and reduction.op.factor is not None
-    return scales or may_share(call, size) or (table.root is None and table.prefix is None)
+    return scales or zero_copy or (table.root is None and table.prefix is None)
 
 
-def bind(node: Node, rank: int, size: int, call: Call, record: Record, elsewhere: Plan | None = None) -> Plan:
-    """The plan of a call. If arrays do not lie in memory that all ranks can open, it is carried out ``elsewhere``, or
-    through memory of the communicator if that is None."""
+def bind(
+    node: Node, rank: int, size: int, call: Call, zero_copy: bool, record: Record, otherwise: list[Plan] | None = None
+) -> list[Plan]:
+    """One plan of the kernel. With ``zero_copy``, the ranks find out in each call whether all arrays lie in memory that
+    others can open, and are carried out there if so. Else the call is carried out ``otherwise``, or through memory of
+    the communicator if that is None."""
+    elsewhere = None if otherwise is None else sequence(*otherwise)
     assert kernel is not None
     table, reduction = call.collective, call.reduction
     given, taken = (array("Q", starts).tobytes() for starts in (starts_of(call, size), ends_taken(call, size)))
     buffers = input_and_output(call, rank, size)
     addresses = [None if b is None else b.address for b in buffers]
-    waits = needs_all(call, size)
+    waits = needs_all(call, zero_copy)
     if waits:
         record.root = None  # nobody is in it for the root alone
     of = _Call(node, size, call, record, buffers, elsewhere)
@@ -125,10 +118,10 @@ def bind(node: Node, rank: int, size: int, call: Call, record: Record, elsewhere
         not call.extent_is_common,
         *addresses,
         int.from_bytes(record.digest, "little"),
-        (waits, may_share(call, size), elsewhere is not None),
+        (waits, zero_copy, elsewhere is not None),
         None if reduction is None else (*numbers(reduction), reduction.op.factor),
     )
-    return plan.run
+    return [plan.run]
 
 
 class _Call:

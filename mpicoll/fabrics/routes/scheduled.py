@@ -11,13 +11,12 @@ from mpicoll.algorithms.steps import RecvReduce, Schedule, Step
 from mpicoll.arrays import kernels
 from mpicoll.calls.call import Call
 from mpicoll.calls.plan import Plan, Workspace, sequence
-from mpicoll.fabrics.routes.interpreter import carry_out
-from mpicoll.fabrics.routes.spaces import Spaces
+from mpicoll.fabrics.routes.interpreter import Spaces, execute
 from mpicoll.fabrics.transports.mpi_requests import MPIRequests, longest_piece
 
 
-def bind(comm: MPI.Intracomm, call: Call, schedule: Schedule, workspace: Workspace) -> Plan:
-    """The plan of this rank's schedule."""
+def bind(comm: MPI.Intracomm, call: Call, schedule: Schedule, workspace: Workspace) -> list[Plan]:
+    """The steps of this rank's schedule."""
     rank, size, reduction = comm.rank, comm.size, call.reduction
     given = None if call.send is None else kernels.values(call.send)
     out = None if call.recv is None else kernels.values(call.recv)
@@ -42,9 +41,9 @@ def bind(comm: MPI.Intracomm, call: Call, schedule: Schedule, workspace: Workspa
         after.append(partial(kernels.divide, out, call.terms(rank, size), reduction.dtype))
     spaces.use(scratch)
     transport = MPIRequests(comm, reduction, dtype, inboxes)
-    carry_out(schedule, spaces, transport)
+    execute(schedule, spaces, transport)
     run = sequence(*before, *transport.steps, *after)
-    return transport.plan(run if reduction is None else kernels.quietly(run), scratch)
+    return [transport.plan(run if reduction is None else kernels.quietly(run), scratch)]
 
 
 def _inbox_elements(schedule: Schedule, spaces: Spaces, most: int) -> int:

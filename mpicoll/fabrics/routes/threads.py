@@ -12,8 +12,7 @@ from mpicoll.arrays import kernels
 from mpicoll.arrays.dtypes import Reduction
 from mpicoll.calls.call import Call, details_of
 from mpicoll.calls.plan import Plan
-from mpicoll.fabrics.routes.interpreter import carry_out
-from mpicoll.fabrics.routes.spaces import Spaces
+from mpicoll.fabrics.routes.interpreter import Spaces, execute
 from mpicoll.fabrics.transports.threads import Board, Threads
 from mpicoll.fabrics.transports.transport import Array
 
@@ -21,14 +20,14 @@ Move = Callable[[Reduction | None, Array | None, Array | None], None]
 """Carries the schedule out on an input and an output, with a reduction if there is one."""
 
 
-def bind(board: Board, call: Call, schedule: Schedule) -> Plan:
-    """The plan of this rank's schedule."""
+def bind(board: Board, call: Call, schedule: Schedule) -> list[Plan]:
+    """The steps of this rank's schedule: one."""
     given = None if call.send is None else kernels.values(call.send)
     out = None if call.recv is None else kernels.values(call.recv)
     move = partial(_over_the_board, board, call, schedule, details_of(call, schedule.algorithm, board.size))
     if call.reduction is None:
-        return partial(move, None, given, out)
-    return partial(_reduce, move, call.reduction, given, out, call.terms(board.rank, board.size))
+        return [partial(move, None, given, out)]
+    return [partial(_reduce, move, call.reduction, given, out, call.terms(board.rank, board.size))]
 
 
 @np.errstate(all="ignore")
@@ -66,4 +65,4 @@ def _over_the_board(
     spaces = Spaces(call, schedule, board.rank, board.size, given, out)
     array = out if given is None else given
     spaces.use(np.empty(spaces.scratch_elements, np.uint8 if array is None else array.dtype))
-    carry_out(schedule, spaces, Threads(board, call.operation, details, reduction))
+    execute(schedule, spaces, Threads(board, call.operation, details, reduction))

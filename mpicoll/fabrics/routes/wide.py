@@ -12,11 +12,11 @@ from mpicoll.arrays import kernels
 from mpicoll.arrays.buffers import Buffer, host_buffer
 from mpicoll.arrays.dtypes import DTYPES
 from mpicoll.calls.call import Call
-from mpicoll.calls.plan import Plan, Workspace, sequence
+from mpicoll.calls.plan import Plan, Workspace
 
 
-def bind(call: Call, route: Callable[[Call], Plan], workspace: Workspace) -> Plan:
-    """The plan of a call that reduces 16-bit floats. ``route`` gives the plan of the same call on float32, whose arrays
+def bind(call: Call, route: Callable[[Call], list[Plan]], workspace: Workspace) -> list[Plan]:
+    """The steps of a call that reduces 16-bit floats. ``route`` gives those of the same call on float32, whose arrays
     are in the ``workspace``. The route's own memory must not be."""
     send, recv, reduction = call.send, call.recv, call.reduction
     assert reduction is not None
@@ -33,11 +33,11 @@ def bind(call: Call, route: Callable[[Call], Plan], workspace: Workspace) -> Pla
         reduction=kernels.in_float(reduction),
     )
     widen = partial(kernels.widen, kernels.values(given), kernels.values(wide_given), reduction.dtype)
-    steps: list[Plan] = [widen, route(wide)]
+    steps: list[Plan] = [widen, *route(wide)]
     if recv is not None and wide_recv is not None:
         narrow = partial(kernels.narrow, kernels.values(wide_recv), kernels.values(recv), reduction.dtype)
         steps.append(kernels.quietly(narrow))
-    return sequence(*steps)
+    return steps
 
 
 def _floats(like: Buffer | None, memory: np.ndarray[tuple[int], np.dtype[np.float32]]) -> Buffer | None:

@@ -13,7 +13,8 @@ from mpicoll import algorithms
 from mpicoll.algorithms import Algorithm, find
 from mpicoll.algorithms.registry import segments
 from mpicoll.algorithms.steps import INPUT, OUTPUT, SCRATCH, Copy, Nodes, Place, Recv, RecvReduce, Send, Steps, one
-from mpicoll.calls import choice, select
+from mpicoll.calls import choose
+from mpicoll.calls.call import checked
 from mpicoll.errors import ArgumentError, ScheduleError
 
 
@@ -32,7 +33,7 @@ def star(at: Place) -> Steps:
     yield tuple(Send(peer, one(0), OUTPUT) for peer in range(1, at.size))
 
 
-BUILT_IN = (choice.NATIVE, choice.EXCHANGE, choice.NODE, choice.WIDE, choice.STAGED, choice.DEVICE, choice.IPC)
+BUILT_IN = (choose.NATIVE, choose.EXCHANGE, choose.NODE, choose.WIDE, choose.STAGED, choose.DEVICE, choose.IPC)
 """What ``algorithm=`` takes besides schedules."""
 STAR = Algorithm("allreduce", "star", star)
 
@@ -59,7 +60,7 @@ def refused(algorithm: Algorithm) -> ArgumentError:
 def test_a_proved_algorithm_is_one_of_the_names() -> None:
     mpicoll.register(STAR)
     assert find("allreduce", "star") is STAR
-    assert "star" in select.names("allreduce")
+    assert "star" in choose.names("allreduce")
     assert STAR.cost == "2(p-1) (a + n b)"
 
 
@@ -122,7 +123,7 @@ def test_serving_blocks_of_different_sizes_is_proved_too() -> None:
     even = Algorithm("alltoall", "relay", relay)
     assert "sizes may differ" in rejected(replace(even, uneven=True)).problem
     mpicoll.register(even)
-    assert "relay" not in select.names("alltoallv")
+    assert "relay" not in choose.names("alltoallv")
 
 
 @pytest.mark.parametrize("name", ["ring", *BUILT_IN])
@@ -138,9 +139,10 @@ def test_what_is_declined_is_said_by_name_and_not_proved() -> None:
     mpicoll.register(algorithm)
     with pytest.raises(ArgumentError, match=r"one that serves 3 ranks \(star does not: it needs an even number\)"):
         algorithm.schedule(0, 3)
+    call = checked("allreduce", 0, 3, np.ones(128), None, "sum", 0)
     with pytest.raises(ArgumentError, match="star does not: it needs an even number"):
-        select.select("allreduce", None, 1024, select.Traits(Nodes.one(3), ""), algorithm="star")
-    assert select.select("allreduce", None, 1024, select.Traits(Nodes.one(4), ""), algorithm="star") == "star"
+        choose.choose(call, "star", choose.CommInfo(Nodes.one(3), ""))
+    assert choose.choose(call, "star", choose.CommInfo(Nodes.one(4), "")).name == "star"
 
 
 def test_a_root_that_is_declined_is_named() -> None:

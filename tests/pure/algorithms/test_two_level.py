@@ -14,7 +14,7 @@ from mpicoll.algorithms.collectives import COLLECTIVES
 from mpicoll.algorithms.registry import per_rank
 from mpicoll.algorithms.steps import OUTPUT, Nodes, Place, Send, Steps, one
 from mpicoll.analysis.proof.cases import placements, prove
-from mpicoll.calls.select import names
+from mpicoll.calls.choose import names
 from mpicoll.errors import ScheduleError
 from tests.known import known
 

@@ -12,7 +12,7 @@ from mpicoll import algorithms
 from mpicoll.algorithms import find
 from mpicoll.algorithms.collectives import COLLECTIVES
 from mpicoll.algorithms.steps import Place, Steps
-from mpicoll.calls import select
+from mpicoll.calls import choose
 from mpicoll.cli import main
 
 
@@ -24,7 +24,7 @@ def output(capsys: pytest.CaptureFixture[str], *argv: str, code: int = 0) -> str
 def test_json_lists_the_names_that_algorithm_takes(capsys: pytest.CaptureFixture[str]) -> None:
     found = json.loads(output(capsys, "algorithms", "--json"))
     names = [(each["collective"], each["name"]) for each in found]
-    assert names == [(c, name) for c in COLLECTIVES for name in select.names(c)]
+    assert names == [(c, name) for c in COLLECTIVES for name in choose.names(c)]
     by_name = dict(zip(names, found, strict=True))
     assert by_name["allreduce", "native"]["cost"] is None
     assert by_name["allreduce", "ring"]["cost"].startswith("2(p-1) a")
@@ -41,7 +41,7 @@ def test_json_lists_the_names_that_algorithm_takes(capsys: pytest.CaptureFixture
 def test_text_of_one_collective_in_torch_s_spelling(capsys: pytest.CaptureFixture[str]) -> None:
     text = output(capsys, "algorithms", "all_reduce")
     heads = [line for line in text.splitlines() if not line.startswith(" ")]
-    assert heads == [f"allreduce {name}" for name in select.names("allreduce")]
+    assert heads == [f"allreduce {name}" for name in choose.names("allreduce")]
     assert "    cost    2(p-1) a + 2(p-1)/p n b + (p-1)/p n g\n" in text
     assert text == output(capsys, "algorithms", "allreduce")
     assert "every number of ranks, alltoallv" in output(capsys, "algorithms", "all_to_all")

@@ -229,11 +229,11 @@ def test_each_algorithm_is_a_line(session: Session) -> None:
 def test_the_route_is_that_of_the_call_that_ran(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is not what the table of measurements would choose."""
 
-    def by_length(operation: str, reduction: Any, nbytes: int, *rest: Any) -> str:
-        return "ring" if nbytes == 16 else "recursive_doubling"
+    def by_length(operation: str, reduction: Any, nbytes: int, *rest: Any) -> tuple[str, str]:
+        return "ring" if nbytes == 16 else "recursive_doubling", ""
 
     opened = open_backend("mpicoll", session)
-    monkeypatch.setattr("mpicoll.communicator.engine.binding.select", by_length)
+    monkeypatch.setattr("mpicoll.calls.choose._best", by_length)
     report = swept(session, options("allreduce"), {"mpicoll": opened})
     assert {(row.size, row.route) for row in report.rows} == {(16, "ring"), (65536, "recursive_doubling")}
     opened.close()

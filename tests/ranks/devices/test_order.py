@@ -162,7 +162,7 @@ class Careless(Stream):
 
 def ring(comm: mpicoll.Communicator, device: Any) -> Any:
     comm.allreduce(device.array(np.zeros(1)), algorithm="staged")
-    return comm._engine.binding.devices._kept[device.name].ring
+    return comm._engine.devices._kept[device.name].ring
 
 
 def the_host_does_not_wait_for_what_goes_out(comm: mpicoll.Communicator, device: Any) -> None:

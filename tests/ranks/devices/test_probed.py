@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import mpicoll
-from mpicoll.calls.choice import PATHS
+from mpicoll.calls.choose import PATHS
 from mpicoll.errors import DeviceError
 from mpicoll.fabrics import mpi
 from mpicoll.probe import device_memory

@@ -7,8 +7,8 @@ import pytest
 
 import mpicoll
 from mpicoll import algorithms
-from mpicoll.calls.choice import PATHS
-from mpicoll.communicator.engine import device_calls
+from mpicoll.calls import choose
+from mpicoll.calls.choose import PATHS
 from mpicoll.fabrics.routes.devices import staged
 from mpicoll.probe import device_memory
 from mpicoll.supervise.dump import snapshot
@@ -54,7 +54,7 @@ def test_what_was_asked_for(comm: mpicoll.Communicator, algorithm: str | None, r
 def test_long_calls_of_ranks_that_share_a_device(
     comm: mpicoll.Communicator, monkeypatch: pytest.MonkeyPatch, shared: bool
 ) -> None:
-    monkeypatch.setattr(device_calls, "IPC_FROM", 800)
+    monkeypatch.setattr(choose, "IPC_FROM", 800)
     monkeypatch.setattr(Simulated, "identity", "the one" if shared else f"that of rank {comm.rank}")
     on, alone = OnSimulated(), comm.size == 1
     for count, route in ((99, "staged:node"), (100, "ipc" if shared or alone else "staged:node")):
@@ -123,7 +123,7 @@ def test_pieces_that_go_different_ways(comm: mpicoll.Communicator, monkeypatch: 
     """The last piece is shorter, and an algorithm may be chosen by length."""
     monkeypatch.setattr(staged, "PIECE", 64)
     monkeypatch.setattr(
-        "mpicoll.communicator.engine.binding.select", lambda *call: "ring" if call[2] == 64 else "recursive_doubling"
+        "mpicoll.calls.choose._best", lambda *call: ("ring" if call[2] == 64 else "recursive_doubling", "")
     )
     assert called(comm, OnSimulated(), None, 20) == "staged:ring+recursive_doubling"
 

@@ -91,10 +91,10 @@ def test_what_is_freed_is_given_back_at_once(comm: mpicoll.Communicator) -> None
             x = np.ones(LENGTH)
             for _ in range(2):
                 fresh.allreduce(on.array(x, "float64") if device else x, algorithm="staged" if device else None)
-            binding = fresh._engine.binding
-            left = [weakref.ref(each) for each in (binding, *binding.devices._kept.values())]
+            devices = fresh._engine.devices
+            left = [weakref.ref(each) for each in (devices, *devices._kept.values())]
             fresh.free()
-            del fresh, binding
+            del fresh, devices
             assert [each() for each in left] == [None] * len(left)
     finally:
         gc.enable()
@@ -136,7 +136,7 @@ def test_slots_are_free_when_the_device_is_done(comm: mpicoll.Communicator) -> N
     assert fresh is not None
     x = on.array(np.full(8000, 1.0), "float32")
     fresh.allreduce(x, out=x, algorithm="staged")
-    [slot] = fresh._engine.binding.devices._kept[on.device.name].ring._slots
+    [slot] = fresh._engine.devices._kept[on.device.name].ring._slots
     address, nbytes = slot.memory.ctypes.data, slot.memory.nbytes
     on.device.costs = Costs(latency=0.3)
     fresh.allreduce(x, out=x, algorithm="staged")

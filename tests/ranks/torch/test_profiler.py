@@ -57,7 +57,7 @@ def test_the_end_is_handed_on_unseen() -> None:
     x = torch.ones(2)
     with profile(activities=[ProfilerActivity.CPU]) as profiled:
         work = CollectiveWork(lambda: None, [x])
-        work.carry_out()
+        work.execute()
         handle = CollectiveHandle(work)
         assert handle.result() == [x]
         handle.wait()

@@ -18,8 +18,7 @@ from mpicoll.arrays.dtypes import Op
 from mpicoll.calls.call import Call
 from mpicoll.devices.device import Device, Stream, View, failure_before, raise_any
 from mpicoll.fabrics.routes.devices.scratch import Scratch
-from mpicoll.fabrics.routes.interpreter import carry_out
-from mpicoll.fabrics.routes.spaces import Spaces
+from mpicoll.fabrics.routes.interpreter import Spaces, execute
 from mpicoll.fabrics.transports.memory import moved_as
 from mpicoll.fabrics.transports.transport import Array, Region, Transport
 
@@ -74,7 +73,7 @@ class ScheduledPlan(Transport):
         if reduction is not None and reduction.averages and call.recv is not None and call.terms(rank, size) > 1:
             self._divide = device.view(call.recv), call.terms(rank, size), call.recv.dtype
         spaces.use(blocks)
-        carry_out(schedule, spaces, self)
+        execute(schedule, spaces, self)
 
     def __call__(self) -> None:
         stream = self._device.current()

@@ -69,8 +69,8 @@ class Ring:
     Slots grow, and never shrink. A plan that was bound before keeps the slots that it was bound to. If ranks share
     arrays, slots lie in memory that they share: then the host's route need not copy."""
 
-    def __init__(self, device: Device, shares_arrays: bool) -> None:
-        self.device, self._shares_arrays = device, shares_arrays
+    def __init__(self, device: Device, shares_memory: bool) -> None:
+        self.device, self._shares_memory = device, shares_memory
         self.filling, self.emptying = device.new_stream(), device.new_stream()
         self._slots: list[_Slot] = []
 
@@ -88,7 +88,7 @@ class Ring:
 
     def _memory(self, nbytes: int, operation: str) -> Block:
         """Pinned memory, or memory that the system may page out if there is none. Copies are slower then."""
-        shared = allocate(nbytes, spare=MOST // 2) if self._shares_arrays else None  # the rest is the program's
+        shared = allocate(nbytes, spare=MOST // 2) if self._shares_memory else None  # the rest is the program's
         if shared is not None:
             with suppress(MemoryError):  # the next line asks for memory of another sort
                 return self.device.pin(shared)

@@ -20,7 +20,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 import mpicoll.torch
-from mpicoll.calls.choice import SHARED
+from mpicoll.calls.choose import SHARED
 from mpicoll.errors import ArgumentError
 from mpicoll.machine import blocks
 from mpicoll.torch import lists, memory

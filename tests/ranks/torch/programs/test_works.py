@@ -31,7 +31,7 @@ def test_a_forked_child_does_not_wait_for_its_parents_work() -> None:
         goes_on.wait()
 
     work = CollectiveWork(run, [])
-    thread = threading.Thread(target=work.carry_out)
+    thread = threading.Thread(target=work.execute)
     thread.start()
 
     def check() -> None:
@@ -70,7 +70,7 @@ def test_a_failure_that_is_waited_for_while_it_is_handed_on_counts_as_seen() -> 
     def fail() -> None:
         raise MessageError("in the collective")
 
-    settler = threading.Thread(target=lambda: work.carry_out())
+    settler = threading.Thread(target=lambda: work.execute())
     work = Observed(fail, [])
     handle = handle_of(work)
     settler.start()
@@ -113,13 +113,13 @@ def test_works_that_nobody_keeps(rank: int, size: int) -> None:
 def test_who_waits_at_once_carries_it_out(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
     """To hand a short collective to the group's thread would take several times as long."""
     group: Any = dist.new_group()
-    threads, carry_out = [], group.engine.carry_out
+    threads, execute = [], group.engine.execute
 
     def noted(plan: Any, operation: str) -> None:
         threads.append(threading.current_thread())
-        carry_out(plan, operation)
+        execute(plan, operation)
 
-    monkeypatch.setattr(group.engine, "carry_out", noted)
+    monkeypatch.setattr(group.engine, "execute", noted)
     monkeypatch.setattr(group.progress, "nap", 60.0)
     short, long = torch.ones(3), torch.ones(SHORT)
 
@@ -156,7 +156,7 @@ def test_a_wait_that_is_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(group.engine, "carry_out", interrupt)
+        patch.setattr(group.engine, "execute", interrupt)
         patch.setattr(group.progress, "nap", 60.0)
         work = dist.all_reduce(torch.ones(1), group=group, async_op=True)
         with pytest.raises(KeyboardInterrupt):
@@ -210,7 +210,7 @@ def test_errors_reach_cpp(monkeypatch: pytest.MonkeyPatch, rank: int, size: int)
         raise MessageError("the network is down")
 
     with monkeypatch.context() as patch:
-        patch.setattr(group.engine, "carry_out", fail)
+        patch.setattr(group.engine, "execute", fail)
         with pytest.raises(MessageError, match="network is down"):
             ddp(x).sum().backward()
         started = torch.ops._c10d_functional.all_reduce(x, "sum", group.group_name)

@@ -14,7 +14,7 @@ DEFAULT_TIMEOUT = 1800.0
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class Settings:
     """The same on all ranks of a communicator, as long as it lives.
 
     ``preferred`` is the text of MPICOLL_ALGORITHM. ``check`` is one of ``CHECKS``. ``check_nan`` says whether inputs
@@ -31,7 +31,7 @@ class Rules:
     reproducible: bool = False
 
     @classmethod
-    def of_environment(cls) -> Rules:
+    def of_environment(cls) -> Settings:
         """The rules that this process's environment sets. Raises ArgumentError, which names the wrong variable."""
         return cls(
             preferred=os.environ.get("MPICOLL_ALGORITHM", ""),

@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 import pytest
 
-from mpicoll.machine import patience
-from mpicoll.machine.patience import FEW, TURN, WAITS, YIELDS, Patience
+from mpicoll.machine import backoff
+from mpicoll.machine.backoff import FEW, TURN, WAITS, YIELDS, Backoff
 
 
 @pytest.fixture
@@ -25,14 +25,14 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], tuple[int, int]]
     monkeypatch.setattr(os, "sched_yield", lambda: passes("yield", lasts[0]))
     monkeypatch.setattr(time, "sleep", lambda seconds: passes("sleep", seconds))
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(Patience, "_soon", 0)
+    monkeypatch.setattr(Backoff, "_soon", 0)
 
     def wait(seconds: float) -> tuple[int, int]:
         lasts[0] = seconds
         counts.update({"yield": 0, "sleep": 0})
-        waiting = Patience(10.0)
+        waiting = Backoff(10.0)
         while not counts["sleep"]:
-            assert waiting.lasts()
+            assert waiting.wait()
         return counts["yield"], counts["sleep"]
 
     return wait
@@ -54,9 +54,9 @@ def test_so_do_the_next_waits_and_then_it_yields_again(waits: Callable[[float], 
 
 def test_time_is_up(waits: Callable[[float], tuple[int, int]]) -> None:
     waits(TURN / 10)
-    waiting = Patience(YIELDS * TURN / 10 + 3 * patience.PAUSE)
+    waiting = Backoff(YIELDS * TURN / 10 + 3 * backoff.PAUSE)
     looks = 0
-    while waiting.lasts():
+    while waiting.wait():
         looks += 1
         assert looks <= YIELDS + 5
     assert looks >= YIELDS + 3

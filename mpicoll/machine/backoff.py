@@ -18,7 +18,7 @@ WAITS, FEW = 100, 2
 """After such a turn, so many waits sleep after a few looks."""
 
 
-class Patience:
+class Backoff:
     """Waits a little between two looks, for up to ``seconds`` together. Where it takes longer, it calls ``meanwhile``,
     too, which may raise."""
 
@@ -30,18 +30,18 @@ class Patience:
         self._since = time.monotonic()
         self._deadline = self._since + seconds
         self._looks = 0
-        if Patience._soon:
-            Patience._soon -= 1
+        if Backoff._soon:
+            Backoff._soon -= 1
             self._looks = YIELDS - FEW
 
-    def lasts(self) -> bool:
+    def wait(self) -> bool:
         """Wait a little before the next look. False if time is up."""
         self._looks += 1
         if self._looks <= YIELDS:
             before = time.monotonic()
             os.sched_yield()
             if time.monotonic() - before > TURN:
-                self._looks, Patience._soon = YIELDS, WAITS
+                self._looks, Backoff._soon = YIELDS, WAITS
             return True
         now = time.monotonic()
         if now > self._deadline:

@@ -1,0 +1,304 @@
+"""Which algorithm carries out a call: the one named, the environment's, the kernel, or the MPI's own."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import get_args
+
+import pytest
+
+import mpicoll
+from mpicoll import Algorithm, algorithms
+from mpicoll.algorithms.collectives import COLLECTIVES, even_and_uneven
+from mpicoll.algorithms.steps import Nodes
+from mpicoll.arrays.buffers import Buffer
+from mpicoll.arrays.dtypes import DTYPES, OPS, OpName, Reduction, reduction
+from mpicoll.calls import choose
+from mpicoll.calls.call import Call
+from mpicoll.calls.choose import (
+    DEVICE,
+    EXCHANGE,
+    IPC,
+    NATIVE,
+    NODE,
+    PATHS,
+    STAGED,
+    WIDE,
+    AlgorithmName,
+    CommInfo,
+    DeviceInfo,
+)
+from mpicoll.calls.settings import Settings
+from mpicoll.errors import ArgumentError
+from mpicoll.machine.blocks import LEAST
+
+APART = CommInfo(Nodes.one(2), "Open MPI")
+"""Ranks of a node that share no memory."""
+TOGETHER = replace(APART, shares_memory=True)
+THREADS = CommInfo(Nodes.one(4), "")
+SUM = reduction("sum", DTYPES["float32"], "allreduce")
+MAX = reduction("max", DTYPES["float32"], "allreduce")
+BF16 = reduction("sum", DTYPES["bfloat16"], "allreduce")
+
+
+def call_of(operation: str, what: Reduction | None, nbytes: int) -> Call:
+    """A call whose longest vector has so many bytes. It has no memory."""
+    table, uneven = even_and_uneven(operation)
+    dtype = DTYPES["uint8"] if what is None else what.dtype
+    shape = (nbytes // dtype.itemsize,)
+    memory = Buffer(None, 0, shape, (dtype.itemsize,), dtype, "cpu", True, True) if table.moves else None
+    return Call(table, memory, memory, reduction=what, uneven=uneven)
+
+
+def chosen(operation: str, what: Reduction | None, nbytes: int, info: CommInfo, algorithm: str | None = None) -> str:
+    return choose.choose(call_of(operation, what, nbytes), algorithm, info).name
+
+
+def preferring(text: str) -> CommInfo:
+    return replace(APART, settings=Settings(text))
+
+
+def test_the_one_named() -> None:
+    assert chosen("allreduce", SUM, 8, APART, "ring") == "ring"
+
+
+def test_an_unknown_name() -> None:
+    expected = r"allreduce: algorithm: expected None or one of native, exchange, .*ring.*; given"
+    with pytest.raises(ArgumentError, match=rf"{expected} 'rang' \(did you mean 'ring'\?\)"):
+        chosen("allreduce", SUM, 8, APART, "rang")
+
+
+def test_one_that_cannot_serve_the_dtype() -> None:
+    with pytest.raises(ArgumentError, match=r"sum of bfloat16, which MPI libraries do not.*exchange.*ring"):
+        chosen("allreduce", BF16, 8, APART, "native")
+
+
+def test_threads_have_no_mpi() -> None:
+    with pytest.raises(ArgumentError, match=r"algorithm: expected None or one of (?!native)"):
+        chosen("allreduce", SUM, 8, THREADS, "native")
+
+
+@pytest.mark.parametrize("collective", ["allgatherv", "alltoallv"])
+def test_uneven_blocks_have_fewer(collective: str) -> None:
+    assert set(choose.names(collective)) <= set(choose.names(collective.removesuffix("v")))
+    assert "ring" in choose.names("allgatherv")
+    assert "bruck" not in choose.names("alltoallv")
+
+
+def test_the_environment() -> None:
+    info = preferring("all_reduce:ring, bcast : native, ")
+    assert chosen("allreduce", SUM, 8, info) == "ring"
+    assert chosen("allreduce", SUM, 8, info, "exchange") == "exchange"
+    assert chosen("bcast", None, 1 << 30, info) == "native"
+    assert chosen("reduce", SUM, 8, info) == "native"
+
+
+def test_the_environment_where_it_cannot_serve() -> None:
+    assert chosen("allreduce", BF16, 8, preferring("allreduce:native")) == "exchange"
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["allreduce", "allreduce:rang", "reduce_all:ring", "allreduce=ring", "bcast:ring,allreduce:ring,all_reduce:ring"],
+)
+def test_an_environment_that_is_wrong(text: str) -> None:
+    with pytest.raises(ArgumentError, match=r"MPICOLL_ALGORITHM: expected (collective:algorithm|for allreduce one of)"):
+        chosen("allreduce", SUM, 8, preferring(text))
+
+
+@pytest.mark.parametrize(
+    ("operation", "what", "nbytes", "expected"),
+    [
+        ("allreduce", SUM, 8, NODE),
+        ("allreduce", SUM, 1 << 30, NODE),
+        ("reduce_scatterv", BF16, 1 << 30, NODE),
+        ("scan", MAX, 8, NODE),
+        ("barrier", None, 0, NODE),
+        ("bcast", None, choose.LONG_MOVES - 1, NODE),
+        ("bcast", None, choose.LONG_MOVES, NATIVE),
+        ("allgatherv", None, choose.LONG_MOVES, NATIVE),
+        ("alltoallv", None, 0, NODE),
+        ("alltoallv", None, 1 << 30, NODE),  # no rank knows how long the others' part is
+    ],
+)
+def test_ranks_of_one_node_have_the_kernel(operation: str, what: Reduction | None, nbytes: int, expected: str) -> None:
+    """For all but long moves. Where there is none, calls are the MPI library's, or mpicoll reduces what that cannot."""
+    assert chosen(operation, what, nbytes, TOGETHER) == expected
+    without = EXCHANGE if what is not None and not what.mpi else NATIVE
+    assert chosen(operation, what, nbytes, APART) == without
+    assert chosen(operation, what, nbytes, replace(TOGETHER, nodes=Nodes.one(1))) == without
+
+
+def test_the_kernel_where_there_is_none() -> None:
+    why = r"\(the ranks share no memory, or mpicoll has no kernel here: `mpicoll doctor`\); given 'node'"
+    with pytest.raises(ArgumentError, match=why):
+        chosen("allreduce", SUM, 8, APART, "node")
+    with pytest.raises(ArgumentError, match=r"expected None or one of [\w, ]+; given 'node'"):
+        chosen("allreduce", SUM, 8, THREADS, "node")
+
+
+def test_reproducible_reductions_are_in_rank_order() -> None:
+    orderly = Settings(reproducible=True)
+    for info, expected in ((TOGETHER, NODE), (APART, EXCHANGE)):
+        assert chosen("allreduce", SUM, 8, replace(info, settings=orderly)) == expected
+        assert chosen("allreduce", SUM, 8, replace(info, settings=orderly), EXCHANGE) == EXCHANGE
+
+
+def test_every_collective_has_one_without_mpi() -> None:
+    for collective in COLLECTIVES:
+        assert chosen(collective, None, 8, THREADS) in choose.names(collective, THREADS)
+        for uneven in ("gatherv", "allgatherv", "scatterv", "reduce_scatterv", "alltoallv"):
+            assert chosen(uneven, None, 8, THREADS) in choose.names(uneven, THREADS)
+
+
+@pytest.mark.usefixtures("registry")
+@pytest.mark.parametrize(
+    ("collective", "name"), [("scan", "mine"), ("reduce_scatter", "linear"), ("bcast", "pairwise")]
+)
+def test_an_algorithm_of_ones_own_is_not_the_one_between_threads(collective: str, name: str) -> None:
+    before = chosen(collective, None, 8, THREADS)
+    algorithms.add(Algorithm(collective, name, lambda at: iter(())))
+    assert chosen(collective, None, 8, THREADS) == before
+
+
+def test_threads_keep_what_their_job_began_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MPICOLL_ALGORITHM", "allreduce:ring")
+    with mpicoll.threads(2) as ranks:
+        monkeypatch.setenv("MPICOLL_ALGORITHM", "allreduce:swing")
+        assert ranks.run(lambda comm: chosen("allreduce", SUM, 8, comm._engine.info)) == ["ring", "ring"]
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "info", "expected"),
+    [
+        (8, TOGETHER, (NODE, "the ranks share a node")),
+        (8, APART, (NATIVE, "the ranks share no memory in which mpicoll's kernel works")),
+        (8, replace(APART, nodes=Nodes((0, 1))), (NATIVE, "the ranks share no memory in which mpicoll's kernel works")),
+        (8, replace(TOGETHER, nodes=Nodes.one(1)), (NATIVE, "there is one rank")),
+        (8, preferring("allreduce:ring"), ("ring", "MPICOLL_ALGORITHM names it")),
+    ],
+)
+def test_why(nbytes: int, info: CommInfo, expected: tuple[str, str]) -> None:
+    choice = choose.choose(call_of("allreduce", SUM, nbytes), None, info)
+    assert (choice.name, choice.why) == expected
+
+
+def test_editors_complete_the_names_that_exist() -> None:
+    known = {a.name for a in algorithms.algorithms()} | {NATIVE, EXCHANGE, NODE, WIDE, STAGED, DEVICE, IPC}
+    assert set(get_args(AlgorithmName)) == known
+    assert set(get_args(OpName)) == set(OPS) - {"premul_sum"}
+
+
+PAIRS = CommInfo(Nodes.block(8, 4), "Open MPI")
+
+
+@pytest.mark.parametrize(
+    ("operation", "what", "nbytes", "nodes", "expected"),
+    [
+        ("allreduce", MAX, 1 << 20, PAIRS.nodes, "two_level"),
+        ("reduce", MAX, 1 << 20, PAIRS.nodes, "two_level"),
+        ("reduce_scatterv", MAX, 1 << 20, PAIRS.nodes, "two_level"),
+        ("allreduce", BF16, 1 << 20, PAIRS.nodes, "wide"),
+        ("allreduce", BF16, 1 << 20, Nodes.block(4, 2), "exchange"),
+        ("allreduce", MAX, 1 << 20, Nodes.block(4, 2), "two_level"),
+        ("allreduce", MAX, (1 << 20) - 1, PAIRS.nodes, "exchange"),
+        ("allreduce", MAX, 1 << 20, Nodes.cyclic(8, 3), "two_level"),
+        ("allreduce", MAX, 1 << 20, Nodes((0, 0, 1)), "exchange"),  # a node of one rank sends as much in any case
+        ("allreduce", MAX, 1 << 20, Nodes.one(8), "exchange"),
+        ("scan", MAX, 1 << 20, PAIRS.nodes, "exchange"),
+        ("allreduce", SUM, 1 << 20, PAIRS.nodes, "native"),
+        ("bcast", None, 1 << 20, PAIRS.nodes, "native"),
+        ("alltoall", None, 1 << 20, PAIRS.nodes, "native"),  # there is a two-level one, which sends as many bytes
+    ],
+)
+def test_on_several_nodes_long_reductions_that_mpi_lacks_are_two_level(
+    operation: str, what: Reduction | None, nbytes: int, nodes: Nodes, expected: str
+) -> None:
+    assert chosen(operation, what, nbytes, replace(PAIRS, nodes=nodes)) == expected
+
+
+def test_wide_floats_are_reduced_by_the_mpi_or_between_nodes_in_two_levels() -> None:
+    f16 = reduction("sum", DTYPES["float16"], "allreduce")
+    call = call_of("allreduce", f16, 16)
+    for nodes, schedule in ((Nodes.one(4), None), (Nodes.block(4, 2), "two_level")):
+        choice = choose.choose(call, "wide", replace(APART, nodes=nodes))
+        assert (choice.name, choice.route, choice.schedule) == (WIDE, WIDE, schedule)
+
+
+@pytest.mark.parametrize(
+    ("operation", "what", "nbytes", "algorithm", "expected"),
+    [
+        ("allreduce", SUM, LEAST, None, True),
+        ("allreduce", SUM, LEAST - 4, None, False),
+        ("allreduce", SUM, LEAST, "ring", False),
+        ("allreduce", SUM, LEAST, "node", True),
+        ("scan", SUM, LEAST, None, False),
+        ("allgather", None, LEAST, None, False),  # each rank gives half of it
+        ("allgather", None, 2 * LEAST, None, True),
+        ("bcast", None, choose.LONG_MOVES, None, True),  # native, unless the arrays lie in shared memory
+        ("alltoallv", None, 0, None, True),  # no rank knows how long the others' part is
+        ("barrier", None, 0, None, False),
+    ],
+)
+def test_where_ranks_look_whether_arrays_lie_in_shared_memory(
+    operation: str, what: Reduction | None, nbytes: int, algorithm: str | None, expected: bool
+) -> None:
+    call = call_of(operation, what, nbytes)
+    assert choose.choose(call, algorithm, TOGETHER).zero_copy == expected
+    if algorithm != "node":
+        assert not choose.choose(call, algorithm, APART).zero_copy
+
+
+@pytest.mark.parametrize(("operation", "expected"), [("allreduce", True), ("alltoallv", None), ("barrier", False)])
+def test_more_elements_than_a_count_can_say(operation: str, expected: bool | None) -> None:
+    what = SUM if COLLECTIVES.get(operation, COLLECTIVES["alltoall"]).reduces else None
+    assert choose.choose(call_of(operation, what, 1 << 34), None, APART).in_parts == expected
+
+
+ALL, LONG = frozenset(PATHS), choose.IPC_FROM
+TWO_NODES = CommInfo(Nodes((0, 1)), "Open MPI")
+
+
+@pytest.mark.parametrize(
+    ("operation", "what", "nbytes", "algorithm", "info", "device", "expected"),
+    [
+        ("allreduce", SUM, 8, None, APART, DeviceInfo(True, ALL), NATIVE),
+        ("allreduce", SUM, 8, None, TOGETHER, DeviceInfo(True, ALL), NATIVE),
+        ("allreduce", SUM, 8, None, APART, DeviceInfo(True, ALL - {"reductions"}), STAGED),
+        ("bcast", None, 8, None, APART, DeviceInfo(True, ALL - {"reductions"}), NATIVE),
+        ("allreduce", BF16, 8, None, APART, DeviceInfo(True, ALL), STAGED),
+        ("reduce_scatter", SUM, 8, None, APART, DeviceInfo(True, ALL), STAGED),  # it may be in place on some ranks
+        ("allreduce", SUM, 8, None, preferring("allreduce:ring"), DeviceInfo(True, ALL), STAGED),
+        ("allreduce", SUM, LONG, None, APART, DeviceInfo(True, one_device=True), IPC),
+        ("allreduce", SUM, LONG - 4, None, APART, DeviceInfo(True, one_device=True), STAGED),
+        ("allreduce", SUM, LONG, None, APART, DeviceInfo(True), STAGED),
+        ("allreduce", SUM, LONG, None, TWO_NODES, DeviceInfo(True, one_device=True), STAGED),
+        ("allreduce", SUM, LONG, None, THREADS, DeviceInfo(True, one_device=True), STAGED),
+        ("allreduce", SUM, 8, "native", APART, DeviceInfo(True, ALL), NATIVE),
+        ("allreduce", SUM, 8, "native", APART, DeviceInfo(True), STAGED),
+        ("allreduce", SUM, 8, "device:ring", APART, DeviceInfo(True, ALL), "device:ring"),
+        ("allreduce", SUM, 8, "device:ring", APART, DeviceInfo(True), STAGED),
+        ("allreduce", SUM, 8, "device:ring", APART, DeviceInfo(False, ALL), STAGED),
+        ("allreduce", SUM, 8, "ipc", APART, DeviceInfo(True), IPC),
+        ("allreduce", SUM, 8, "ipc", APART, DeviceInfo(False), STAGED),
+        ("alltoallv", None, 8, "ipc", APART, DeviceInfo(True), STAGED),
+        ("allreduce", SUM, 8, "staged:ring", APART, DeviceInfo(True, ALL), STAGED),
+        ("allreduce", SUM, 8, "ring", APART, DeviceInfo(True, ALL), STAGED),
+    ],
+)
+def test_memory_of_a_device(
+    operation: str,
+    what: Reduction | None,
+    nbytes: int,
+    algorithm: str | None,
+    info: CommInfo,
+    device: DeviceInfo,
+    expected: str,
+) -> None:
+    assert choose.choose(call_of(operation, what, nbytes), algorithm, info, device).name == expected
+
+
+@pytest.mark.parametrize("algorithm", ["rang", "device:rang", "staged:rang"])
+def test_a_wrong_name_for_memory_of_a_device(algorithm: str) -> None:
+    with pytest.raises(ArgumentError, match="algorithm: expected None or one of"):
+        choose.choose(call_of("allreduce", SUM, 8), algorithm, APART, DeviceInfo(True, ALL))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
 
@@ -32,299 +31,135 @@ def fixed(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return x
 
 
-OWN = MPI.Op.Create(lambda a, b, kind: None)
+NAMES = {
+    "np": np, "torch": torch, "MPI": MPI, "mpicoll": mpicoll, "Op": Op, "Decimal": Decimal, "Exporter": Exporter,
+    "OnDevice": OnDevice, "fixed": fixed, "OWN": MPI.Op.Create(lambda a, b, kind: None),
+}  # fmt: skip
+"""What the calls may name."""
 
-Call = Callable[[mpicoll.Communicator, np.ndarray[Any, Any]], Any]
-
-# name -> (the call, given a float64 array of zeros with 4 elements a rank and one a rank beyond them; error; the words
-# that the message must have)
-CASES: dict[str, tuple[Call, type[ArgumentError], list[str]]] = {
-    "no array": (lambda c, y: c.allreduce([1, 2]), ArgumentError, ["allreduce: x:", "list [1, 2]"]),  # type: ignore[call-overload]
-    "objects": (lambda c, y: c.bcast(np.array([{}])), DtypeError, ["bcast: x:", "object"]),
-    "unknown dtype": (lambda c, y: c.allreduce(y.astype(">f8")), DtypeError, ["allreduce: op:", "sum of >f8"]),
-    "unknown op": (lambda c, y: c.allreduce(y, "mean"), ArgumentError, ["allreduce: op:", "avg", "'mean'"]),
-    "op of a wrong type": (lambda c, y: c.allreduce(y, ["sum"]), ArgumentError, ["allreduce: op:", "['sum']"]),  # type: ignore[call-overload]
-    "premul_sum without factor": (lambda c, y: c.allreduce(y, "premul_sum"), ArgumentError, ["Op.premul_sum(factor)"]),
-    "band of floats": (lambda c, y: c.allreduce(y, "band"), DtypeError, ["allreduce: op:", "int64", "band of float64"]),
-    "avg of bools": (lambda c, y: c.reduce(y.astype(bool), "avg"), DtypeError, ["reduce: op:", "avg of bool"]),
-    "max of complex": (lambda c, y: c.exscan(y.astype("c16"), "max"), DtypeError, ["max of complex128"]),
-    "complex factor of floats": (
-        lambda c, y: c.allreduce(y, Op.premul_sum(1j)),
-        DtypeError,
-        ["premul_sum(1j) of float64"],
+CASES = (
+    ("c.allreduce([1, 2])", "allreduce: x: ... list [1, 2]"),
+    ("c.bcast(np.array([{}]))", "DtypeError: ... bcast: x: ... object"),
+    ("c.allreduce(y.astype('>f8'))", "DtypeError: ... allreduce: op: ... sum of >f8"),
+    ("c.allreduce(y, 'mean')", "allreduce: op: ... avg ... 'mean'"),
+    ("c.allreduce(y, ['sum'])", "allreduce: op: ... ['sum']"),
+    ("c.allreduce(y, 'premul_sum')", "Op.premul_sum(factor)"),
+    ("c.allreduce(y, 'band')", "DtypeError: ... allreduce: op: ... int64 ... band of float64"),
+    ("c.reduce(y.astype(bool), 'avg')", "DtypeError: ... reduce: op: ... avg of bool"),
+    ("c.exscan(y.astype('c16'), 'max')", "DtypeError: ... max of complex128"),
+    ("c.allreduce(y, Op.premul_sum(1j))", "DtypeError: ... premul_sum(1j) of float64"),
+    ("c.bcast(y, c.size)", "bcast: root: ... a rank"),
+    ("c.reduce(y, root=-1)", "reduce: root: ... -1"),
+    ("c.gather(y, root='0')", "gather: root: ... '0'"),
+    ("c.bcast(y, algorithm='x')", "bcast: algorithm: ... native ... 'x'"),
+    ("c.allreduce(y.astype('float16'), algorithm='native')", "allreduce: algorithm: ... sum of float16 ... exchange"),
+    ("c.allgather(np.ones(5), y[:-1])", "allgather: out: ... elements"),
+    ("c.allreduce(np.ones(2), out=y)", "allreduce: out: expected 2"),
+    ("c.reduce_scatter(np.ones(()))", "reduce_scatter: xs: ... xs may have any shape ... shape ()"),
+    ("c.allreduce(np.ones(2), y)", "allreduce: op: ... given an array (did you mean out=?)"),
+    ("c.gather(np.ones(2), y)", "gather: root: ... given an array (did you mean out=?)"),
+    ("c.reduce(np.ones(2), 'sum', y)", "reduce: root: ... did you mean out=?"),
+    ("c.allreduce(1)", "allreduce: x: ... allreduce_object takes Python objects"),
+    ("c.scan([1, 2])", "scan: x: ... np.asarray makes an array of numbers"),
+    ("c.bcast({})", "bcast: x: ... dict {} (bcast_object takes Python objects)"),
+    (
+        "c.allreduce(y, 'MPI.MINLOC')",
+        "allreduce: op: ... 'MPI.MINLOC', which takes pairs of a value and a place: keep mpi4py's call",
     ),
-    "root too large": (lambda c, y: c.bcast(y, c.size), ArgumentError, ["bcast: root:", "a rank"]),
-    "root negative": (lambda c, y: c.reduce(y, root=-1), ArgumentError, ["reduce: root:", "-1"]),
-    "root no int": (lambda c, y: c.gather(y, root="0"), ArgumentError, ["gather: root:", "'0'"]),  # type: ignore[call-overload]
-    "unknown algorithm": (
-        lambda c, y: c.bcast(y, algorithm="x"),
-        ArgumentError,
-        ["bcast: algorithm:", "native", "'x'"],
+    ("setattr(c, 'timeout', '5')", "Communicator: timeout: expected seconds, more than 0; given '5'"),
+    ("setattr(c, 'timeout', True)", "timeout: ... given True"),
+    ("c.allreduce(y, 'MAX')", "given 'MAX' (did you mean 'max'?)"),
+    ("c.allreduce(y, 'summ')", "'summ' (did you mean 'sum'?)"),
+    ("c.alltoall(None)", "alltoall: xs: expected an array"),
+    ("c.scatter(np.ones(()), c.rank)", "scatter: xs: expected shape ( ... shape ()"),
+    ("c.allreduce(np.ones(y.size, 'f4'), out=y)", "DtypeError: ... out: expected dtype float32 ... float64"),
+    ("c.allreduce(y[:3], out=y[1:4])", "allreduce: out: ... overlaps"),
+    ("c.allgather(y[1:1 + 4], y[:4 * c.size])", "allgather: out: ... own block ... overlaps"),
+    ("c.allreduce(y, out=y[::-1])", "allreduce: out: ... overlaps"),
+    (
+        "c.alltoall(y[:4 * c.size], y[:4 * c.size])",
+        "alltoall: out: expected memory that does not overlap xs's ... memory that overlaps it",
     ),
-    "algorithm that does not serve": (
-        lambda c, y: c.allreduce(y.astype("float16"), algorithm="native"),
-        ArgumentError,
-        ["allreduce: algorithm:", "sum of float16", "exchange"],
+    ("c.allreduce((x := fixed(np.ones(2))), out=x)", "allreduce: x: ... read-only"),
+    ("c.scan(np.ones(2), out=fixed(np.ones(2)))", "scan: out: ... written"),
+    ("c.allreduce((x := b'ab'), 'max', out=x)", "allreduce: x: ... written"),
+    ("c.allreduce(np.ones(2), out=np.lib.stride_tricks.as_strided(y, (2,), (0,)))", "allreduce: out: ... share memory"),
+    ("c.allreduce((x := np.lib.stride_tricks.as_strided(y, (3, 2), (8, 8))), out=x)", "allreduce: x: ... share memory"),
+    ("c.allreduce(np.ma.masked_array(y, y == 1))", "allreduce: x: ... mask"),
+    ("Op([])", "Op: name: expected one of ... []"),
+    ("Op.premul_sum('a')", "Op: factor: ... 'a'"),
+    ("c.allgather_object(lambda: 0)", "allgather_object: obj: ... pickled"),
+    ("c.send_object(1, 0, tag=-1)", "send_object: tag:"),
+    ("c.allreduce(OnDevice())", "DeviceError: ... allreduce: x: ... GPU ... OnDevice"),
+    ("c.allgatherv(y, [1] * (c.size + 1))", "allgatherv: counts:"),
+    ("c.scatterv(y, [-1] * c.size, c.rank)", "scatterv: counts: ... negative"),
+    ("c.allgatherv(y[:1], None, y[1:1 + c.size])", "allgatherv: counts: ... None"),
+    ("c.alltoallv(np.ones(c.size), None, [1] * c.size, y[:c.size])", "alltoallv: sendcounts: ... None"),
+    ("c.gatherv(y, ['a'] * c.size)", "gatherv: ... 'a'"),
+    ("c.allgatherv(np.ones((2, 3)), [1] * c.size)", "allgatherv: x: expected 1 rows of 3 ... (2, 3)"),
+    ("c.alltoallv(np.ones((c.size, 2)), [2] * c.size, [2] * c.size)", "alltoallv: xs: ... rows of 2"),
+    ("c.send(y, c.size)", "send: dest:"),
+    ("c.irecv(y, -7)", "irecv: source: ... -7"),
+    ("c.isend(y, 0, tag=-1)", "isend: tag: ... -1"),
+    ("c.recv(fixed(np.ones(1)), 0)", "recv: x: ... written"),
+    ("c.sendrecv(y[:3], 0, y[1:4])", "sendrecv: out: ... overlaps"),
+    ("c.scatter_object([1] * (c.size + 1), c.rank)", "scatter_object: objs:"),
+    ("c.alltoall_object(None)", "alltoall_object: objs: ... None"),
+    ("c.allreduce_object(1, 'mean')", "allreduce_object: op: ... 'mean'"),
+    ("c.allreduce(y, MPI.MINLOC)", "allreduce: op: ... MPI.SUM ... given MPI.MINLOC"),
+    ("c.reduce(y, OWN)", "reduce: op: ... given an MPI.Op of the program's own"),
+    ("c.allreduce(y, MPI.BAND)", "DtypeError: ... band of float64"),
+    ("c.allreduce(y, Op.premul_sum(10 ** 400))", "Op: factor: ... range of a float ... int"),
+    ("c.allreduce(y, Op.premul_sum(10 ** 5000))", "Op: factor: ... range of a float ... int"),
+    ("c.allreduce(y, Op.premul_sum(Decimal('1e400')))", "Op: factor: ... range of a float ... Decimal"),
+    ("c.allreduce(y.astype('f4'), Op.premul_sum(np.complex64(1j)))", "DtypeError: ... premul_sum(1j) of float32"),
+    ("c.split(1.5)", "split: color: ... None or an int ... 1.5"),
+    ("c.split(-1)", "split: color: ... from 0 to ... -1"),
+    ("c.split('a')", "split: color: ... 'a'"),
+    ("c.split(2 ** 31)", "split: color: ... 2147483647"),
+    ("c.split(0, 'a')", "split: key: ... 'a'"),
+    ("c.subset(3)", "subset: ranks: ... a sequence of ranks ... 3"),
+    (
+        "c.allreduce(MPI.IN_PLACE, out=y)",
+        "allreduce: x: expected an array (out=x replaces MPI.IN_PLACE); given MPI.IN_PLACE",
     ),
-    "allgather into too little": (
-        lambda c, y: c.allgather(np.ones(5), y[:-1]),
-        ArgumentError,
-        ["allgather: out:", "elements"],
+    (
+        "c.scatter(None, (c.rank + 1) % c.size) if c.size > 1 else c._engine.plan('scatter', y, None)",
+        "scatter: out: expected an array to receive rank ... 's block: only the root may leave it out; given None",
     ),
-    "allreduce into too much": (
-        lambda c, y: c.allreduce(np.ones(2), out=y),
-        ArgumentError,
-        ["allreduce: out: expected 2"],
+    (
+        "c.scatterv(None, [1] * c.size, (c.rank + 1) % c.size) "
+        "if c.size > 1 else c._engine.plan('scatterv', y, None, sendcounts=[1])",
+        "scatterv: out: expected an array to receive rank ... only the root may leave it out; given None",
     ),
-    "reduce_scatter of no blocks": (
-        lambda c, y: c.reduce_scatter(np.ones(())),
-        ArgumentError,
-        ["reduce_scatter: xs:", "xs may have any shape", "shape ()"],
+    (
+        "c.allgatherv(np.ones(1), [1 if r == c.rank else 2 ** 62 for r in range(c.size)] + [0] * (c.size < 2))",
+        "allgatherv: counts:",
     ),
-    "result as the second array of an allreduce": (
-        lambda c, y: c.allreduce(np.ones(2), y),  # type: ignore[call-overload]
-        ArgumentError,
-        ["allreduce: op:", "given an array (did you mean out=?)"],
+    ("c.alltoallv(y[:c.size], [1] * c.size, [2 ** 62] * c.size)", "alltoallv: counts: ... fit into memory"),
+    ("c.alltoallv(torch.ones(c.size), [1] * c.size, [2 ** 62] * c.size)", "alltoallv: counts: ... fit into memory"),
+    (
+        "c.allreduce(torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]))",
+        "allreduce: x: expected a dense tensor; given a nested tensor",
     ),
-    "result as the second array of a gather": (
-        lambda c, y: c.gather(np.ones(2), y),  # type: ignore[call-overload]
-        ArgumentError,
-        ["gather: root:", "given an array (did you mean out=?)"],
+    (
+        "c.bcast(torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=torch.jagged))",
+        "bcast: x: expected a dense tensor; given a nested tensor",
     ),
-    "result as the second array of a reduce": (
-        lambda c, y: c.reduce(np.ones(2), "sum", y),  # type: ignore[call-overload]
-        ArgumentError,
-        ["reduce: root:", "did you mean out=?"],
+    (
+        "c.allreduce(Exporter(torch.ones(3, requires_grad=True)))",
+        "allreduce: x: expected a DLPack array ... Exporter ... gradient",
     ),
-    "a number": (
-        lambda c, y: c.allreduce(1),  # type: ignore[call-overload]
-        ArgumentError,
-        ["allreduce: x:", "allreduce_object takes Python objects"],
+    (
+        "c.bcast(np.zeros(3, np.dtype([])), algorithm='binomial_tree')",
+        "DtypeError: ... bcast: x: expected elements of at least one byte",
     ),
-    "a list": (lambda c, y: c.scan([1, 2]), ArgumentError, ["scan: x:", "np.asarray makes an array of numbers"]),  # type: ignore[call-overload]
-    "a dict": (lambda c, y: c.bcast({}), ArgumentError, ["bcast: x:", "dict {} (bcast_object takes Python objects)"]),  # type: ignore[type-var]
-    "MINLOC": (
-        lambda c, y: c.allreduce(y, "MPI.MINLOC"),
-        ArgumentError,
-        ["allreduce: op:", "'MPI.MINLOC', which takes pairs of a value and a place: keep mpi4py's call"],
-    ),
-    "a text as timeout": (
-        lambda c, y: setattr(c, "timeout", "5"),
-        ArgumentError,
-        ["Communicator: timeout: expected seconds, more than 0; given '5'"],
-    ),
-    "True as timeout": (lambda c, y: setattr(c, "timeout", True), ArgumentError, ["timeout:", "given True"]),
-    "capitals": (lambda c, y: c.allreduce(y, "MAX"), ArgumentError, ["given 'MAX' (did you mean 'max'?)"]),
-    "a misspelt operation": (lambda c, y: c.allreduce(y, "summ"), ArgumentError, ["'summ' (did you mean 'sum'?)"]),
-    "alltoall of no array": (lambda c, y: c.alltoall(None), ArgumentError, ["alltoall: xs: expected an array"]),  # type: ignore[call-overload]
-    "scatter of no blocks": (
-        lambda c, y: c.scatter(np.ones(()), c.rank),
-        ArgumentError,
-        ["scatter: xs: expected shape (", "shape ()"],
-    ),
-    "another dtype": (
-        lambda c, y: c.allreduce(np.ones(y.size, "f4"), out=y),
-        DtypeError,
-        ["out: expected dtype float32", "float64"],
-    ),
-    "overlap": (lambda c, y: c.allreduce(y[:3], out=y[1:4]), ArgumentError, ["allreduce: out:", "overlaps"]),
-    "overlap with a wrong block": (
-        lambda c, y: c.allgather(y[1 : 1 + 4], y[: 4 * c.size]),
-        ArgumentError,
-        ["allgather: out:", "own block", "overlaps"],
-    ),
-    "reversed onto itself": (lambda c, y: c.allreduce(y, out=y[::-1]), ArgumentError, ["allreduce: out:", "overlaps"]),
-    "alltoall onto itself": (
-        lambda c, y: c.alltoall(y[: 4 * c.size], y[: 4 * c.size]),
-        ArgumentError,
-        ["alltoall: out: expected memory that does not overlap xs's", "memory that overlaps it"],
-    ),
-    "read-only input in place": (
-        lambda c, y: c.allreduce(x := fixed(np.ones(2)), out=x),
-        ArgumentError,
-        ["allreduce: x:", "read-only"],
-    ),
-    "read-only output": (
-        lambda c, y: c.scan(np.ones(2), out=fixed(np.ones(2))),
-        ArgumentError,
-        ["scan: out:", "written"],
-    ),
-    "bytes, which are read-only": (
-        lambda c, y: c.allreduce(x := b"ab", "max", out=x),
-        ArgumentError,
-        ["allreduce: x:", "written"],
-    ),
-    "elements that share memory": (
-        lambda c, y: c.allreduce(np.ones(2), out=np.lib.stride_tricks.as_strided(y, (2,), (0,))),
-        ArgumentError,
-        ["allreduce: out:", "share memory"],
-    ),
-    "elements that overlap, in place": (
-        lambda c, y: c.allreduce(x := np.lib.stride_tricks.as_strided(y, (3, 2), (8, 8)), out=x),
-        ArgumentError,
-        ["allreduce: x:", "share memory"],
-    ),
-    "a mask": (lambda c, y: c.allreduce(np.ma.masked_array(y, y == 1)), ArgumentError, ["allreduce: x:", "mask"]),
-    "an Op of a name that is no string": (lambda c, y: Op([]), ArgumentError, ["Op: name: expected one of", "[]"]),  # type: ignore[arg-type]
-    "a factor that is no number": (lambda c, y: Op.premul_sum("a"), ArgumentError, ["Op: factor:", "'a'"]),  # type: ignore[arg-type]
-    "an object that cannot be pickled": (
-        lambda c, y: c.allgather_object(lambda: 0),
-        ArgumentError,
-        ["allgather_object: obj:", "pickled"],
-    ),
-    "a tag of an object": (lambda c, y: c.send_object(1, 0, tag=-1), ArgumentError, ["send_object: tag:"]),
-    "a device that is not here": (
-        lambda c, y: c.allreduce(OnDevice()),
-        DeviceError,
-        ["allreduce: x:", "GPU", "OnDevice"],
-    ),
-    "counts of another length": (
-        lambda c, y: c.allgatherv(y, [1] * (c.size + 1)),
-        ArgumentError,
-        ["allgatherv: counts:"],
-    ),
-    "negative counts": (
-        lambda c, y: c.scatterv(y, [-1] * c.size, c.rank),
-        ArgumentError,
-        ["scatterv: counts:", "negative"],
-    ),
-    "no counts": (
-        lambda c, y: c.allgatherv(y[:1], None, y[1 : 1 + c.size]),  # type: ignore[call-overload]
-        ArgumentError,
-        ["allgatherv: counts:", "None"],
-    ),
-    "no counts of what is sent": (
-        lambda c, y: c.alltoallv(np.ones(c.size), None, [1] * c.size, y[: c.size]),  # type: ignore[call-overload]
-        ArgumentError,
-        ["alltoallv: sendcounts:", "None"],
-    ),
-    "counts that are no ints": (lambda c, y: c.gatherv(y, ["a"] * c.size), ArgumentError, ["gatherv:", "'a'"]),  # type: ignore[list-item]
-    "rows that are not there": (
-        lambda c, y: c.allgatherv(np.ones((2, 3)), [1] * c.size),
-        ArgumentError,
-        ["allgatherv: x: expected 1 rows of 3", "(2, 3)"],
-    ),
-    "alltoallv of too few rows": (
-        lambda c, y: c.alltoallv(np.ones((c.size, 2)), [2] * c.size, [2] * c.size),
-        ArgumentError,
-        ["alltoallv: xs:", "rows of 2"],
-    ),
-    "send to nobody": (lambda c, y: c.send(y, c.size), ArgumentError, ["send: dest:"]),
-    "receive from nobody": (lambda c, y: c.irecv(y, -7), ArgumentError, ["irecv: source:", "-7"]),
-    "negative tag": (lambda c, y: c.isend(y, 0, tag=-1), ArgumentError, ["isend: tag:", "-1"]),
-    "receive into read-only": (lambda c, y: c.recv(fixed(np.ones(1)), 0), ArgumentError, ["recv: x:", "written"]),
-    "sendrecv onto a part of itself": (
-        lambda c, y: c.sendrecv(y[:3], 0, y[1:4]),
-        ArgumentError,
-        ["sendrecv: out:", "overlaps"],
-    ),
-    "too few objects": (
-        lambda c, y: c.scatter_object([1] * (c.size + 1), c.rank),
-        ArgumentError,
-        ["scatter_object: objs:"],
-    ),
-    "objects that are none": (lambda c, y: c.alltoall_object(None), ArgumentError, ["alltoall_object: objs:", "None"]),  # type: ignore[arg-type]
-    "unknown object op": (
-        lambda c, y: c.allreduce_object(1, "mean"),
-        ArgumentError,
-        ["allreduce_object: op:", "'mean'"],
-    ),
-    "an operation of mpi4py's that is none of these": (
-        lambda c, y: c.allreduce(y, MPI.MINLOC),
-        ArgumentError,
-        ["allreduce: op:", "MPI.SUM", "given MPI.MINLOC"],
-    ),
-    "an operation of the program's own": (
-        lambda c, y: c.reduce(y, OWN),
-        ArgumentError,
-        ["reduce: op:", "given an MPI.Op of the program's own"],
-    ),
-    "band of floats by mpi4py's name": (lambda c, y: c.allreduce(y, MPI.BAND), DtypeError, ["band of float64"]),
-    "a factor that no float holds": (
-        lambda c, y: c.allreduce(y, Op.premul_sum(10**400)),
-        ArgumentError,
-        ["Op: factor:", "range of a float", "int"],
-    ),
-    "a factor of very many digits": (
-        lambda c, y: c.allreduce(y, Op.premul_sum(10**5000)),
-        ArgumentError,
-        ["Op: factor:", "range of a float", "int"],
-    ),
-    "a decimal that no float holds": (
-        lambda c, y: c.allreduce(y, Op.premul_sum(Decimal("1e400"))),  # type: ignore[arg-type]
-        ArgumentError,
-        ["Op: factor:", "range of a float", "Decimal"],
-    ),
-    "a complex factor of NumPy's, of floats": (
-        lambda c, y: c.allreduce(y.astype("f4"), Op.premul_sum(np.complex64(1j))),  # type: ignore[arg-type]
-        DtypeError,
-        ["premul_sum(1j) of float32"],
-    ),
-    "a colour that is no int": (lambda c, y: c.split(1.5), ArgumentError, ["split: color:", "None or an int", "1.5"]),  # type: ignore[arg-type]
-    "a negative colour": (lambda c, y: c.split(-1), ArgumentError, ["split: color:", "from 0 to", "-1"]),
-    "a colour in words": (lambda c, y: c.split("a"), ArgumentError, ["split: color:", "'a'"]),  # type: ignore[arg-type]
-    "a colour that MPI cannot count": (lambda c, y: c.split(2**31), ArgumentError, ["split: color:", "2147483647"]),
-    "a key that is no int": (lambda c, y: c.split(0, "a"), ArgumentError, ["split: key:", "'a'"]),  # type: ignore[arg-type]
-    "ranks that are one": (lambda c, y: c.subset(3), ArgumentError, ["subset: ranks:", "a sequence of ranks", "3"]),  # type: ignore[arg-type]
-    "mpi4py's way to work in place": (
-        lambda c, y: c.allreduce(MPI.IN_PLACE, out=y),  # type: ignore[call-overload]
-        ArgumentError,
-        ["allreduce: x: expected an array (out=x replaces MPI.IN_PLACE); given MPI.IN_PLACE"],
-    ),
-    "scatter to nowhere": (
-        lambda c, y: c.scatter(None, (c.rank + 1) % c.size) if c.size > 1 else c._engine.plan("scatter", y, None),
-        ArgumentError,
-        ["scatter: out: expected an array to receive rank", "'s block: only the root may leave it out; given None"],
-    ),
-    "scatterv to nowhere": (
-        lambda c, y: (
-            c.scatterv(None, [1] * c.size, (c.rank + 1) % c.size)
-            if c.size > 1
-            else c._engine.plan("scatterv", y, None, sendcounts=[1])
-        ),
-        ArgumentError,
-        ["scatterv: out: expected an array to receive rank", "only the root may leave it out; given None"],
-    ),
-    "counts of more rows than there are": (
-        lambda c, y: c.allgatherv(
-            np.ones(1), [1 if r == c.rank else 2**62 for r in range(c.size)] + [0] * (c.size < 2)
-        ),
-        ArgumentError,
-        ["allgatherv: counts:"],
-    ),
-    "counts that no memory holds": (
-        lambda c, y: c.alltoallv(y[: c.size], [1] * c.size, [2**62] * c.size),
-        ArgumentError,
-        ["alltoallv: counts:", "fit into memory"],
-    ),
-    "counts of tensors that no memory holds": (
-        lambda c, y: c.alltoallv(torch.ones(c.size), [1] * c.size, [2**62] * c.size),
-        ArgumentError,
-        ["alltoallv: counts:", "fit into memory"],
-    ),
-    "a nested tensor": (
-        lambda c, y: c.allreduce(torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])),
-        ArgumentError,
-        ["allreduce: x: expected a dense tensor; given a nested tensor"],
-    ),
-    "a jagged tensor": (
-        lambda c, y: c.bcast(torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=torch.jagged)),
-        ArgumentError,
-        ["bcast: x: expected a dense tensor; given a nested tensor"],
-    ),
-    "DLPack of a tensor that requires a gradient": (
-        lambda c, y: c.allreduce(Exporter(torch.ones(3, requires_grad=True))),
-        ArgumentError,
-        ["allreduce: x: expected a DLPack array", "Exporter", "gradient"],
-    ),
-    "elements of no bytes": (
-        lambda c, y: c.bcast(np.zeros(3, np.dtype([])), algorithm="binomial_tree"),
-        DtypeError,
-        ["bcast: x: expected elements of at least one byte"],
-    ),
-    "no communicator": (lambda c, y: mpicoll.Communicator(5), ArgumentError, ["Communicator: comm:", "5"]),  # type: ignore[arg-type]
-    "colliding ranks": (lambda c, y: c.subset([0, 0]), ArgumentError, ["subset: ranks:", "[0, 0]"]),
-}
+    ("mpicoll.Communicator(5)", "Communicator: comm: ... 5"),
+    ("c.subset([0, 0])", "subset: ranks: ... [0, 0]"),
+)
+"""Calls of a communicator ``c``, where ``y`` has five float64 zeros a rank, and what the error says, in this order: the
+class comes first where it is not ArgumentError itself."""
+KINDS = {"DtypeError:": DtypeError, "DeviceError:": DeviceError}
 
 
 @pytest.fixture(scope="module")
@@ -332,13 +167,15 @@ def comm() -> mpicoll.Communicator:
     return mpicoll.Communicator()
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_wrong_arguments(comm: mpicoll.Communicator, case: str) -> None:
-    call, kind, words = CASES[case]
+@pytest.mark.parametrize(("call", "expected"), CASES)
+def test_wrong_arguments(comm: mpicoll.Communicator, call: str, expected: str) -> None:
     y = np.zeros(5 * comm.size)
+    words = expected.split(" ... ")
+    kind = KINDS.get(words[0], ArgumentError)
+    words = [word for word in words if word not in KINDS]
     for _ in range(2):  # the second time it might be found in a cache
         with pytest.raises(ArgumentError) as caught:
-            call(comm, y)
+            eval(call, {**NAMES, "c": comm, "y": y})
         assert type(caught.value) is kind
         assert [w for w in words if w not in str(caught.value)] == [], str(caught.value)
     assert not y.any()

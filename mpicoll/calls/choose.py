@@ -123,7 +123,7 @@ class Choice(NamedTuple):
     why: str
     route: Literal["native", "exchange", "node", "wide", "scheduled", "staged", "device", "ipc"]
     schedule: str | None = None
-    """The algorithm whose schedule the route runs, if it runs one."""
+    """The algorithm whose schedule the route runs, if it runs one. Of ``staged``, what is named for the host's call."""
     zero_copy: bool = False
     """Whether ranks look in the call whether all its arrays lie in memory that others can open. If so, the kernel
     carries it out where they lie, whatever the route."""

@@ -13,6 +13,7 @@ import pytest
 
 from mpicoll.arrays import interfaces
 from mpicoll.arrays.buffers import as_buffer
+from mpicoll.communicator.engine import base  # noqa: F401  # which lists what a forked child forgets
 from mpicoll.devices import cuda, registry
 from mpicoll.devices.cuda import Cuda, CudaEvent, CudaStream
 from mpicoll.errors import DeviceError, DeviceFailure, StateError

@@ -20,6 +20,7 @@ from typing import Any
 from mpi4py import MPI
 
 from mpicoll.calls.settings import Settings
+from mpicoll.errors import StateError
 from mpicoll.launch import lifecycle
 from mpicoll.supervise import watch, watched
 from mpicoll.supervise.record import FREED, Pending, Record
@@ -68,8 +69,10 @@ def install(settings: Settings) -> None:
 
 def _replace(owner: type, name: str, function: object) -> None:
     """Put a function in the place of a method."""
-    (methods,) = gc.get_referents(owner.__dict__)
-    methods[name] = function
+    found = gc.get_referents(owner.__dict__)
+    if [type(each) for each in found] != [dict]:
+        raise StateError(f"watch: this Python ({sys.implementation.name}) does not show the methods of mpi4py's types")
+    found[0][name] = function
     ctypes.pythonapi.PyType_Modified(ctypes.py_object(owner))
 
 
@@ -153,9 +156,9 @@ def _start(real: Any) -> Callable[..., Any]:
     def start(self: MPI.Prequest) -> None:
         found = persistent.get(self.handle)
         if found is not None and found.record is not None:
-            found.calls.begin(found.record)
-            found.calls.recorder.under_way = False
-        real(self)
+            _noted(found.calls, found.record, real, self)
+        else:
+            real(self)
         if found is not None:
             begin(self, found.calls, found.pending)
 
@@ -181,6 +184,25 @@ def _free_request(real: Any) -> Callable[..., Any]:
 
 
 # -- communicators ----------------------------------------------------------------------------------------------------
+
+
+def _noted(calls: Calls, record: Record, real: Any, *args: Any, **named: Any) -> Any:
+    """The result of a collective of mpi4py's, which is noted while it is under way."""
+    recorder = calls.begin(record)
+    if recorder is None:
+        return real(*args, **named)
+    try:
+        found = real(*args, **named)
+    except MPI.Exception:  # different calls are the likely reason: if they are, the job ends here
+        if calls.watched is not None:
+            watch.compare(calls.watched)
+        recorder.close()
+        raise
+    except BaseException:  # mpi4py has refused the arguments, before anything was sent
+        recorder.retract()
+        raise
+    recorder.under_way = False
+    return found
 
 
 def _collective(real: Any, name: str, row: Collective) -> Callable[..., Any]:
@@ -210,20 +232,7 @@ def _collective(real: Any, name: str, row: Collective) -> Callable[..., Any]:
             request = real(self, *args, **named)
             persistent[request.handle] = Persistent(calls, calls.not_complete(name, record), record)
             return request
-        recorder = calls.begin(record)
-        if recorder is None:
-            return real(self, *args, **named)
-        try:
-            found = real(self, *args, **named)
-        except MPI.Exception:  # different calls are the likely reason: if they are, the job ends here
-            if calls.watched is not None:
-                watch.compare(calls.watched)
-            recorder.close()
-            raise
-        except BaseException:  # mpi4py has refused the arguments, before anything was sent
-            recorder.retract()
-            raise
-        recorder.under_way = False
+        found = _noted(calls, record, real, self, *args, **named)
         if begins:
             begin(found, calls, calls.not_complete(name, record))
         return found
@@ -243,12 +252,7 @@ def _maker(real: Any, name: str) -> Callable[..., Any]:
         if name == "Create_group":  # ranks that are not in it do not come
             found = real(self, *args, **named)
         else:
-            recorder = calls.begin(calls.record(name, "barrier", None, None, None))
-            try:
-                found = real(self, *args, **named)
-            finally:
-                if recorder is not None:
-                    recorder.under_way = False
+            found = _noted(calls, calls.record(name, "barrier", None, None, None), real, self, *args, **named)
         _watch(found, calls.settings)
         return found
 

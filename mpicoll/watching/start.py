@@ -39,8 +39,17 @@ def watch_mpi() -> None:
 
 
 def watch_from_init() -> None:
-    """Watch from where the program begins MPI, which it does mostly when it imports mpi4py.MPI."""
+    """Watch from where the program begins MPI, which it does mostly when it imports mpi4py.MPI. If that is not
+    possible, the program is told, and goes on."""
+    from mpicoll.errors import MpicollError
     from mpicoll.launch import lifecycle, mpi_init
+    from mpicoll.supervise.report import show
 
-    lifecycle.add(lifecycle.Hook.WATCH_PROGRAM, watch_mpi)
+    def watch_or_say() -> None:
+        try:
+            watch_mpi()
+        except MpicollError as e:
+            show(f"mpicoll: the program's calls of mpi4py are not watched: {e}")
+
+    lifecycle.add(lifecycle.Hook.WATCH_PROGRAM, watch_or_say)
     mpi_init.watch_for_init()

@@ -166,6 +166,8 @@ def tell_unfinished() -> None:
         if calls.comm.Iprobe(status=status):
             what = f"{status.Get_count(MPI.BYTE)} bytes from rank {status.source} (tag {status.tag})"
             report.show(f"mpicoll: rank {calls.rank} is at its end and has not received messages. {what} came first")
+    for table in (communicators, under_way, persistent):
+        table.clear()  # a session of MPI's may go on, and give their handles to others
 
 
 def _first_of(left: list[str]) -> str:

@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
-from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from mpicoll.errors import ArgumentError
 from mpicoll.torch.private import BACKENDS_IN_PYTHON
@@ -237,6 +237,19 @@ def test_functional_batches(rank: int, size: int) -> None:
 
 
 # -- meshes -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_mesh_of_two_dimensions(rank: int, size: int) -> None:
+    mesh = init_device_mesh("cpu", (1, size), mesh_dim_names=("rows", "columns"))
+    assert (mesh.get_rank(), mesh.get_local_rank("columns")) == (rank, rank)
+    assert list(mesh.get_coordinate() or ()) == [0, rank]
+    rows, columns = mesh.get_all_groups()
+    assert dist.get_process_group_ranks(rows) == [rank]
+    assert dist.get_process_group_ranks(columns) == list(range(size))
+    assert mesh.get_group("columns") is columns
+    x = row(rank)
+    dist.all_reduce(x, group=columns)
+    assert torch.equal(x, total(size))
 
 
 def test_a_mesh_of_a_group(rank: int, size: int) -> None:

@@ -33,11 +33,10 @@ from mpicoll.watching.arguments import (
     operation_of,
     parameters_of,
 )
-from mpicoll.watching.calls import (
-    MOST_KEPT,
-    Calls,
+from mpicoll.watching.calls import not_complete
+from mpicoll.watching.communicators import (
+    CommunicatorCalls,
     Persistent,
-    begin,
     communicators,
     has_messages,
     nodes,
@@ -79,7 +78,13 @@ def _replace(owner: type, name: str, function: object) -> None:
 def _watch(comm: Any, settings: Settings) -> None:
     """Watch over a communicator from now on, if its ranks are ranks of the world."""
     if isinstance(comm, MPI.Intracomm) and comm != MPI.COMM_NULL and comm.size > 1:
-        communicators[comm.handle] = Calls(comm, settings)
+        communicators[comm.handle] = CommunicatorCalls(comm, settings)
+
+
+def _begin(request: MPI.Request, calls: CommunicatorCalls, pending: Pending, record: Record | None) -> None:
+    """What a request stands for has begun: a message, or the last collective, which has a record."""
+    number = None if record is None else calls.recorder.begun - 1
+    under_way.begin(request.handle, request, calls, pending, number)
 
 
 # -- requests ---------------------------------------------------------------------------------------------------------
@@ -92,12 +97,9 @@ def _wait(real: Any) -> Callable[..., Any]:
         found = under_way.get(handle)
         if found is None:
             return real(self, *args, **named)
-        waits = found.calls.waits
-        waits.append(found.begun)
         try:
-            return real(self, *args, **named)
+            return found.waited_for(real, self, *args, **named)
         finally:
-            waits.remove(found.begun)
             under_way.pop(handle, None)
 
     return wait
@@ -136,14 +138,11 @@ def _several(real: Any, waits: bool) -> Any:
     @wraps(real)
     def several(cls: type, requests: Sequence[MPI.Request], *args: Any, **named: Any) -> Any:
         known = [(each, each.handle) for each in requests if each.handle in under_way]
-        first = under_way[known[0][1]] if known and waits else None
-        if first is not None:
-            first.calls.waits.append(first.begun)
         try:
+            if known and waits:
+                return under_way[known[0][1]].waited_for(real, requests, *args, **named)
             return real(requests, *args, **named)
         finally:
-            if first is not None:
-                first.calls.waits.remove(first.begun)
             for request, handle in known:
                 if request == MPI.REQUEST_NULL or (handle in persistent and request.Get_status()):
                     under_way.pop(handle, None)
@@ -160,7 +159,7 @@ def _start(real: Any) -> Callable[..., Any]:
         else:
             real(self)
         if found is not None:
-            begin(self, found.calls, found.pending)
+            _begin(self, found.calls, found.pending, found.record)
 
     return start
 
@@ -186,7 +185,7 @@ def _free_request(real: Any) -> Callable[..., Any]:
 # -- communicators ----------------------------------------------------------------------------------------------------
 
 
-def _noted(calls: Calls, record: Record, real: Any, *args: Any, **named: Any) -> Any:
+def _noted(calls: CommunicatorCalls, record: Record, real: Any, *args: Any, **named: Any) -> Any:
     """The result of a collective of mpi4py's, which is noted while it is under way."""
     recorder = calls.begin(record)
     if recorder is None:
@@ -211,7 +210,7 @@ def _collective(real: Any, name: str, row: Collective) -> Callable[..., Any]:
     at_op, at_root = (parameters.index(each) if each in parameters else None for each in ("op", "root"))
     size_of = row.size
 
-    def record_of(calls: Calls, args: Sequence[Any], named: dict[str, Any]) -> Record:
+    def record_of(calls: CommunicatorCalls, args: Sequence[Any], named: dict[str, Any]) -> Record:
         given = by_position(parameters, args, named) if named else args
         op = root = size = None
         if at_op is not None:
@@ -230,11 +229,11 @@ def _collective(real: Any, name: str, row: Collective) -> Callable[..., Any]:
         record = record_of(calls, args, named)
         if persists:
             request = real(self, *args, **named)
-            persistent[request.handle] = Persistent(calls, calls.not_complete(name, record), record)
+            persistent[request.handle] = Persistent(calls, not_complete(name, record), record)
             return request
         found = _noted(calls, record, real, self, *args, **named)
         if begins:
-            begin(found, calls, calls.not_complete(name, record))
+            _begin(found, calls, not_complete(name, record), record)
         return found
 
     begins, persists = name.startswith("I"), name.endswith("_init")
@@ -281,19 +280,17 @@ def _message(real: Any, name: str) -> Callable[..., Any]:
     defaults = [_DEFAULTS[each] if sends or each != "tag" else MPI.ANY_TAG for each in meanings]
     wanted = list(zip(places, defaults, strict=True))
 
-    def pending_of(calls: Calls, args: Sequence[Any], named: dict[str, Any]) -> Pending | None:
+    def pending_of(calls: CommunicatorCalls, args: Sequence[Any], named: dict[str, Any]) -> Pending | None:
         """None if the message is nobody's, and complete at once."""
         given = by_position(parameters, args, named) if named else args
         count = len(given)
         key = (name, *[default if at >= count or given[at] is None else given[at] for at, default in wanted])
         if not exchanges and key[1] == MPI.PROC_NULL:
             return None
-        found = calls.pending.get(key)
+        found: Pending | None = calls.known.get(key)
         if found is None:
-            if len(calls.pending) >= MOST_KEPT:
-                calls.pending.clear()
             describe: Callable[..., Pending] = calls.exchanged if exchanges else calls.taken if sends else calls.came
-            found = calls.pending[key] = describe(*key)
+            found = calls.keep(key, describe(*key))
         return found
 
     @wraps(real)
@@ -308,7 +305,7 @@ def _message(real: Any, name: str) -> Callable[..., Any]:
             return request
         if begins:
             request = real(self, *args, **named)
-            begin(request, calls, pending)
+            _begin(request, calls, pending, None)
             return request
         begun = pending, monotonic()
         calls.waits.append(begun)

@@ -26,7 +26,7 @@ def watch_mpi() -> None:
     """Watch the calls of mpi4py. Collective."""
     from mpicoll.calls.settings import Settings
     from mpicoll.launch.mpi_init import checked_world
-    from mpicoll.watching.calls import is_watched
+    from mpicoll.watching.communicators import is_watched
 
     world = checked_world()
     if is_watched() or world.size == 1:

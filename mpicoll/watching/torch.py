@@ -11,24 +11,18 @@ import pickle
 import socket
 from collections.abc import Callable
 from functools import wraps
-from time import monotonic
 from typing import Any, NamedTuple
 
 import torch
 from torch.distributed import distributed_c10d as c10d
 
 from mpicoll.calls.settings import Settings
-from mpicoll.errors import StateError
 from mpicoll.supervise import watch, watched
-from mpicoll.supervise.record import OPEN, Begun, Ends, Pending, Record, Recorder
-from mpicoll.supervise.trace import TracedRecorder
+from mpicoll.supervise.record import OPEN, Ends, Pending, Record
+from mpicoll.watching.calls import Calls, UnderWay, not_complete
 
 _REDUCTIONS = "sum", "avg", "product", "min", "max", "band", "bor", "bxor", "premul_sum"
 """As torch numbers them."""
-_LOOK_AFTER = 64
-"""Calls under way, after which those that are complete are forgotten: a program may never wait for them."""
-_MOST_KEPT = 4096
-"""Different calls of a group that are kept."""
 
 
 class Collective(NamedTuple):
@@ -62,35 +56,27 @@ COLLECTIVES = {
 """By the operator's name."""
 
 
-class Calls:
+class GroupCalls(Calls):
     """The calls of one process group."""
 
     def __init__(self, ranks: list[int], rank: int, store: Any, name: str, settings: Settings) -> None:
-        self.rank, self.ranks = rank, ranks
-        self.recorder = TracedRecorder() if settings.trace else Recorder()
-        self.waits: list[Begun] = []
-        self.records: dict[object, Record] = {}
+        self.ranks = ranks
         meeting = _Meeting(store, name, rank, len(ranks))
         one_node = len({*meeting.allgather(socket.gethostname())}) == 1
-        group = watch.Group(ranks, rank, one_node, meeting.bcast, meeting.allgather)
-        timeout, dump, trace = settings.timeout, settings.dump, settings.trace
-        self.watched = watch.watch(group, self.recorder, self.waits, timeout, False, dump=dump, trace=trace)
+        super().__init__(watch.Group(ranks, rank, one_node, meeting.bcast, meeting.allgather), settings)
 
     def record(self, row: Collective, reduction: str | None, memory: Any, root: int | None) -> Record:
         """That of a collective."""
         size = None if memory is None else (sum(each.numel() for each in memory), str(memory[0].dtype)[6:])
         key = row, reduction, size, root
-        found = self.records.get(key)
+        found: Record | None = self.known.get(key)
         if found is None:
             of = "" if size is None else f"of {size[0]} {size[1]}"
             details = [reduction, of, None if root is None else f"root {root}"]
-            if len(self.records) >= _MOST_KEPT:
-                self.records.clear()
             nbytes = 0 if memory is None else sum(each.nbytes for each in memory)
             elements, dtype = size or (0, "")
-            found = Record(row.name, " ".join(filter(None, details)), nbytes, elements, dtype, root)
+            found = self.keep(key, Record(row.name, " ".join(filter(None, details)), nbytes, elements, dtype, root))
             found.operation = row.operation
-            self.records[key] = found
         return found
 
 
@@ -112,18 +98,9 @@ class _Meeting:
         return self.allgather(given)[0]
 
 
-class InFlight(NamedTuple):
-    """What was begun. A collective has the number by which its recorder knows it, a message has None."""
-
-    work: Any
-    calls: Calls
-    begun: Begun
-    number: int | None
-
-
-_groups: dict[str, Calls] = {}
+_groups: dict[str, GroupCalls] = {}
 """By the groups' names."""
-_under_way: dict[int, InFlight] = {}
+_under_way = UnderWay(lambda work: work.is_completed())
 """By the numbers of their Works, which are kept here and so stay the same objects."""
 _library: list[Any] = []
 """What holds our functions before torch's operators."""
@@ -154,15 +131,10 @@ def _maker(real: Any) -> Callable[..., Any]:
         if size > 1 and c10d.GroupMember.NON_GROUP_MEMBER not in found and "mpicoll" not in str(backend):
             settings = Settings.of_environment()
             if settings.check != "off":
-                mine = members.index(_rank_in_world(rank, bool(ranks)))
-                _groups[str(name)] = Calls(members, mine, store, str(name), settings)
+                _groups[str(name)] = GroupCalls(members, rank, store, str(name), settings)
         return found
 
     return make
-
-
-def _rank_in_world(rank: int, in_part: bool) -> int:
-    return int(c10d.get_rank()) if in_part else rank
 
 
 def _handed_on(op: Any, args: Any) -> Any:
@@ -184,22 +156,19 @@ def _collective(op: Any, row: Collective) -> Callable[..., Any]:
         memory = None if row.sized is None else _flat(args[row.sized])
         reduction = None if at_op is None else _REDUCTIONS[args[at_op].op()]
         record = calls.record(row, reduction, memory, None if at_root is None else args[at_root])
-        try:
-            calls.recorder.begin(record)
-        except StateError:  # another thread waits for a collective of this group: nobody knows their order
-            calls.recorder.close(goes_on=True)
+        recorder = calls.begin(record)
+        if recorder is None:
             return _handed_on(op, args)
-        number = calls.recorder.begun - 1
+        number = recorder.begun - 1
         try:
             found = _handed_on(op, args)
         except BaseException:  # torch has refused the arguments
-            calls.recorder.retract()
+            recorder.retract()
             raise
-        calls.recorder.under_way = False
+        recorder.under_way = False
         work = found[-1] if isinstance(found, tuple) else found
         if work is not None:
-            missing = f"{record.description} is not complete"
-            _begin(work, calls, Pending(row.name, record.description, record.elements, record.dtype, missing), number)
+            _begin(work, calls, not_complete(row.name, record), number)
         return found
 
     return call
@@ -233,36 +202,20 @@ def _message(op: Any, name: str) -> Callable[..., Any]:
     return call
 
 
-def _begin(boxed: Any, calls: Calls, pending: Pending, number: int | None) -> None:
+def _begin(boxed: Any, calls: GroupCalls, pending: Pending, number: int | None) -> None:
     work = c10d.Work.unbox(boxed)
-    begun = pending, monotonic()
-    if number is None:
-        calls.recorder.begin_message(pending)
-    if len(_under_way) >= _LOOK_AFTER:
-        _forget_complete()
-    _under_way[id(work)] = InFlight(work, calls, begun, number)
+    _under_way.begin(id(work), work, calls, pending, number)
 
 
 def _wait(real: Any) -> Callable[..., Any]:
     @wraps(real)
     def wait(self: Any, *args: Any, **named: Any) -> Any:
         found = _under_way.get(id(self))
-        if found is None or self.is_completed():
-            _under_way.pop(id(self), None)
-            return real(self, *args, **named)
-        recorder, waits = found.calls.recorder, found.calls.waits
-        if found.number is not None and found.number == recorder.begun - 1 and recorder.state == OPEN:
-            recorder.under_way = True  # it waits in the last collective
-            try:
-                return real(self, *args, **named)
-            finally:
-                recorder.under_way = False
-                _under_way.pop(id(self), None)
-        waits.append(found.begun)
         try:
-            return real(self, *args, **named)
+            if found is None or self.is_completed():
+                return real(self, *args, **named)
+            return found.waited_for(real, self, *args, **named)
         finally:
-            waits.remove(found.begun)
             _under_way.pop(id(self), None)
 
     return wait
@@ -270,11 +223,5 @@ def _wait(real: Any) -> Callable[..., Any]:
 
 def _has_messages(looks: bool, besides: object) -> bool:
     """Whether messages of this rank are under way, besides the one that is given."""
-    _forget_complete()
-    return any(each.number is None and each.begun is not besides for each in [*_under_way.values()])
-
-
-def _forget_complete() -> None:
-    for at, each in [*_under_way.items()]:
-        if each.work.is_completed():
-            _under_way.pop(at, None)
+    _under_way.forget_complete()
+    return _under_way.has_messages(besides)

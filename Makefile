@@ -49,7 +49,7 @@ $(MPICH)/.ready: TORCH := 2.11.0
 $(MPICH)/.ready: EXTRAS := test
 .venv/%/.ready: setup.cfg pyproject.toml constraints.txt
 	@echo "Installing torch, an MPI and more into .venv/$*: this takes minutes."
-	$(PYTHON) -m venv .venv/$*
+	test -x .venv/$*/bin/python || $(PYTHON) -m venv .venv/$*
 	flock .venv .venv/$*/bin/python -m pip install $(QUIETLY) --no-deps $(SOURCES)
 	.venv/$*/bin/python -m pip install $(QUIETLY) -c constraints.txt torch==$(TORCH) "mpicoll[torch,$*,$(EXTRAS)]"
 	@touch $@

@@ -1,6 +1,6 @@
 """A process ends without a word, as where the system runs out of memory.
 
-rank 1
+has ended
 """
 
 import os

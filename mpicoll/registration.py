@@ -20,15 +20,17 @@ from mpicoll.launch.launch_env import WATCH, launched_rank
 
 
 def load() -> None:
-    """Register, and turn a failure into a warning. torch calls this when it is imported."""
+    """Register, and watch if that was asked for. A failure becomes a warning. torch calls this when it is imported."""
+    what = "register its backend with torch.distributed"
     try:
         register()
         if os.environ.get(WATCH) == "1":
+            what = "watch the calls of torch.distributed"
             from mpicoll.watching.torch import install
 
             install()
     except Exception as e:  # torch's import must work, whatever is wrong with mpicoll
-        warnings.warn(f"mpicoll could not register its backend with torch.distributed: {e}", stacklevel=2)
+        warnings.warn(f"mpicoll could not {what}: {e}", stacklevel=2)
 
 
 def register() -> None:

@@ -60,11 +60,13 @@ class Record:
         elements: int = 0,
         dtype: str = "",
         root: int | None = None,
+        name: str | None = None,
     ) -> None:
         self.operation = operation
         """The name of the Communicator's method, as in ``allreduce``."""
-        self.description = f"{operation} {details}" if details else operation
-        """The call in words: the operation, and then its details, as in ``allreduce sum of 4 float32``."""
+        self.description = f"{name or operation} {details}".rstrip()
+        """The call in words: the operation, or the ``name`` by which the program calls it, and then its details, as in
+        ``allreduce sum of 4 float32``."""
         self.nbytes, self.elements, self.dtype = nbytes, elements, dtype
         """What the longest array of the call has. ``elements`` is 0 where a rank does not know how many others have."""
         self.root = root

@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from mpi4py import MPI
 
+from mpicoll.errors import StateError
+
 Size = tuple[int, object] | None
 """Bytes, and a dtype whose text is its name; None if they cannot be known here."""
 
@@ -30,6 +32,8 @@ def operation_of(op: object) -> str:
 def parameters_of(method: Callable[..., object]) -> list[str]:
     """The names of a method's parameters after ``self``. mpi4py's docstrings begin with the signature."""
     signature = (method.__doc__ or "").partition("\n")[0].partition("(")[2]
+    if not signature.startswith("self"):
+        raise StateError("watch: this build of mpi4py does not say what parameters its methods have")
     return re.findall(r"(?:^|, )(\w+):", signature.removeprefix("self, "))
 
 
@@ -102,9 +106,10 @@ def _name(datatype: MPI.Datatype) -> str:
     return _name(inner) if isinstance(inner, MPI.Datatype) else "mixed"
 
 
-class Collective(NamedTuple):
-    """One of MPI's collectives: ``operation`` is the one of mpicoll's that has the same waits. ``size`` says how much
-    each rank must give alike; None if ranks may give different numbers."""
+class Method(NamedTuple):
+    """One of MPI's collectives: ``operation`` is the one of mpicoll's that has the same waits. Where blocks are uneven,
+    and may be empty, no rank is known to need another one. ``size`` says how much each rank must give alike; None if
+    ranks may give different numbers."""
 
     operation: str
     size: Callable[[Any, Any, int], Size] | None = None
@@ -143,31 +148,31 @@ def _part(given: Any, size: int) -> Size:
 
 
 COLLECTIVES = {
-    "Barrier": Collective("barrier"),
-    "Bcast": Collective("bcast", lambda buf, recv, size: size_of(buf)),
-    "Gather": Collective("gather", _block),
-    "Gatherv": Collective("gather"),
-    "Scatter": Collective("scatter", _scattered),
-    "Scatterv": Collective("scatter"),
-    "Allgather": Collective("allgather", _block),
-    "Allgatherv": Collective("allgather"),
-    "Alltoall": Collective("alltoall", _for_each),
-    "Alltoallv": Collective("alltoall"),
-    "Alltoallw": Collective("alltoall"),
-    "Reduce": Collective("reduce", _whole),
-    "Allreduce": Collective("allreduce", _whole),
-    "Reduce_scatter_block": Collective("reduce_scatter", _for_each),
-    "Reduce_scatter": Collective("reduce_scatter", _whole),
-    "Scan": Collective("scan", _whole),
-    "Exscan": Collective("exscan", _whole),
-    "Neighbor_allgather": Collective("neighbours"),
-    "Neighbor_allgatherv": Collective("neighbours"),
-    "Neighbor_alltoall": Collective("neighbours"),
-    "Neighbor_alltoallv": Collective("neighbours"),
-    "Neighbor_alltoallw": Collective("neighbours"),
+    "Barrier": Method("barrier"),
+    "Bcast": Method("bcast", lambda buf, recv, size: size_of(buf)),
+    "Gather": Method("gather", _block),
+    "Gatherv": Method("gatherv"),
+    "Scatter": Method("scatter", _scattered),
+    "Scatterv": Method("scatterv"),
+    "Allgather": Method("allgather", _block),
+    "Allgatherv": Method("allgatherv"),
+    "Alltoall": Method("alltoall", _for_each),
+    "Alltoallv": Method("alltoallv"),
+    "Alltoallw": Method("alltoallv"),
+    "Reduce": Method("reduce", _whole),
+    "Allreduce": Method("allreduce", _whole),
+    "Reduce_scatter_block": Method("reduce_scatter", _for_each),
+    "Reduce_scatter": Method("reduce_scatter", _whole),
+    "Scan": Method("scan", _whole),
+    "Exscan": Method("exscan", _whole),
+    "Neighbor_allgather": Method("neighbours"),
+    "Neighbor_allgatherv": Method("neighbours"),
+    "Neighbor_alltoall": Method("neighbours"),
+    "Neighbor_alltoallv": Method("neighbours"),
+    "Neighbor_alltoallw": Method("neighbours"),
 }
 COLLECTIVES |= {
-    name: Collective(name)
+    name: Method(name)
     for name in (
         "barrier",
         "bcast",
@@ -181,7 +186,7 @@ COLLECTIVES |= {
         "exscan",
     )
 }
-COLLECTIVES |= {name: Collective("neighbours") for name in ("neighbor_allgather", "neighbor_alltoall")}
+COLLECTIVES |= {name: Method("neighbours") for name in ("neighbor_allgather", "neighbor_alltoall")}
 """By the name of mpi4py's method that blocks."""
 MAKERS = ("Dup", "Clone", "Dup_with_info", "Create", "Split", "Split_type", "Create_cart", "Create_graph",
           "Create_dist_graph_adjacent", "Create_dist_graph", "Create_group", "Sub")  # fmt: skip

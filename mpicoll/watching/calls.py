@@ -9,13 +9,14 @@ from typing import Any, NamedTuple, TypeVar
 from mpicoll.calls.settings import Settings
 from mpicoll.errors import StateError
 from mpicoll.supervise import watch
-from mpicoll.supervise.record import OPEN, Begun, Pending, Record, Recorder
+from mpicoll.supervise.record import CLOSED, OPEN, Begun, Pending, Record, Recorder
 from mpicoll.supervise.trace import TracedRecorder
 
 _MOST_KEPT = 4096
 """Different calls of a communicator that are kept. A program whose sizes all differ begins anew."""
 _LOOK_AFTER = 64
-"""Calls under way, after which those that are complete are forgotten: a program may never ask for them."""
+"""Calls under way, after which those that are complete are forgotten: a program may never ask for them. The next look
+comes when twice as many are under way as were left, so that it costs each call the same."""
 
 T = TypeVar("T")
 
@@ -42,13 +43,16 @@ class Calls:
         return found
 
     def begin(self, record: Record) -> Recorder | None:
-        """A collective begins. None if it is not watched any more: two threads make collectives of this communicator at
-        once, and nobody knows in which order the other ranks make theirs."""
+        """A collective begins. None if it is not watched any more. If two threads make collectives of this communicator
+        at once, nobody knows in which order the other ranks make theirs: it is let go."""
+        if self.recorder.state != OPEN:
+            return None
         try:
             self.recorder.begin(record)
         except StateError:
-            self.recorder.close(goes_on=True)
-        return self.recorder if self.recorder.state == OPEN else None
+            self.recorder.state = CLOSED
+            return None
+        return self.recorder
 
 
 class InFlight(NamedTuple):
@@ -82,19 +86,21 @@ class UnderWay(dict[int, InFlight]):
     def __init__(self, is_complete: Callable[[Any], bool]) -> None:
         super().__init__()
         self._is_complete = is_complete
+        self._look_after = _LOOK_AFTER
 
     def begin(self, key: int, thing: Any, calls: Calls, pending: Pending, number: int | None = None) -> None:
         """A message begins, or the collective of this number."""
         if number is None:
             calls.recorder.begin_message(pending)
-        if len(self) >= _LOOK_AFTER:
+        if len(self) >= self._look_after:
             self.forget_complete()
+            self._look_after = max(_LOOK_AFTER, 2 * len(self))
         self[key] = InFlight(thing, calls, (pending, monotonic()), number)
 
-    def forget_complete(self) -> None:
-        """Forget what is complete."""
+    def forget_complete(self, besides: object = None) -> None:
+        """Forget what is complete, but do not look at what another thread waits for."""
         for key, each in [*self.items()]:
-            if self._is_complete(each.thing):
+            if each.begun is not besides and self._is_complete(each.thing):
                 self.pop(key, None)
 
     def has_messages(self, besides: object) -> bool:

@@ -34,7 +34,7 @@ class CommunicatorCalls(Calls):
         key = name, op, root, size
         found: Record | None = self.known.get(key)
         if found is None:
-            parts = [name]
+            parts = []
             if op is not None:
                 parts.append(str(op))
             if size is not None:
@@ -42,9 +42,9 @@ class CommunicatorCalls(Calls):
                 parts.append(f"of {size[0]} bytes{f' of {size[1]}' if op is not None else ''}")
             if root is not None:
                 parts.append(f"root {root}")
-            number = root if isinstance(root, int) else None
-            found = self.keep(key, Record(" ".join(parts), nbytes=size[0] if size else 0, root=number))
-            found.operation = operation
+            number = root if isinstance(root, int) and 0 <= root < self.size else None  # MPI refuses another one
+            nbytes = 0 if size is None else size[0]
+            found = self.keep(key, Record(operation, " ".join(parts), nbytes, root=number, name=name))
         return found
 
     def came(self, operation: str, source: int, tag: int) -> Pending:
@@ -87,7 +87,17 @@ class Persistent(NamedTuple):
 nodes: list[int] = []
 """The node of each rank of the world."""
 communicators: dict[int, CommunicatorCalls] = {}
-under_way = UnderWay(lambda request: request == MPI.REQUEST_NULL or request.Get_status())
+
+
+def _is_complete(request: MPI.Request) -> bool:
+    """Whether what a request stands for is complete, by whoever has asked."""
+    try:
+        return request == MPI.REQUEST_NULL or request.Get_status()
+    except MPI.Exception:  # a library in C has completed it
+        return True
+
+
+under_way = UnderWay(_is_complete)
 persistent: dict[int, Persistent] = {}
 
 
@@ -108,7 +118,7 @@ def _in_world(comm: MPI.Comm) -> list[int]:
 def has_messages(looks: bool, besides: object) -> bool:
     """Whether messages of this rank are under way, besides the one that is given."""
     if looks or MPI.Query_thread() == MPI.THREAD_MULTIPLE:
-        under_way.forget_complete()
+        under_way.forget_complete(besides)
     return under_way.has_messages(besides)
 
 

@@ -24,15 +24,7 @@ from mpicoll.errors import StateError
 from mpicoll.launch import lifecycle
 from mpicoll.supervise import watch, watched
 from mpicoll.supervise.record import FREED, Pending, Record
-from mpicoll.watching.arguments import (
-    COLLECTIVES,
-    MAKERS,
-    MESSAGES,
-    Collective,
-    by_position,
-    operation_of,
-    parameters_of,
-)
+from mpicoll.watching.arguments import COLLECTIVES, MAKERS, MESSAGES, Method, by_position, operation_of, parameters_of
 from mpicoll.watching.calls import not_complete
 from mpicoll.watching.communicators import (
     CommunicatorCalls,
@@ -46,11 +38,16 @@ from mpicoll.watching.communicators import (
 )
 
 _OWN = "mpicoll."
+_REFUSED = {
+    MPI.ERR_ARG, MPI.ERR_BUFFER, MPI.ERR_COMM, MPI.ERR_COUNT, MPI.ERR_GROUP, MPI.ERR_OP, MPI.ERR_RANK, MPI.ERR_ROOT,
+    MPI.ERR_TAG, MPI.ERR_TYPE,
+}  # fmt: skip
+"""What MPI says of a rank's own arguments, before anything was sent."""
 _DEFAULTS = {"dest": MPI.PROC_NULL, "sendtag": 0, "tag": 0, "source": MPI.ANY_SOURCE, "recvtag": MPI.ANY_TAG}
 
 
 def install(settings: Settings) -> None:
-    """Watch over MPI.COMM_WORLD, and what is made of it, from now on. Collective. Raises StateError, on all ranks, if
+    """Watch over MPI.COMM_WORLD, and what is made of it, from now on. Method. Raises StateError, on all ranks, if
     mpi4py cannot be watched here."""
     world = MPI.COMM_WORLD
     node = world.Split_type(MPI.COMM_TYPE_SHARED)
@@ -176,7 +173,8 @@ def _start_all(real: Any) -> Any:
 def _free_request(real: Any) -> Callable[..., Any]:
     @wraps(real)
     def free(self: MPI.Request) -> None:
-        persistent.pop(self.handle, None)
+        for table in (persistent, under_way):
+            table.pop(self.handle, None)  # another request may get the handle
         real(self)
 
     return free
@@ -192,7 +190,11 @@ def _noted(calls: CommunicatorCalls, record: Record, real: Any, *args: Any, **na
         return real(*args, **named)
     try:
         found = real(*args, **named)
-    except MPI.Exception:  # different calls are the likely reason: if they are, the job ends here
+    except MPI.Exception as e:
+        if e.Get_error_class() in _REFUSED:
+            recorder.retract()
+            raise
+        # Different calls are the likely reason. If they are, the job ends here.
         if calls.watched is not None:
             watch.compare(calls.watched)
         recorder.close()
@@ -204,7 +206,7 @@ def _noted(calls: CommunicatorCalls, record: Record, real: Any, *args: Any, **na
     return found
 
 
-def _collective(real: Any, name: str, row: Collective) -> Callable[..., Any]:
+def _collective(real: Any, name: str, row: Method) -> Callable[..., Any]:
     """A collective, which blocks, or gives a request, or a persistent one."""
     parameters = parameters_of(real)
     at_op, at_root = (parameters.index(each) if each in parameters else None for each in ("op", "root"))

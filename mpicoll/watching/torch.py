@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import pickle
 import socket
+from collections import Counter
 from collections.abc import Callable
+from datetime import timedelta
 from functools import wraps
 from typing import Any, NamedTuple
 
@@ -17,17 +19,21 @@ import torch
 from torch.distributed import distributed_c10d as c10d
 
 from mpicoll.calls.settings import Settings
-from mpicoll.supervise import watch, watched
-from mpicoll.supervise.record import OPEN, Ends, Pending, Record
+from mpicoll.errors import ArgumentError
+from mpicoll.supervise import report, watch, watched
+from mpicoll.supervise.record import Ends, Pending, Record
 from mpicoll.watching.calls import Calls, UnderWay, not_complete
 
+_PATIENCE = timedelta(seconds=60)
+"""How long a rank may take to come to where a group is made."""
 _REDUCTIONS = "sum", "avg", "product", "min", "max", "band", "bor", "bxor", "premul_sum"
 """As torch numbers them."""
 
 
-class Collective(NamedTuple):
-    """An operator: its name in torch.distributed, and the collective of mpicoll's that has the same waits. Of the
-    tensors at ``sized`` all ranks give equally many elements; None if they may differ."""
+class Operator(NamedTuple):
+    """A collective: its name in torch.distributed, and the collective of mpicoll's that has the same waits. No rank is
+    known to need another one in an ``alltoallv``. Of the tensors at ``sized`` all ranks give equally many elements, or
+    it is None."""
 
     name: str
     operation: str
@@ -35,37 +41,35 @@ class Collective(NamedTuple):
 
 
 COLLECTIVES = {
-    "allreduce_": Collective("all_reduce", "allreduce"),
-    "allreduce_coalesced_": Collective("all_reduce_coalesced", "allreduce"),
-    "broadcast_": Collective("broadcast", "bcast"),
-    "reduce_": Collective("reduce", "reduce"),
-    "allgather_": Collective("all_gather", "allgather", 1),
-    "_allgather_base_": Collective("all_gather_into_tensor", "allgather", 1),
-    "allgather_coalesced_": Collective("all_gather_coalesced", "allgather", 1),
-    "allgather_into_tensor_coalesced_": Collective("all_gather_into_tensor_coalesced", "allgather", 1),
-    "reduce_scatter_": Collective("reduce_scatter", "reduce_scatter", 1),
-    "_reduce_scatter_base_": Collective("reduce_scatter_tensor", "reduce_scatter", 1),
-    "reduce_scatter_tensor_coalesced_": Collective("reduce_scatter_tensor_coalesced", "reduce_scatter", 1),
-    "gather_": Collective("gather", "gather", 1),
-    "scatter_": Collective("scatter", "scatter"),
-    "alltoall_": Collective("all_to_all", "alltoall", None),
-    "alltoall_base_": Collective("all_to_all_single", "alltoall", None),
-    "barrier": Collective("barrier", "barrier", None),
-    "monitored_barrier_": Collective("monitored_barrier", "barrier", None),
+    "allreduce_": Operator("all_reduce", "allreduce"),
+    "allreduce_coalesced_": Operator("all_reduce_coalesced", "allreduce"),
+    "broadcast_": Operator("broadcast", "bcast"),
+    "reduce_": Operator("reduce", "reduce"),
+    "allgather_": Operator("all_gather", "allgather", 1),
+    "_allgather_base_": Operator("all_gather_into_tensor", "allgather", 1),
+    "allgather_coalesced_": Operator("all_gather_coalesced", "allgather", 1),
+    "allgather_into_tensor_coalesced_": Operator("all_gather_into_tensor_coalesced", "allgather", 1),
+    "reduce_scatter_": Operator("reduce_scatter", "reduce_scatter", 1),
+    "_reduce_scatter_base_": Operator("reduce_scatter_tensor", "reduce_scatter", 1),
+    "reduce_scatter_tensor_coalesced_": Operator("reduce_scatter_tensor_coalesced", "reduce_scatter", 1),
+    "gather_": Operator("gather", "gather", 1),
+    "scatter_": Operator("scatter", "scatter"),
+    "alltoall_": Operator("all_to_all", "alltoallv", None),
+    "alltoall_base_": Operator("all_to_all_single", "alltoallv", None),
+    "barrier": Operator("barrier", "barrier", None),
+    "monitored_barrier_": Operator("monitored_barrier", "barrier", None),
 }
 """By the operator's name."""
 
 
 class GroupCalls(Calls):
-    """The calls of one process group."""
+    """The calls of one process group. ``one_node`` says whether its ranks are on one node."""
 
-    def __init__(self, ranks: list[int], rank: int, store: Any, name: str, settings: Settings) -> None:
+    def __init__(self, ranks: list[int], rank: int, meeting: _Meeting, one_node: bool, settings: Settings) -> None:
         self.ranks = ranks
-        meeting = _Meeting(store, name, rank, len(ranks))
-        one_node = len({*meeting.allgather(socket.gethostname())}) == 1
         super().__init__(watch.Group(ranks, rank, one_node, meeting.bcast, meeting.allgather), settings)
 
-    def record(self, row: Collective, reduction: str | None, memory: Any, root: int | None) -> Record:
+    def record(self, row: Operator, reduction: str | None, memory: Any, root: int | None) -> Record:
         """That of a collective."""
         size = None if memory is None else (sum(each.numel() for each in memory), str(memory[0].dtype)[6:])
         key = row, reduction, size, root
@@ -75,8 +79,8 @@ class GroupCalls(Calls):
             details = [reduction, of, None if root is None else f"root {root}"]
             nbytes = 0 if memory is None else sum(each.nbytes for each in memory)
             elements, dtype = size or (0, "")
-            found = self.keep(key, Record(row.name, " ".join(filter(None, details)), nbytes, elements, dtype, root))
-            found.operation = row.operation
+            text = " ".join(filter(None, details))
+            found = self.keep(key, Record(row.operation, text, nbytes, elements, dtype, root, row.name))
         return found
 
 
@@ -84,13 +88,16 @@ class _Meeting:
     """How the ranks of a group tell each other something before there is a watcher: through its store."""
 
     def __init__(self, store: Any, name: str, rank: int, size: int) -> None:
-        self._store, self._name, self._rank, self._size, self._said = store, name, rank, size, 0
+        self._store, self._rank, self._size, self._said = store, rank, size, 0
+        _made[name] += 1  # a program may give a group up and make another one of this name, over the same store
+        self._key = f"mpicoll watch {name} {_made[name]}"
 
     def allgather(self, given: Any) -> list[Any]:
-        """What all ranks give."""
+        """What all ranks give. Raises RuntimeError if one of them does not come, as where it is not under watch."""
         self._said += 1
-        keys = [f"mpicoll watch {self._name} {self._said} {rank}" for rank in range(self._size)]
+        keys = [f"{self._key} {self._said} {rank}" for rank in range(self._size)]
         self._store.set(keys[self._rank], pickle.dumps(given))
+        self._store.wait(keys, _PATIENCE)
         return [pickle.loads(self._store.get(key)) for key in keys]
 
     def bcast(self, given: Any) -> Any:
@@ -98,6 +105,8 @@ class _Meeting:
         return self.allgather(given)[0]
 
 
+_made: Counter[str] = Counter()
+"""How many groups were made of each name."""
 _groups: dict[str, GroupCalls] = {}
 """By the groups' names."""
 _under_way = UnderWay(lambda work: work.is_completed())
@@ -127,14 +136,25 @@ def _maker(real: Any) -> Callable[..., Any]:
     @wraps(real)
     def make(size: int, rank: int, ranks: Any, backend: Any, store: Any, name: Any, *args: Any, **named: Any) -> Any:
         found = real(size, rank, ranks, backend, store, name, *args, **named)
-        members = [*ranks] or [*range(size)]
         if size > 1 and c10d.GroupMember.NON_GROUP_MEMBER not in found and "mpicoll" not in str(backend):
-            settings = Settings.of_environment()
-            if settings.check != "off":
-                _groups[str(name)] = GroupCalls(members, rank, store, str(name), settings)
+            _watch([*ranks] or [*range(size)], rank, store, str(name))
         return found
 
     return make
+
+
+def _watch(ranks: list[int], rank: int, store: Any, name: str) -> None:
+    """Watch a new group of this name. Collective among its ranks."""
+    _groups.pop(name, None)
+    try:
+        meeting = _Meeting(store, name, rank, len(ranks))
+        told = meeting.allgather((socket.gethostname(), Settings.of_environment()))
+    except (RuntimeError, ArgumentError) as e:
+        report.show(f"mpicoll: the calls of torch's group {name} are not watched: {e}")
+        return
+    settings = told[0][1]  # those of the first rank count for all
+    if settings.check != "off":
+        _groups[name] = GroupCalls(ranks, rank, meeting, len({host for host, _ in told}) == 1, settings)
 
 
 def _handed_on(op: Any, args: Any) -> Any:
@@ -143,7 +163,7 @@ def _handed_on(op: Any, args: Any) -> Any:
         return op(*args)
 
 
-def _collective(op: Any, row: Collective) -> Callable[..., Any]:
+def _collective(op: Any, row: Operator) -> Callable[..., Any]:
     names = [each.name for each in op._schema.arguments]
     at_group = names.index("process_group")
     at_op = names.index("reduce_op") if "reduce_op" in names else None
@@ -151,7 +171,7 @@ def _collective(op: Any, row: Collective) -> Callable[..., Any]:
 
     def call(*args: Any) -> Any:
         calls = _groups.get(str(c10d.ProcessGroup.unbox(args[at_group]).group_name))
-        if calls is None or calls.recorder.state != OPEN:
+        if calls is None:
             return _handed_on(op, args)
         memory = None if row.sized is None else _flat(args[row.sized])
         reduction = None if at_op is None else _REDUCTIONS[args[at_op].op()]
@@ -223,5 +243,5 @@ def _wait(real: Any) -> Callable[..., Any]:
 
 def _has_messages(looks: bool, besides: object) -> bool:
     """Whether messages of this rank are under way, besides the one that is given."""
-    _under_way.forget_complete()
+    _under_way.forget_complete(besides)
     return _under_way.has_messages(besides)

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.slow
 
 FOLDER = Path(__file__).parents[2] / "examples/hangs"
 HANGS = sorted(file.stem for file in FOLDER.glob("*.py"))
-plain_torch = str(Path(plain_mpi.__file__).with_name("plain_torch.py"))
+PLAIN_TORCH = str(Path(plain_mpi.__file__).with_name("plain_torch.py"))
 LOSES = "forgotten_wait", "nobody_receives"
 """They come to their end."""
 
@@ -62,6 +62,28 @@ def test_each_call_is_noted_once(tmp_path: Path) -> None:
     assert "rank 1  call 3: barrier, at script.py:12" in result.output, result.output
 
 
+def test_a_rank_whose_call_mpi_refuses_goes_on(tmp_path: Path) -> None:
+    """It has sent nothing, and calls again. Nothing is said, though the other one waits for it for long afterwards."""
+    program = """
+        import time
+        import numpy as np
+        from mpi4py import MPI
+
+        comm, x = MPI.COMM_WORLD, np.ones(4)
+        if comm.rank == 1:
+            try:
+                comm.Bcast(x, root=99)
+            except MPI.Exception:
+                print("refused", flush=True)
+        comm.Bcast(x)
+        if comm.rank == 1:
+            time.sleep(8)  # more than others wait in a call that has ended midway
+        comm.Barrier()
+    """
+    result = watched(2, script(tmp_path, program))
+    assert (result.code, result.output) == (0, "refused\n")
+
+
 def test_the_program_begins_mpi_itself(tmp_path: Path) -> None:
     """And asks for the watch itself, after it has begun MPI."""
     program = """
@@ -91,7 +113,7 @@ TORCH = {
 
 def over_gloo(name: str) -> Done:
     """By torchrun, unchanged."""
-    argv = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", plain_torch, name]
+    argv = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", PLAIN_TORCH, name]
     return python(*argv, env={"MPICOLL_WATCH": "1", "PYTHONPATH": str(FOLDER.parents[1])})
 
 

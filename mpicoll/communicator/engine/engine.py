@@ -65,7 +65,7 @@ class Engine(Collectives, MessageCalls):
             def run(engine: Engine) -> None:
                 try:
                     engine.execute(engine.plan(operation, *arguments), name)
-                except Exception:
+                except BaseException:  # of a signal's handler, too, where the program's thread carries it out
                     self._close_with(engine)
                     raise
                 self.recorder.unsure.discard(number)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sys
+import tempfile
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -42,7 +45,16 @@ def legal() -> None:
         for each in dist.batch_isend_irecv([dist.P2POp(dist.isend, got + 1, right), dist.P2POp(dist.irecv, got, left)]):
             each.wait()
     dist.destroy_process_group()
+    again()
     print(f"rank {rank} is done", flush=True)
+
+
+def again() -> None:
+    """A default group of the same name, over a store of its own: torch cannot use the last one's again."""
+    file = Path(tempfile.gettempdir(), f"plain_torch-{os.environ['MASTER_PORT']}-{os.getppid()}")
+    dist.init_process_group("gloo", init_method=file.as_uri(), rank=rank, world_size=size)
+    dist.all_reduce(x)
+    dist.destroy_process_group()
 
 
 def different() -> None:

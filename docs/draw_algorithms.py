@@ -100,7 +100,7 @@ def build() -> None:
         draw_meaning(name, RANKS, folder / f"{name}.svg")
     for algorithm in algorithms():
         for ranks in drawn(algorithm):
-            draw(algorithm, ranks, HERE / _picture(algorithm, ranks))
+            draw(algorithm.collective, algorithm, ranks).save(HERE / _picture(algorithm, ranks))
 
 
 def drawn(algorithm: Algorithm) -> list[int]:

@@ -11,6 +11,7 @@ from mpicoll import errors
 
 if TYPE_CHECKING:
     from mpicoll.algorithms import Algorithm
+    from mpicoll.analysis.drawing.draw import draw
     from mpicoll.analysis.proof.cases import register
     from mpicoll.arrays.dtypes import Op
     from mpicoll.communicator.communicator import Communicator
@@ -20,12 +21,13 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-__all__ = ["Algorithm", "Communicator", "Op", "__version__", "errors", "register", "spawn", "threads", "watch"]
+__all__ = ["Algorithm", "Communicator", "Op", "__version__", "draw", "errors", "register", "spawn", "threads", "watch"]
 
 _HOMES = {
     "Algorithm": "mpicoll.algorithms",
     "Communicator": "mpicoll.communicator.communicator",
     "Op": "mpicoll.arrays.dtypes",
+    "draw": "mpicoll.analysis.drawing.draw",
     "register": "mpicoll.analysis.proof.cases",
     "spawn": "mpicoll.launch.spawn",
     "threads": "mpicoll.communicator.threaded",

@@ -1,9 +1,12 @@
-"""Numbers as people type and read them: bytes with K, M and G as binary units, counts with their noun, and ranks."""
+"""What people type and read: bytes with K, M and G as binary units, counts with their noun, ranks, and lines of a
+program."""
 
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Hashable, Mapping, Sequence
+from pathlib import Path
 from typing import TypeVar
 
 Said = TypeVar("Said", bound=Hashable)
@@ -48,6 +51,13 @@ def named_in(job: Sequence[int], ranks: Sequence[int]) -> str:
     too, where the numbers differ: rank 1 (the job's rank 2)."""
     there = sorted(job[r] for r in ranks) if job else [*ranks]
     return named(ranks) if there == [*ranks] else f"{named(ranks)} (the job's {named(there)})"
+
+
+def line_named(file: str, line: int) -> str:
+    """A line of a program as people name it: ``star.py:12``, or ``Cell In[3]:12`` in a notebook."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    cell = None if shell is None else shell.compile.format_code_name(file)
+    return f"{' '.join(cell) if cell else Path(file).name}:{line}"
 
 
 def ranges(numbers: Sequence[int], between: str = ",") -> str:

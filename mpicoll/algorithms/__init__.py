@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Protocol
+from weakref import WeakSet
 
 from mpicoll.algorithms import binary, binomial, bruck, butterfly, chain, direct, recursive, ring, two_level
 from mpicoll.algorithms.registry import Algorithm as Algorithm
@@ -90,10 +92,29 @@ def find(collective: str, name: str) -> Algorithm | None:
     return _REGISTRY.get((collective, name), (None,))[0]
 
 
+def is_built_in(collective: str, name: str) -> bool:
+    """Whether an algorithm of this name comes with mpicoll."""
+    return any((a.collective, a.name) == (collective, name) for a in _BUILT_IN)
+
+
+class Binds(Protocol):
+    """What binds calls to the schedules of algorithms, such as a communicator."""
+
+    def forget_plans(self) -> None:
+        """Bind the next calls afresh."""
+
+
+binders: WeakSet[Binds] = WeakSet()
+"""All that there are. A schedule that they have bound must not outlive its algorithm."""
+
+
 def add(algorithm: Algorithm, proves: Proves | None = None) -> None:
     """List an algorithm that was proved, for some numbers of ranks if it has ``proves``: that is asked before each of
-    its calls."""
+    its calls. It may take the place of another one."""
+    replaced = find(algorithm.collective, algorithm.name)
     _REGISTRY[algorithm.collective, algorithm.name] = algorithm, proves
+    for each in list(binders) if replaced else ():
+        each.forget_plans()
 
 
 @contextmanager

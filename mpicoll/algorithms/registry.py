@@ -7,13 +7,19 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import islice
+from pathlib import Path
+from traceback import extract_tb
 
 from mpicoll.algorithms.collectives import COLLECTIVES, canonical
 from mpicoll.algorithms.steps import INPUT, OUTPUT, Copy, Nodes, Pipeline, Place, Schedule, Step, Steps, run
-from mpicoll.errors import ArgumentError, ScheduleError
+from mpicoll.errors import ArgumentError, MpicollError, ScheduleError
+from mpicoll.units import line_named
 
 MOST = 1000
 """The most steps of a rank, for each rank and each segment that there are."""
+
+_HERE = f"{Path(__file__).parents[1]}/"
+"""The folder of mpicoll's own code."""
 
 Cut = Callable[[Place], int]
 """The number of blocks that a vector is cut into."""
@@ -130,12 +136,22 @@ class Algorithm:
             expected = f"one that serves {served} ({self.name} does not: {reason})"
             raise ArgumentError(self.collective, "algorithm", expected, repr(self.name))
         at = Place(rank, size, root, segments, nodes if self.by_node else None)
-        steps = self.steps(at) if size > 1 else _alone(self.collective, self.blocks(at))
-        kept = steps if isinstance(steps, Pipeline) else tuple(islice(steps, MOST * size * segments + 1))
-        if len(kept) > MOST * size * segments:
-            what, most = f"{self.collective} {self.name} of {size} ranks", f"{MOST * size * segments:,} steps"
-            raise ScheduleError(what, rank, None, None, f"yields more than {most}: does its function never end?")
-        return Outline(self.collective, self.name, self.blocks(at), kept)
+        what, most = f"{self.collective} {self.name} of {size} ranks", MOST * size * segments
+        try:
+            blocks = self.blocks(at)
+            steps = self.steps(at) if size > 1 else _alone(self.collective, blocks)
+            kept = steps if isinstance(steps, Pipeline) else tuple(islice(steps, most + 1))
+        except (MpicollError, MemoryError):
+            raise
+        except Exception as e:  # a function of the program's may raise anything, or return what cannot be iterated over
+            own = [each for each in extract_tb(e.__traceback__) if not each.filename.startswith(_HERE)][-1:]
+            where = tuple(f"at {line_named(each.filename, each.lineno or 0)}: {each.line}" for each in own)
+            cause = e.with_traceback(e.__traceback__ and e.__traceback__.tb_next)
+            raise ScheduleError(what, rank, None, None, f"raises {type(e).__name__}: {e}", where) from cause
+        if len(kept) > most:
+            problem = f"yields more than {most:,} steps: does its function never end?"
+            raise ScheduleError(what, rank, None, None, problem)
+        return Outline(self.collective, self.name, blocks, kept)
 
     @property
     def serves(self) -> str:

@@ -54,7 +54,11 @@ class Recv(NamedTuple):
 
 
 class RecvReduce(NamedTuple):
-    """Receive blocks from a rank and combine them with ``mine``: into = mine op theirs, or theirs op mine."""
+    """Receive blocks from a rank and combine them with ``mine``.
+
+    ``mine_first`` says in which order: into = mine op theirs if it is true, else into = theirs op mine. Floating-point
+    sums depend on the order. Where two ranks combine each other's blocks, one of them must have ``mine_first=True`` and
+    the other one False, such as ``mine_first=rank < peer``. Then both get the same bits."""
 
     peer: int
     blocks: Blocks

@@ -60,13 +60,16 @@ def _handle(args: argparse.Namespace) -> int:
     try:
         algorithm = _algorithm(args.collective, args.algorithm)
         where = placement(args, "draw", [algorithm])
-        nodes = None if where is None else where(args.size)
-        with writing(args.file, "draw", "-o"):
-            draw(algorithm, args.size, args.file, args.root, args.segments, nodes)
-    except ScheduleError as fault:  # the drawing shows it
+        nodes = None if where is None else where(args.size).of
+        drawing = draw(args.collective, algorithm, args.size, args.root, args.segments, nodes)
+        with writing(args.file, "draw", "file"):
+            drawing.save(args.file)
+        fault = drawing.fault
+    except ScheduleError as e:  # there is nothing to draw
+        fault = e
+    if fault is not None:
         print(f"mpicoll: {fault}", file=sys.stderr)
-        return 1
-    return 0
+    return 1 if fault else 0
 
 
 def _algorithm(collective: str, given: str) -> Algorithm:

@@ -16,6 +16,8 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, TypeVar
 
+from mpicoll.units import line_named
+
 T = TypeVar("T")
 
 _MOST_SAID = 200
@@ -82,7 +84,7 @@ def is_program(file: str) -> bool:
 def place_of(site: Site) -> str:
     """The site as ``file.py:12 in function``."""
     code, _ = site
-    return f"{Path(code.co_filename).name}:{line_of(site)} in {code.co_name}"
+    return f"{line_named(code.co_filename, line_of(site))} in {code.co_name}"
 
 
 def line_of(site: Site) -> int:

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 import weakref
+from traceback import extract_tb
 from typing import Any
 
 import numpy as np
@@ -390,3 +391,21 @@ def test_reductions_in_the_order_of_ranks() -> None:
     with mpicoll.threads(4) as ranks:
         for count in (1, 5, 100_001):
             assert ranks.run(total, count) == [{1.0}] * 4
+
+
+def test_a_traceback_has_the_frames_of_the_program_alone() -> None:
+    """Of an error of mpicoll's own. All frames of any other error are the program's already."""
+
+    def differs(comm: mpicoll.Communicator) -> None:
+        comm.allreduce(np.ones(2 + comm.rank))
+
+    def fails(comm: mpicoll.Communicator) -> None:
+        [1 / n for n in (0,)]
+
+    def frames(main: Any) -> list[str]:
+        with mpicoll.threads(2) as ranks, pytest.raises((MessageError, ZeroDivisionError)) as caught:
+            ranks.run(main)
+        return [frame.name for frame in extract_tb(caught.value.__traceback__)][1:]
+
+    assert frames(differs) == ["run", "differs"]
+    assert frames(fails)[:2] == ["run", "fails"]

@@ -3,52 +3,143 @@ message goes from which rank to which in each round, and what every rank holds b
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from html import escape
 from importlib.util import find_spec
+from os import PathLike, fspath
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
-from mpicoll.algorithms import Algorithm
-from mpicoll.algorithms.collectives import COLLECTIVES
+from mpicoll.algorithms import Algorithm, algorithms
+from mpicoll.algorithms.collectives import COLLECTIVES, canonical
 from mpicoll.algorithms.registry import segments as segments_alone
-from mpicoll.algorithms.steps import Nodes
+from mpicoll.algorithms.steps import Nodes, Place, Steps
 from mpicoll.analysis.drawing import arrows, matrices, page, picture
 from mpicoll.analysis.drawing.faults import located
 from mpicoll.analysis.drawing.picture import MOST_RANKS
 from mpicoll.analysis.drawing.trace import Tracing
 from mpicoll.analysis.proof.cases import Case, check_segments, prove_schedules
-from mpicoll.errors import ArgumentError, ScheduleError
+from mpicoll.errors import ArgumentError, ScheduleError, misspelt
+from mpicoll.units import count
 
 PICTURES = (".svg", ".png")
-FILES = (*PICTURES, ".html")
 MOST_CELLS = 12_000
 """A picture of more cells is illegible."""
 
 
-def draw(
-    algorithm: Algorithm, size: int, file: Path, root: int = 0, segments: int | None = None, nodes: Nodes | None = None
-) -> None:
-    """Draw the algorithm among ``size`` ranks, which are on these ``nodes``, into an SVG, PNG or HTML file, by the
-    ending of its name. HTML is a page that plays the algorithm in a browser.
+@dataclass(frozen=True)
+class Drawing:
+    """What an algorithm does, round by round. In a notebook it shows itself: as the player, and as a picture where no
+    script may run.
 
-    The algorithm is proved. If it is wrong, the drawing shows what happens until the fault, and marks the fault. After
-    the file was written, ScheduleError is raised. Raises ArgumentError, which names the option of ``mpicoll draw`` that
-    is wrong.
+    ``fault`` is the error of an algorithm that is wrong: the drawing shows what happens up to there. It is None if the
+    algorithm is right."""
+
+    algorithm: Algorithm
+    root: int
+    title: str
+    """What is drawn: the ranks, the root, the segments and the nodes."""
+    picture: picture.Picture
+
+    @property
+    def fault(self) -> ScheduleError | None:
+        return self.picture.fault
+
+    def save(self, file: str | PathLike[str]) -> None:
+        """Write an SVG, PNG or HTML file, by the ending of its name. HTML is a page that plays the algorithm in a
+        browser."""
+        file = Path(file)
+        kind = file.suffix.lower()
+        if kind in PICTURES:
+            _save(self.picture, self._name, self.title, file)
+        elif kind == ".html":
+            file.write_text(self._page(), encoding="utf-8")
+        else:
+            expected = f"a file whose name ends in {', '.join((*PICTURES, '.html'))}"
+            raise ArgumentError("draw", "file", expected, repr(fspath(file)))
+
+    def __repr__(self) -> str:
+        rounds = count(len(self.picture.panels) - 1, "round")
+        return f"<{self._name}, {self.title}: {f'wrong: {self.fault}' if self.fault else rounds}>"
+
+    def _repr_html_(self) -> str:
+        """The page in a frame of its own, as high as it is: its scripts and styles meet no other ones."""
+        fits = "this.style.height = this.contentDocument.documentElement.scrollHeight + 'px'"
+        looks = "width: 100%; height: 32rem; border: none"
+        return f'<iframe srcdoc="{escape(self._page())}" style="{looks}" onload="{fits}"></iframe>'
+
+    def _repr_svg_(self) -> str | None:
+        if find_spec("matplotlib") is None:
+            return None  # the player needs none
+        with TemporaryDirectory() as folder:
+            file = Path(folder, "drawing.svg")
+            self.save(file)
+            return file.read_text(encoding="utf-8")
+
+    @property
+    def _name(self) -> str:
+        return f"{self.algorithm.collective} {self.algorithm.name}"
+
+    def _page(self) -> str:
+        return page.text(self.picture, self.algorithm, self.root, self.title)
+
+
+def draw(
+    collective: str,
+    algorithm: str | Algorithm | Callable[[Place], Steps],
+    ranks: int = 4,
+    root: int = 0,
+    segments: int | None = None,
+    nodes: Sequence[int] | None = None,
+) -> Drawing:
+    """Draw an algorithm among some ``ranks``, and prove it. The result shows itself in a notebook, and has ``save``.
+
+    ``algorithm`` is a name, an :class:`Algorithm`, or a function that yields the steps of a rank and leaves the vector
+    whole. It need not be registered. ``segments`` cuts the vector of a pipelined algorithm. ``nodes`` has the number of
+    each rank's node, for an algorithm that goes by nodes: two nodes, unless you say otherwise.
+
+    A wrong algorithm is drawn up to its fault, which is red. The result's ``fault`` is the error. Raises ScheduleError
+    if there is nothing to draw because the function itself fails.
     """
-    kind = file.suffix.lower()
-    if kind not in FILES:
-        raise ArgumentError("draw", "-o", f"a file whose name ends in {', '.join(FILES)}", repr(str(file)))
-    nodes = nodes or usual_nodes(algorithm, size)
-    found = pictured(algorithm, size, root, segments, nodes)
-    rooted = f", root {root}" * COLLECTIVES[algorithm.collective].rooted
-    cut = segments or usual_segments(algorithm)
-    title = f"{size} ranks{rooted}" + f", {cut} segments" * algorithm.pipelined
-    if nodes is not None:
-        title += ", nodes " + " | ".join(" ".join(map(str, ranks)) for ranks in nodes.ranks)
-    if kind in PICTURES:
-        _save(found, f"{algorithm.collective} {algorithm.name}", title, file)
-    else:
-        page.save(found, algorithm, root, title, file)
-    if found.fault is not None:
-        raise found.fault
+    found = _algorithm(collective, algorithm)
+    where = None if nodes is None else Nodes.named(nodes)
+    if where is not None and not found.by_node:
+        raise ArgumentError("draw", "nodes", f"none, as {found.name} does not go by nodes", repr(nodes))
+    if where is not None and where.size != ranks:
+        raise ArgumentError("draw", "nodes", f"the nodes of {ranks} ranks", repr(nodes))
+    where = where or usual_nodes(found, ranks)
+    try:
+        picture = pictured(found, ranks, root, segments, where)
+    except ScheduleError as fault:
+        raise fault.with_traceback(None) from fault.__cause__  # mpicoll's own frames say nothing to who wrote it
+    title = f"{ranks} ranks" + f", root {root}" * COLLECTIVES[found.collective].rooted
+    title += f", {segments or usual_segments(found)} segments" * found.pipelined
+    if where is not None:
+        title += ", nodes " + " | ".join(" ".join(map(str, each)) for each in where.ranks)
+    return Drawing(found, root, title, picture)
+
+
+def _algorithm(collective: str, given: str | Algorithm | Callable[[Place], Steps]) -> Algorithm:
+    name = canonical(collective) if isinstance(collective, str) else None
+    if name is None:
+        raise ArgumentError("draw", "collective", "one of " + ", ".join(COLLECTIVES), repr(collective))
+    if isinstance(given, str):
+        known = {a.name: a for a in algorithms(name)}
+        if given not in known:
+            raise ArgumentError("draw", "algorithm", f"one of {', '.join(known)}", misspelt(given, known))
+        return known[given]
+    if isinstance(given, Algorithm):
+        if given.collective != name:
+            raise ArgumentError(
+                "draw", "algorithm", f"one for {name}", f"{given.name}, which is for {given.collective}"
+            )
+        return given
+    if not callable(given):
+        expected = "a name, an Algorithm, or a function from a Place to steps"
+        raise ArgumentError("draw", "algorithm", expected, repr(given))
+    called = getattr(given, "__name__", "")
+    return Algorithm(name, called if called.isidentifier() else "own", given)
 
 
 def draw_meaning(collective: str, size: int, file: Path, root: int = 0) -> None:
@@ -62,12 +153,12 @@ def pictured(
 ) -> picture.Picture:
     """What the drawing of the algorithm shows. It has a ``fault`` if the algorithm is wrong. Raises ArgumentError as
     ``draw`` does."""
-    if not 2 <= size <= MOST_RANKS:
-        raise ArgumentError("draw", "-n", f"2 to {MOST_RANKS} ranks", str(size))
+    if type(size) is not int or not 2 <= size <= MOST_RANKS:
+        raise ArgumentError("draw", "ranks", f"2 to {MOST_RANKS} ranks", repr(size))
     rooted = COLLECTIVES[algorithm.collective].rooted
     if not 0 <= root < (size if rooted else 1):
         expected = f"a rank, 0 to {size - 1}" if rooted else f"none, as no {algorithm.collective} has a root"
-        raise ArgumentError("draw", "--root", expected, str(root))
+        raise ArgumentError("draw", "root", expected, str(root))
     check_segments("draw", algorithm, segments)
     cut, nodes = segments or usual_segments(algorithm), nodes or usual_nodes(algorithm, size)
     schedules = [algorithm.schedule(rank, size, root, cut, nodes) for rank in range(size)]
@@ -80,7 +171,7 @@ def pictured(
     found = tracing.trace(fault.rounds if fault else tracing.rounds)
     cells = (found.rounds + 1) * size * found.blocks
     if cells > MOST_CELLS:
-        options = "-n and --segments" if algorithm.pipelined else "-n"
+        options = "ranks and segments" if algorithm.pipelined else "ranks"
         given = f"{size} ranks with {found.blocks} blocks each in {found.rounds} rounds: {cells} cells"
         raise ArgumentError("draw", options, f"a picture of at most {MOST_CELLS} cells", given)
     return picture.picture(found, size, root, fault)
@@ -101,6 +192,6 @@ def usual_segments(algorithm: Algorithm) -> int:
 def _save(found: picture.Picture, name: str, of: str, file: Path) -> None:
     if find_spec("matplotlib") is None:
         given = "an environment without it"
-        raise ArgumentError("draw", "-o", "matplotlib to be installed (pip install matplotlib)", given)
+        raise ArgumentError("draw", "file", "matplotlib to be installed (pip install matplotlib)", given)
     drawing = arrows if arrows.height_of_ranks(found) <= arrows.TALLEST else matrices
     drawing.save(found, name, of, file)

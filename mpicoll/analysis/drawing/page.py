@@ -1,4 +1,4 @@
-"""Writes a picture as one HTML file, which needs nothing else: a browser plays it, round by round (the folder
+"""A picture as the text of one HTML file, which needs nothing else: a browser plays it, round by round (the folder
 ``player``).
 
 The manual has the same player. Its site takes the files that are named here.
@@ -108,17 +108,16 @@ SCRIPTS = ("picture.js", "address.js", "drawing.js", "stage.js", "player.js")
 STYLE = "player.css"
 
 
-def save(picture: Picture, algorithm: Algorithm, root: int, of: str, file: Path) -> None:
-    """Write the page of the picture. ``of`` says what it shows of the algorithm."""
+def text(picture: Picture, algorithm: Algorithm, root: int, of: str) -> str:
+    """The page of the picture. ``of`` says what it shows of the algorithm."""
     name = f"{algorithm.collective} {algorithm.name}"
     pictures = {algorithm.collective: {algorithm.name: {picture.ranks: steps(picture, algorithm, root)}}}
     scripts = [script(pictures), *((PLAYER / each).read_text(encoding="utf-8") for each in SCRIPTS)]
     page = Template(Path(__file__).with_name("page.html").read_text(encoding="utf-8"))
-    text = page.substitute(
+    return page.substitute(
         title=escape(f"{name}, {of}"),
         name=escape(name),
         of=escape(of),
         style=(PLAYER / STYLE).read_text(encoding="utf-8"),
         script="".join(scripts),
     )
-    file.write_text(text, encoding="utf-8")

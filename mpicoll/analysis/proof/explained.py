@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from linecache import getline
-from pathlib import Path
 from typing import NamedTuple
 
 from mpicoll.algorithms.registry import Algorithm
 from mpicoll.algorithms.steps import Action, Copy, Place, Recv, RecvReduce, Schedule, Send
 from mpicoll.analysis.proof.rules import shown, target
 from mpicoll.errors import ScheduleError
+from mpicoll.units import line_named
 
 MOST_ACTIONS = 4
 """If a step has more actions, only those on the block at fault are shown."""
@@ -137,4 +137,4 @@ def _where(algorithm: Algorithm, place: Place, step: int) -> str:
         return ""
     file, line = frame.f_code.co_filename, frame.f_lineno
     text = getline(file, line).strip()
-    return f", at {Path(file).name}:{line}" + f": {text}" * bool(text)
+    return f", at {line_named(file, line)}" + f": {text}" * bool(text)

@@ -15,6 +15,7 @@ Problem = tuple[int | None, str]
 """What is wrong, and the block at which it is wrong, or None."""
 
 _SPACES = (INPUT, OUTPUT, SCRATCH)
+_ALTERNATE = " (receive into scratch: output and scratch may take turns, so that the last step writes output)"
 
 
 @dataclass(frozen=True)
@@ -124,7 +125,8 @@ class Rules:
                         break
                     if into == memory and stop > r.start and (writer != i or moves):
                         in_place = "" if space == memory else ": wrong in place, where both are one memory"
-                        return max(start, r.start), f"reads {space}, and the same step writes {memory}{in_place}"
+                        hint = "" if self.pairs or not isinstance(action, Send) else _ALTERNATE
+                        return max(start, r.start), f"reads {space}, and the same step writes {memory}{in_place}{hint}"
         return None
 
 

@@ -12,6 +12,7 @@ from traceback import walk_tb
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+from mpicoll import algorithms
 from mpicoll.arrays.buffers import Buffer
 from mpicoll.arrays.dtypes import Op, OpName
 from mpicoll.calls.call import Call
@@ -104,6 +105,7 @@ class Base:
         if self.cut is not None:
             self.under_way.loss = self.cut.why
         lifecycle.watch(self)
+        algorithms.binders.add(self)
         self.watched = None
         try:
             if not isinstance(comm, Fabric):  # else it was made of another communicator, and has its check
@@ -244,15 +246,19 @@ class Base:
             how = "was not the same on all ranks"
         self.close(f"its {operation} {how}, so its ranks may be at different calls; make a new one ({e})")
 
+    def forget_plans(self) -> None:
+        """Let every call be bound afresh the next time."""
+        for plans in (self.plans, self.bound_messages, self.startable):
+            plans.clear()
+        if self.calls is not None:
+            self.calls.forget(False)
+
     def close(self, why: str, goes_on: bool = False) -> None:
         """Let every later use raise a StateError that says ``why``. Not collective: what MPI holds is not freed. The
         watcher still looks after a call with which another thread ``goes_on``."""
         self.closed = why
         self.recorder.close(goes_on)
-        for plans in (self.plans, self.bound_messages, self.startable):
-            plans.clear()
-        if self.calls is not None:
-            self.calls.forget(False)
+        self.forget_plans()
         self.address, self.key = _nowhere, key_by(_nowhere)  # MPICH ends a process that asks it after its end
 
     def finalise(self) -> None:

@@ -184,7 +184,9 @@ def test_an_error_of_the_function_itself_is_the_cause() -> None:
         raise ZeroDivisionError("mine")
         yield
 
-    assert isinstance(rejected(replace(STAR, steps=broken)).__cause__, ZeroDivisionError)
+    error = rejected(replace(STAR, steps=broken))
+    assert isinstance(error.__cause__, ZeroDivisionError)
+    assert error.details[0].startswith("at test_register.py:")
     assert "TypeError" in str(rejected(replace(STAR, steps=lambda at: None)))  # type: ignore[arg-type, return-value]
 
 
@@ -314,3 +316,63 @@ def test_torchs_name_of_a_collective_is_understood() -> None:
     assert algorithm.collective == "allreduce"
     mpicoll.register(algorithm)
     assert find("allreduce", "star") is algorithm
+
+
+def test_an_algorithm_is_replaced_where_the_program_says_so() -> None:
+    """As a cell of a notebook that is run again."""
+
+    def changed(at: Place) -> Steps:
+        return star(at)
+
+    mpicoll.register(STAR)
+    assert "a name that allreduce does not have yet, or replace=True" in refused(STAR).expected
+    again = replace(STAR, steps=changed)
+    mpicoll.register(again, replace=True)
+    assert find("allreduce", "star") is again
+    with pytest.raises(ScheduleError):
+        mpicoll.register(replace(STAR, steps=lambda at: ()), replace=True)
+    assert find("allreduce", "star") is again
+
+
+@pytest.mark.parametrize("name", ["ring", *BUILT_IN])
+def test_what_comes_with_mpicoll_is_not_replaced(name: str) -> None:
+    before = find("allreduce", name)
+    with pytest.raises(ArgumentError, match="a name that allreduce does not have yet; given"):
+        mpicoll.register(replace(STAR, name=name), replace=True)
+    assert find("allreduce", name) is before
+
+
+def test_replace_is_true_or_false() -> None:
+    with pytest.raises(ArgumentError, match="register: replace: expected True or False; given 1"):
+        mpicoll.register(STAR, replace=1)  # type: ignore[arg-type]
+
+
+def test_a_communicator_that_has_called_the_old_one_calls_the_new_one() -> None:
+    """A repeated call would find the plan of the old one again."""
+    asked: list[str] = []
+
+    def one_of(name: str) -> Algorithm:
+        def steps(at: Place) -> Steps:
+            asked.append(name)
+            return star(at)
+
+        return replace(STAR, steps=steps)
+
+    def twice(comm: mpicoll.Communicator) -> list[float]:
+        x, total = np.ones(2), np.zeros(2)
+        for _ in range(3):
+            comm.allreduce(x, out=total, algorithm="star")
+        comm.barrier()
+        if comm.rank == 0:
+            mpicoll.register(one_of("new"), replace=True)
+            asked.clear()
+        comm.barrier()
+        comm.allreduce(x, out=total, algorithm="star")
+        found: list[float] = total.tolist()
+        return found
+
+    mpicoll.register(one_of("old"))
+    with mpicoll.threads(2) as ranks:
+        assert ranks.run(twice) == [[2.0, 2.0]] * 2
+    assert "new" in asked
+    assert "old" not in asked

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
+from html import unescape
 from itertools import pairwise
 from pathlib import Path
+from traceback import extract_tb
+from typing import Any
 
 import pytest
 
+import mpicoll
 from mpicoll.algorithms import Algorithm, algorithms
 from mpicoll.algorithms.collectives import COLLECTIVES
+from mpicoll.algorithms.steps import INPUT, OUTPUT, SCRATCH, Copy, Place, RecvReduce, Send, Steps, one
 from mpicoll.analysis.drawing.draw import draw, pictured, usual_nodes, usual_segments
 from mpicoll.analysis.drawing.picture import Panel, Picture, meaning
 from mpicoll.analysis.palette import of_cell
 from mpicoll.analysis.proof.cases import prove
 from mpicoll.cli import main
+from mpicoll.errors import ArgumentError, ScheduleError
 from tests.known import known
 
 ALL = [(a, size) for a in algorithms() for size in (3, 4)]
@@ -161,7 +168,7 @@ def test_svg_is_text_and_always_the_same(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     files = [tmp_path / "a.svg", tmp_path / "b.svg"]
     for file in files:
-        draw(known("allreduce", "ring"), 3, file)
+        draw("allreduce", "ring", 3).save(file)
     text = files[0].read_text()
     assert text == files[1].read_text()
     assert text.startswith("<?xml")
@@ -175,13 +182,13 @@ def test_many_cells_are_matrices(tmp_path: Path) -> None:
     """A ring of 16 ranks: in round r < 16 each rank combines one block of r + 1 ranks, from the rank before it."""
     pytest.importorskip("matplotlib")
     file = tmp_path / "ring.svg"
-    draw(known("allreduce", "ring"), 16, file)
+    draw("allreduce", "ring", 16).save(file)
     text = file.read_text()
     assert all(text.count(f">←{rank}<") == 30 for rank in range(16))
     # From round 15 on each round gives each rank one whole sum more: 16 are shown, then 32, and 256 at the end.
     sums = [text.count(f">{label}<") for label in ("Σ", "before", "round 1", "round 30, after")]
     assert sums == [sum(16 * k for k in range(1, 17)), 1, 1, 1]
-    draw(known("alltoall", "bruck"), 16, file)
+    draw("alltoall", "bruck", 16).save(file)
     assert ">15→0<" in file.read_text()
 
 
@@ -216,3 +223,89 @@ def test_without_matplotlib(
     monkeypatch.setattr("mpicoll.analysis.drawing.draw.find_spec", lambda name: None)
     assert main(["draw", "allreduce", "ring", "-o", str(tmp_path / "a.svg")]) == 2
     assert "expected matplotlib to be installed" in capsys.readouterr().err
+
+
+# -- in a program and a notebook --------------------------------------------------------------------------------------
+
+
+def gossip(at: Place) -> Steps:
+    """Each rank of two sends what it has, and combines what it gets."""
+    peer, first = 1 - at.rank, at.rank == 0
+    yield (Send(peer, one(0), INPUT), RecvReduce(peer, one(0), INPUT, SCRATCH, mine_first=first))
+    yield (Copy(one(0), SCRATCH, OUTPUT),)
+
+
+def test_a_function_that_was_just_written() -> None:
+    drawing = mpicoll.draw("all_reduce", gossip, 2)
+    assert repr(drawing) == "<allreduce gossip, 2 ranks: 1 round>"
+    assert drawing.fault is None
+    assert [*algorithms("allreduce")] == [a for a in algorithms("allreduce") if a.name != "gossip"]
+    same = mpicoll.draw("allreduce", Algorithm("allreduce", "gossip", gossip), 2)
+    assert same.picture == drawing.picture
+
+
+def test_a_drawing_says_what_is_drawn() -> None:
+    assert repr(mpicoll.draw("bcast", "chain", 3, root=1, segments=2)).startswith(
+        "<bcast chain, 3 ranks, root 1, 2 segments: "
+    )
+    assert mpicoll.draw("barrier", "two_level", nodes=[0, 1, 0, 1]).title == "4 ranks, nodes 0 2 | 1 3"
+
+
+def test_a_notebook_shows_the_player_and_the_picture() -> None:
+    pytest.importorskip("matplotlib")
+    drawing = mpicoll.draw("allreduce", gossip, 2)
+    svg, html = drawing._repr_svg_(), drawing._repr_html_()
+    assert svg is not None
+    assert "allreduce gossip" in svg
+    (page,) = re.findall(r'^<iframe srcdoc="([^"]*)" style="[^"]*" onload="[^"]*"></iframe>$', html)
+    assert "<title>allreduce gossip, 2 ranks</title>" in unescape(page)
+
+
+def test_a_notebook_without_matplotlib_shows_the_player(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mpicoll.analysis.drawing.draw.find_spec", lambda name: None)
+    drawing = mpicoll.draw("allreduce", gossip, 2)
+    assert drawing._repr_svg_() is None
+    assert drawing._repr_html_()
+
+
+def test_textbook_recursive_doubling_gets_a_hint() -> None:
+    def doubling(at: Place) -> Steps:
+        peer, first = 1 - at.rank, at.rank == 0
+        yield (Send(peer, one(0), INPUT), RecvReduce(peer, one(0), INPUT, OUTPUT, mine_first=first))
+
+    drawing = mpicoll.draw("allreduce", doubling, 2)
+    said = "wrong in place, where both are one memory (receive into scratch: output and scratch may take turns, so that"
+    assert said in str(drawing.fault)
+    assert f"wrong: {drawing.fault}" in repr(drawing)
+
+
+def test_a_function_that_fails_is_one_error_with_its_line() -> None:
+    def failing(at: Place) -> Steps:
+        yield from gossip(at)
+        raise ZeroDivisionError("of the program")
+
+    with pytest.raises(ScheduleError) as caught:
+        mpicoll.draw("allreduce", failing, 2)
+    first, second = str(caught.value).splitlines()
+    assert first == "allreduce failing of 2 ranks: rank 0: raises ZeroDivisionError: of the program"
+    assert re.fullmatch(r'  at test_draw.py:\d+: raise ZeroDivisionError\("of the program"\)', second)
+    assert [frame.name for frame in extract_tb(caught.value.__traceback__)][1:] == ["draw"]
+    assert caught.value.__cause__ is not None
+    assert [frame.name for frame in extract_tb(caught.value.__cause__.__traceback__)] == ["failing"]
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (("reduce_all", "ring"), "draw: collective: expected one of bcast, "),
+        (("allreduce", "rign"), r"draw: algorithm: expected one of linear, .*'rign' \(did you mean 'ring'\?\)"),
+        (("allreduce", 3), "expected a name, an Algorithm, or a function from a Place to steps; given 3"),
+        (("bcast", Algorithm("allreduce", "gossip", gossip)), "expected one for bcast; given gossip, which is"),
+        (("allreduce", gossip, "2"), "draw: ranks: expected 2 to 16 ranks; given '2'"),
+        (("barrier", "two_level", 4, 0, None, [0, 1]), r"draw: nodes: expected the nodes of 4 ranks; given \[0, 1\]"),
+        (("allreduce", "ring", 4, 0, None, [0, 0, 1, 1]), "draw: nodes: expected none, as ring does not go by nodes"),
+    ],
+)  # fmt: skip
+def test_wrong_arguments(given: Any, said: str) -> None:
+    with pytest.raises(ArgumentError, match=said):
+        mpicoll.draw(*given)

@@ -94,6 +94,7 @@ class Drawing {
   constructor(picture, ranks) {
     this.picture = picture;
     this.layout = new Layout(picture, ranks);
+    this.least = 0.72 * this.layout.width;  // narrower, its text would be too small
   }
 
   // The round of this number, from 1 on, or what the ranks begin with if there is none. Frames are drawn last: no cell
@@ -102,7 +103,7 @@ class Drawing {
     const { picture, layout } = this;
     const { rounds, fault } = picture;
     const svg = element("svg", { viewBox: `0 0 ${layout.width} ${layout.height}`, role: "img" });
-    svg.style.minWidth = `${0.72 * layout.width}px`;
+    svg.style.minWidth = `${this.least}px`;
     svg.style.maxWidth = `${1.25 * layout.width}px`;
     const title = (y, text) => svg.append(element("text", { x: 2, y, class: "title" }, text));
     title(11, number > 1 ? `after round ${number - 1}` : "before");

@@ -8,7 +8,7 @@ const SPEEDS = { "0.5×": 0.5, "1×": 1, "2×": 2, "4×": 4 };
 class Player {
   constructor(root, schedules) {
     Object.assign(this, { root, schedules, stages: [], round: 0, share: 1, rounds: 0, request: null, rate: 1 });
-    this.linked = "linked" in root.dataset;
+    this.linked = "linked" in root.dataset && location.protocol !== "about:";  // a frame in a notebook has no address
     this.still = matchMedia("(prefers-reduced-motion: reduce)");
     this.build();
     root.addEventListener("keydown", (event) => this.press(event));

@@ -23,6 +23,7 @@ class Stage {
       this.box,
       made("details", {}, this.summary, this.messages),
     );
+    this.root.style.flexBasis = `min(100%, max(22rem, ${this.drawing.least}px))`;  // two that have no room stand one below the other
     if (picture.fault) this.root.prepend(made("pre", { className: "fault", textContent: picture.fault.text }));
   }
 

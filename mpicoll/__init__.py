@@ -28,6 +28,7 @@ _HOMES = {
     "Communicator": "mpicoll.communicator.communicator",
     "Op": "mpicoll.arrays.dtypes",
     "draw": "mpicoll.analysis.drawing.draw",
+    "load_ipython_extension": "mpicoll.notebook",
     "register": "mpicoll.analysis.proof.cases",
     "spawn": "mpicoll.launch.spawn",
     "threads": "mpicoll.communicator.threaded",

@@ -13,6 +13,7 @@ An HTML comment in the line before says what is different about a block, here wi
 - ``ranks: 4`` of a program, in the place of 2; ``ranks: none`` runs it without a launcher;
 - ``file: star.py`` saves the block under this name, for the commands that follow;
 - ``part of: examples/own_reduce.py`` looks for the block in this file;
+- ``notebook`` is a cell of a notebook, which test_notebook.py runs;
 - ``figures vary`` compares what is printed with its numbers left out.
 """
 
@@ -33,7 +34,7 @@ pytestmark = [NEEDS_TORCH, pytest.mark.any_mpi]
 
 PAGES = ["README.md", *sorted(str(path.relative_to(REPOSITORY)) for path in (REPOSITORY / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"(?:^<!-- (.*?) -->\n)?^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-MARKS = {"not run", "ranks", "file", "part of", "figures vary"}
+MARKS = {"not run", "ranks", "file", "part of", "figures vary", "notebook"}
 COMMAND = re.compile(r"^(\$|mpicoll|python3?|pip|make|sbatch|srun|mpirun) ", re.MULTILINE)
 NUMBER = re.compile(r"[\d.,]*\d\*?")
 SHORTER = (
@@ -51,7 +52,7 @@ class Block:
     text: str
 
     def program(self) -> bool:
-        return self.language == "python" and not self.marks.keys() & {"not run", "file", "part of"}
+        return self.language == "python" and not self.marks.keys() & {"not run", "file", "part of", "notebook"}
 
 
 def blocks(page: str) -> list[Block]:

@@ -93,6 +93,10 @@ CELLS = {
         "rank 0: of the system\nrank 1: of the system\n",
     ),
     "stderr": ("%%ranks 2\nimport sys\nprint('told', file=sys.stderr)", "rank 0: told\nrank 1: told\n"),
+    "the line of a schedule that fails": (
+        "def fails(at):\n    yield 1 / 0\nimport mpicoll\nmpicoll.draw('allreduce', fails)",
+        "raises ZeroDivisionError: division by zero\n  at Cell In[N]:2: yield 1 / 0\n",
+    ),
     "bench": ("%bench allreduce -n 0", "UsageError: mpicoll bench has ended with the exit code 2\n"),
 }
 

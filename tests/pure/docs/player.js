@@ -78,6 +78,9 @@ function drawn() {
   return { parts: svg.children.map((node) => [...new Set(kinds(node))].join(" ")), line, at: [0, 0.375, 0.75, 1].map(at) };
 }
 
+// The least width that any drawing needs, in pixels.
+const widest = Math.max(...[...everything()].map(([, ranks, picture]) => new Drawing(picture, ranks).least));
+
 const ends = {};
 for (const [name, , picture] of everything()) ends[name] = [...stateAfter(picture, picture.rounds.length)];
 const ring = SCHEDULES.pictures.allreduce.ring[4];
@@ -86,4 +89,4 @@ const addresses = [
   "", "bcast", "allreduce/ring/8", "allreduce/ring,rabenseifner/8/14/64K", "allreduce/ring/9", "allreduce/ring/64", "allreduce/rign/4", "alreduce",
   "allreduce/ring/4/7", "allreduce/ring/4/x", "allreduce/ring,ring/4", "allreduce/ring,linear,swing/4", "allreduce/ring/4/1/3K", "a/b/c/d/e/f",
 ];
-console.log(JSON.stringify({ ends, said, labels: labels(), drawn: drawn(), answers: addresses.map(answer) }));
+console.log(JSON.stringify({ ends, said, widest, labels: labels(), drawn: drawn(), answers: addresses.map(answer) }));

@@ -121,6 +121,11 @@ def test_labels_do_not_collide(played: dict[str, Any]) -> None:
     assert played["labels"] == {"left_out": [], "colliding": []}
 
 
+def test_every_rank_is_seen(played: dict[str, Any]) -> None:
+    """The manual's column for it is 832 pixels wide. What is wider is cut off, until the reader scrolls."""
+    assert 600 < played["widest"] <= 800
+
+
 def test_blocks_move_along_their_arrows_and_frames_are_last(played: dict[str, Any]) -> None:
     drawn = played["drawn"]
     assert drawn["parts"][-6:] == ["moving"] * 4 + ["frame"] * 2

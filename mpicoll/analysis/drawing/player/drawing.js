@@ -94,7 +94,7 @@ class Drawing {
   constructor(picture, ranks) {
     this.picture = picture;
     this.layout = new Layout(picture, ranks);
-    this.least = 0.72 * this.layout.width;  // narrower, its text would be too small
+    this.least = 0.68 * this.layout.width;  // narrower, its text would be too small
   }
 
   // The round of this number, from 1 on, or what the ranks begin with if there is none. Frames are drawn last: no cell

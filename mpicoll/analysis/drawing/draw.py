@@ -1,5 +1,5 @@
-"""Draws an algorithm, or what a collective means, into a file: a picture, or a page that plays it. It shows which
-message goes from which rank to which in each round, and what every rank holds before and after it."""
+"""Draws an algorithm, or what a collective means, as a picture or as a page that plays it: in a file or in a notebook.
+It shows which message goes from which rank to which in each round, and what every rank holds before and after it."""
 
 from __future__ import annotations
 
@@ -103,18 +103,18 @@ def draw(
     if there is nothing to draw because the function itself fails.
     """
     found = _algorithm(collective, algorithm)
-    where = None if nodes is None else Nodes.named(nodes)
-    if where is not None and not found.by_node:
+    where = Nodes.named(nodes) if isinstance(nodes, Sequence) else None
+    if nodes is not None and not found.by_node:
         raise ArgumentError("draw", "nodes", f"none, as {found.name} does not go by nodes", repr(nodes))
-    if where is not None and where.size != ranks:
-        raise ArgumentError("draw", "nodes", f"the nodes of {ranks} ranks", repr(nodes))
-    where = where or usual_nodes(found, ranks)
+    if nodes is not None and (where is None or where.size != ranks):
+        raise ArgumentError("draw", "nodes", f"the node of each of {ranks} ranks", repr(nodes))
     try:
         picture = pictured(found, ranks, root, segments, where)
     except ScheduleError as fault:
         raise fault.with_traceback(None) from fault.__cause__  # mpicoll's own frames say nothing to who wrote it
     title = f"{ranks} ranks" + f", root {root}" * COLLECTIVES[found.collective].rooted
     title += f", {segments or usual_segments(found)} segments" * found.pipelined
+    where = where or usual_nodes(found, ranks)
     if where is not None:
         title += ", nodes " + " | ".join(" ".join(map(str, each)) for each in where.ranks)
     return Drawing(found, root, title, picture)
@@ -156,9 +156,9 @@ def pictured(
     if type(size) is not int or not 2 <= size <= MOST_RANKS:
         raise ArgumentError("draw", "ranks", f"2 to {MOST_RANKS} ranks", repr(size))
     rooted = COLLECTIVES[algorithm.collective].rooted
-    if not 0 <= root < (size if rooted else 1):
+    if type(root) is not int or not 0 <= root < (size if rooted else 1):
         expected = f"a rank, 0 to {size - 1}" if rooted else f"none, as no {algorithm.collective} has a root"
-        raise ArgumentError("draw", "root", expected, str(root))
+        raise ArgumentError("draw", "root", expected, repr(root))
     check_segments("draw", algorithm, segments)
     cut, nodes = segments or usual_segments(algorithm), nodes or usual_nodes(algorithm, size)
     schedules = [algorithm.schedule(rank, size, root, cut, nodes) for rank in range(size)]

@@ -44,9 +44,9 @@ class Case(NamedTuple):
 
 def check_segments(operation: str, algorithm: Algorithm, segments: int | None) -> None:
     """Raise ArgumentError for an impossible number of segments, and where the algorithm has none."""
-    if segments is not None and (segments < 1 or not algorithm.pipelined):
+    if segments is not None and (type(segments) is not int or segments < 1 or not algorithm.pipelined):
         expected = "a number, at least 1" if algorithm.pipelined else f"none, as {algorithm.name} is not pipelined"
-        raise ArgumentError(operation, "segments", expected, str(segments))
+        raise ArgumentError(operation, "segments", expected, repr(segments))
 
 
 def cases(

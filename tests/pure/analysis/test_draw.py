@@ -302,7 +302,11 @@ def test_a_function_that_fails_is_one_error_with_its_line() -> None:
         (("allreduce", 3), "expected a name, an Algorithm, or a function from a Place to steps; given 3"),
         (("bcast", Algorithm("allreduce", "gossip", gossip)), "expected one for bcast; given gossip, which is"),
         (("allreduce", gossip, "2"), "draw: ranks: expected 2 to 16 ranks; given '2'"),
-        (("barrier", "two_level", 4, 0, None, [0, 1]), r"draw: nodes: expected the nodes of 4 ranks; given \[0, 1\]"),
+        (("barrier", "two_level", 4, 0, None, [0, 1]), r"expected the node of each of 4 ranks; given \[0, 1\]"),
+        (("barrier", "two_level", 4, 0, None, 2), "draw: nodes: expected the node of each of 4 ranks; given 2"),
+        (("barrier", "two_level", "4"), "draw: ranks: expected 2 to 16 ranks; given '4'"),
+        (("bcast", "chain", 4, "1"), "draw: root: expected a rank, 0 to 3; given '1'"),
+        (("bcast", "chain", 4, 0, 2.5), "draw: segments: expected a number, at least 1; given 2.5"),
         (("allreduce", "ring", 4, 0, None, [0, 0, 1, 1]), "draw: nodes: expected none, as ring does not go by nodes"),
     ],
 )  # fmt: skip

@@ -84,6 +84,24 @@ def test_a_rank_whose_call_mpi_refuses_goes_on(tmp_path: Path) -> None:
     assert (result.code, result.output) == (0, "refused\n")
 
 
+def test_a_rank_that_catches_what_mpi_says_of_different_calls(tmp_path: Path) -> None:
+    """Its calls are compared before it can go on with wrong data."""
+    program = """
+        import numpy as np
+        from mpi4py import MPI
+
+        comm = MPI.COMM_WORLD
+        try:
+            comm.Bcast(np.ones(100 if comm.rank else 1000))
+        except MPI.Exception:
+            print("went on", flush=True)
+    """
+    result = watched(2, script(tmp_path, program))
+    assert result.code != 0, result.output
+    assert "the ranks made different calls" in result.output, result.output
+    assert "went on" not in result.output, result.output
+
+
 def test_the_program_begins_mpi_itself(tmp_path: Path) -> None:
     """And asks for the watch itself, after it has begun MPI."""
     program = """

@@ -34,17 +34,19 @@ def collective(comm: Any, same: Random, own: Random) -> None:
         given: Any = own.choice([[small, kind_of], [small, count, kind_of], [small, (count, 0), kind_of]])
     else:
         given = small
+    in_place = own.choice([MPI.IN_PLACE, None])
+    root_in_place = at_root and own.random() < 0.3
     arguments: dict[str, tuple[Any, ...]] = {
         "Barrier": (),
         "Bcast": (given, root),
-        "Gather": (given, large if at_root else None, root),
+        "Gather": (in_place if root_in_place else given, large if at_root else None, root),
         "Gatherv": (given, large if at_root else None, root),
-        "Scatter": (large if at_root else None, given, root),
-        "Allgather": (given, large),
+        "Scatter": (large if at_root else None, in_place if root_in_place else given, root),
+        "Allgather": (in_place if same.random() < 0.3 else given, large),
         "Allgatherv": (given, large),
         "Alltoall": (large.copy(), large),
-        "Reduce": (given, small.copy() if at_root else None, op, root),
-        "Allreduce": (MPI.IN_PLACE if same.random() < 0.3 else given, small.copy(), op),
+        "Reduce": (in_place if root_in_place else given, small.copy() if at_root else None, op, root),
+        "Allreduce": (in_place if same.random() < 0.3 else given, small.copy(), op),
         "Reduce_scatter_block": (large, small, op),
         "Reduce_scatter": (large, small, [count] * comm.size, op),
         "Scan": (given, small.copy(), op),

@@ -38,10 +38,9 @@ def parameters_of(method: Callable[..., object]) -> list[str]:
 
 
 def by_position(parameters: Sequence[str], args: Sequence[Any], named: Mapping[str, Any]) -> Sequence[Any]:
-    """The arguments that a call gives by position or by name, in the order of the parameters. None where it gives none,
-    up to the last one that it names."""
-    last = max((parameters.index(name) for name in named if name in parameters), default=-1)
-    return [*args, *(named.get(name) for name in parameters[len(args) : last + 1])]
+    """The arguments that a call gives by position or by name, in the order of the parameters. None where it gives
+    none."""
+    return [*args, *map(named.get, parameters[len(args) :])]
 
 
 def size_of(given: Any) -> Size:

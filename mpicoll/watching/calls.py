@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from time import monotonic
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from mpicoll.calls.settings import Settings
 from mpicoll.errors import StateError
@@ -55,29 +55,26 @@ class Calls:
         return self.recorder
 
 
-class InFlight(NamedTuple):
-    """What was begun and not waited for. A collective has the number by which its recorder knows it, a message None."""
+InFlight = tuple[Any, Calls, Begun, int | None]
+"""What was begun and not waited for: the library's own thing, whose calls it belongs to, and what it is. A collective
+has the number by which its recorder knows it, a message None. It is made for each message, so it is a plain tuple."""
 
-    thing: Any
-    calls: Calls
-    begun: Begun
-    number: int | None
 
-    def waited_for(self, wait: Callable[..., T], *args: Any, **named: Any) -> T:
-        """What ``wait`` returns, which waits for this. The last collective is under way then, as one that blocks is."""
-        recorder, waits = self.calls.recorder, self.calls.waits
-        last = self.number is not None and self.number == recorder.begun - 1 and recorder.state == OPEN
-        if last:
-            recorder.under_way = True
-        else:
-            waits.append(self.begun)
+def waited_for(found: InFlight, wait: Callable[..., T], *args: Any, **named: Any) -> T:
+    """What ``wait`` returns, which waits for this. The last collective is under way then, as one that blocks is."""
+    _, calls, begun, number = found
+    recorder, waits = calls.recorder, calls.waits
+    if number is not None and number == recorder.begun - 1 and recorder.state == OPEN:
+        recorder.under_way = True
         try:
             return wait(*args, **named)
         finally:
-            if last:
-                recorder.under_way = False
-            else:
-                waits.remove(self.begun)
+            recorder.under_way = False
+    waits.append(begun)
+    try:
+        return wait(*args, **named)
+    finally:
+        waits.remove(begun)
 
 
 class UnderWay(dict[int, InFlight]):
@@ -95,17 +92,17 @@ class UnderWay(dict[int, InFlight]):
         if len(self) >= self._look_after:
             self.forget_complete()
             self._look_after = max(_LOOK_AFTER, 2 * len(self))
-        self[key] = InFlight(thing, calls, (pending, monotonic()), number)
+        self[key] = thing, calls, (pending, monotonic()), number
 
     def forget_complete(self, besides: object = None) -> None:
         """Forget what is complete, but do not look at what another thread waits for."""
-        for key, each in [*self.items()]:
-            if each.begun is not besides and self._is_complete(each.thing):
+        for key, (thing, _, begun, _) in [*self.items()]:
+            if begun is not besides and self._is_complete(thing):
                 self.pop(key, None)
 
     def has_messages(self, besides: object) -> bool:
         """Whether messages are under way, besides the one that is given."""
-        return any(each.number is None and each.begun is not besides for each in [*self.values()])
+        return any(number is None and begun is not besides for _, _, begun, number in [*self.values()])
 
 
 def not_complete(operation: str, record: Record) -> Pending:

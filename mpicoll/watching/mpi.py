@@ -25,7 +25,7 @@ from mpicoll.launch import lifecycle
 from mpicoll.supervise import watch, watched
 from mpicoll.supervise.record import FREED, Pending, Record
 from mpicoll.watching.arguments import COLLECTIVES, MAKERS, MESSAGES, Method, by_position, operation_of, parameters_of
-from mpicoll.watching.calls import not_complete
+from mpicoll.watching.calls import not_complete, waited_for
 from mpicoll.watching.communicators import (
     CommunicatorCalls,
     Persistent,
@@ -78,10 +78,9 @@ def _watch(comm: Any, settings: Settings) -> None:
         communicators[comm.handle] = CommunicatorCalls(comm, settings)
 
 
-def _begin(request: MPI.Request, calls: CommunicatorCalls, pending: Pending, record: Record | None) -> None:
-    """What a request stands for has begun: a message, or the last collective, which has a record."""
-    number = None if record is None else calls.recorder.begun - 1
-    under_way.begin(request.handle, request, calls, pending, number)
+def _begin(request: MPI.Request, calls: CommunicatorCalls, pending: Pending) -> None:
+    """A request stands for the last collective."""
+    under_way.begin(request.handle, request, calls, pending, calls.recorder.begun - 1)
 
 
 # -- requests ---------------------------------------------------------------------------------------------------------
@@ -89,15 +88,9 @@ def _begin(request: MPI.Request, calls: CommunicatorCalls, pending: Pending, rec
 
 def _wait(real: Any) -> Callable[..., Any]:
     @wraps(real)
-    def wait(self: MPI.Request, *args: Any, **named: Any) -> Any:
-        handle = self.handle
-        found = under_way.get(handle)
-        if found is None:
-            return real(self, *args, **named)
-        try:
-            return found.waited_for(real, self, *args, **named)
-        finally:
-            under_way.pop(handle, None)
+    def wait(self: MPI.Request, status: MPI.Status | None = None) -> Any:
+        found = under_way.pop(self.handle, None)
+        return real(self, status) if found is None else waited_for(found, real, self, status)
 
     return wait
 
@@ -116,14 +109,17 @@ def _test(real: Any) -> Callable[..., Any]:
 
 def _wait_for_all(real: Any, wait: str) -> Any:
     """Waiting for all is waiting for one after the other: so it is known which one has not come."""
+    wait_for = getattr(MPI.Request, wait)
 
     @wraps(real)
     def wait_for_all(cls: type, requests: Sequence[MPI.Request], statuses: list[MPI.Status] | None = None) -> Any:
-        if not any(each.handle in under_way for each in requests):
+        if under_way.keys().isdisjoint([each.handle for each in requests]):
             return real(requests, statuses)
-        if statuses is not None:
+        if statuses is None:
+            got = [wait_for(each) for each in requests]
+        else:
             statuses.extend(MPI.Status() for _ in range(len(requests) - len(statuses)))
-        got = [getattr(each, wait)(statuses and statuses[at]) for at, each in enumerate(requests)]
+            got = [*map(wait_for, requests, statuses)]
         return True if wait == "Wait" else got
 
     return classmethod(wait_for_all)
@@ -137,7 +133,7 @@ def _several(real: Any, waits: bool) -> Any:
         known = [(each, each.handle) for each in requests if each.handle in under_way]
         try:
             if known and waits:
-                return under_way[known[0][1]].waited_for(real, requests, *args, **named)
+                return waited_for(under_way[known[0][1]], real, requests, *args, **named)
             return real(requests, *args, **named)
         finally:
             for request, handle in known:
@@ -151,12 +147,14 @@ def _start(real: Any) -> Callable[..., Any]:
     @wraps(real)
     def start(self: MPI.Prequest) -> None:
         found = persistent.get(self.handle)
-        if found is not None and found.record is not None:
-            _noted(found.calls, found.record, real, self)
-        else:
+        if found is None:
             real(self)
-        if found is not None:
-            _begin(self, found.calls, found.pending, found.record)
+        elif found.record is None:
+            real(self)
+            under_way.begin(self.handle, self, found.calls, found.pending)
+        else:
+            _noted(found.calls, found.record, real, self)
+            _begin(self, found.calls, found.pending)
 
     return start
 
@@ -235,7 +233,7 @@ def _collective(real: Any, name: str, row: Method) -> Callable[..., Any]:
             return request
         found = _noted(calls, record, real, self, *args, **named)
         if begins:
-            _begin(found, calls, not_complete(name, record), record)
+            _begin(found, calls, not_complete(name, record))
         return found
 
     begins, persists = name.startswith("I"), name.endswith("_init")
@@ -280,19 +278,27 @@ def _message(real: Any, name: str) -> Callable[..., Any]:
     meanings = ("dest", "sendtag", "source", "recvtag") if exchanges else ("dest" if sends else "source", "tag")
     places = [parameters.index(each) for each in meanings]
     defaults = [_DEFAULTS[each] if sends or each != "tag" else MPI.ANY_TAG for each in meanings]
-    wanted = list(zip(places, defaults, strict=True))
+    first = places[0]
 
     def pending_of(calls: CommunicatorCalls, args: Sequence[Any], named: dict[str, Any]) -> Pending | None:
-        """None if the message is nobody's, and complete at once."""
+        """None if the message is nobody's, and complete at once, or if MPI refuses it."""
         given = by_position(parameters, args, named) if named else args
-        count = len(given)
-        key = (name, *[default if at >= count or given[at] is None else given[at] for at, default in wanted])
-        if not exchanges and key[1] == MPI.PROC_NULL:
+        key: Any
+        if exchanges:
+            key = name, *[given[at] if at < len(given) else None for at in places]
+        else:  # the ranks and tags of messages are few, and stand beside each other
+            key = name, *given[first : first + 2]
+        try:
+            found: Pending | None = calls.known.get(key)
+        except TypeError:
             return None
-        found: Pending | None = calls.known.get(key)
         if found is None:
+            ends = [*key[1:], *[None] * len(places)]
+            ends = [default if each is None else each for each, default in zip(ends, defaults, strict=False)]
+            if not exchanges and ends[0] == MPI.PROC_NULL:
+                return None
             describe: Callable[..., Pending] = calls.exchanged if exchanges else calls.taken if sends else calls.came
-            found = calls.keep(key, describe(*key))
+            found = calls.keep(key, describe(name, *ends))
         return found
 
     @wraps(real)
@@ -307,7 +313,7 @@ def _message(real: Any, name: str) -> Callable[..., Any]:
             return request
         if begins:
             request = real(self, *args, **named)
-            _begin(request, calls, pending, None)
+            under_way.begin(request.handle, request, calls, pending)
             return request
         begun = pending, monotonic()
         calls.waits.append(begun)

@@ -22,7 +22,7 @@ from mpicoll.calls.settings import Settings
 from mpicoll.errors import ArgumentError
 from mpicoll.supervise import report, watch, watched
 from mpicoll.supervise.record import Ends, Pending, Record
-from mpicoll.watching.calls import Calls, UnderWay, not_complete
+from mpicoll.watching.calls import Calls, UnderWay, not_complete, waited_for
 
 _PATIENCE = timedelta(seconds=60)
 """How long a rank may take to come to where a group is made."""
@@ -234,7 +234,7 @@ def _wait(real: Any) -> Callable[..., Any]:
         try:
             if found is None or self.is_completed():
                 return real(self, *args, **named)
-            return found.waited_for(real, self, *args, **named)
+            return waited_for(found, real, self, *args, **named)
         finally:
             _under_way.pop(id(self), None)
 

@@ -46,9 +46,9 @@ def test_what_another_thread_waits_for_is_not_looked_at() -> None:
     calls, under_way = Calls(None, Settings()), UnderWay(is_complete)
     for key, thing in enumerate(("waited for", "other")):
         under_way.begin(key, thing, calls, PENDING)
-    under_way.forget_complete(under_way[0].begun)
+    under_way.forget_complete(under_way[0][2])
     assert looked == ["other"]
-    assert under_way.has_messages(under_way[0].begun)
+    assert under_way.has_messages(under_way[0][2])
 
 
 def test_a_communicator_of_which_two_threads_make_calls_is_let_go() -> None:

@@ -30,11 +30,11 @@ def operation_of(op: object) -> str:
 
 
 def parameters_of(method: Callable[..., object]) -> list[str]:
-    """The names of a method's parameters after ``self``. mpi4py's docstrings begin with the signature."""
-    signature = (method.__doc__ or "").partition("\n")[0].partition("(")[2]
-    if not signature.startswith("self"):
+    """The names of a method's parameters after the first. mpi4py's docstrings begin with the signature."""
+    signature = re.match(r"\w+\((?:self|cls)(.*)", method.__doc__ or "")
+    if signature is None:
         raise StateError("watch: this build of mpi4py does not say what parameters its methods have")
-    return re.findall(r"(?:^|, )(\w+):", signature.removeprefix("self, "))
+    return re.findall(r", (\w+):", signature[1])
 
 
 def by_position(parameters: Sequence[str], args: Sequence[Any], named: Mapping[str, Any]) -> Sequence[Any]:
@@ -164,11 +164,11 @@ COLLECTIVES = {
     "Reduce_scatter": Method("reduce_scatter", _whole),
     "Scan": Method("scan", _whole),
     "Exscan": Method("exscan", _whole),
-    "Neighbor_allgather": Method("neighbours"),
-    "Neighbor_allgatherv": Method("neighbours"),
-    "Neighbor_alltoall": Method("neighbours"),
-    "Neighbor_alltoallv": Method("neighbours"),
-    "Neighbor_alltoallw": Method("neighbours"),
+    "Neighbor_allgather": Method("meeting"),
+    "Neighbor_allgatherv": Method("meeting"),
+    "Neighbor_alltoall": Method("meeting"),
+    "Neighbor_alltoallv": Method("meeting"),
+    "Neighbor_alltoallw": Method("meeting"),
 }
 COLLECTIVES |= {
     name: Method(name)
@@ -185,10 +185,12 @@ COLLECTIVES |= {
         "exscan",
     )
 }
-COLLECTIVES |= {name: Method("neighbours") for name in ("neighbor_allgather", "neighbor_alltoall")}
+COLLECTIVES |= {name: Method("meeting") for name in ("neighbor_allgather", "neighbor_alltoall")}
 """By the name of mpi4py's method that blocks."""
-MAKERS = ("Dup", "Clone", "Dup_with_info", "Create", "Split", "Split_type", "Create_cart", "Create_graph",
-          "Create_dist_graph_adjacent", "Create_dist_graph", "Create_group", "Sub")  # fmt: skip
+MEETINGS = "Idup", "Idup_with_info", "Create_intercomm", "Spawn", "Spawn_multiple", "Accept", "Connect"
+"""What makes a communicator of another one, where no rank is known to need another one."""
+MAKERS = (*MEETINGS, "Dup", "Clone", "Dup_with_info", "Create", "Split", "Split_type", "Create_cart", "Create_graph",
+          "Create_dist_graph_adjacent", "Create_dist_graph", "Create_group", "Sub", "Merge")  # fmt: skip
 """What makes a communicator of another one."""
 _SENDS = ("Send", "Bsend", "Ssend", "Rsend")
 MESSAGES = {"Recv", "Irecv", "Recv_init", "Probe", "Mprobe", "recv", "irecv", "probe", "mprobe",

@@ -23,10 +23,21 @@ class CommunicatorCalls(Calls):
 
     def __init__(self, comm: MPI.Comm, settings: Settings) -> None:
         self.comm, self.size = comm, comm.size
-        ranks = _in_world(comm)
-        one_node = len({nodes[rank] for rank in ranks}) == 1
-        group = watch.Group(ranks, comm.rank, one_node, comm.bcast, comm.allgather)
-        super().__init__(group if ranks else None, settings)
+        self.ranks = _in_world(comm.Get_group())
+        self.others: Sequence[int] = range(self.size)
+        """Where in ``ranks`` those are to whom this rank sends: by the number that the program gives."""
+        meeting = comm
+        self.is_inter = comm.is_inter
+        if isinstance(comm, MPI.Intercomm):
+            theirs = _in_world(comm.Get_remote_group())
+            self.ranks = sorted([*self.ranks, *theirs]) if self.ranks and theirs else []
+            if self.ranks:
+                self.others, meeting = [*map(self.ranks.index, theirs)], _among(self.ranks)
+        one_node = len({nodes[rank] for rank in self.ranks}) == 1
+        group = watch.Group(self.ranks, meeting.rank, one_node, meeting.bcast, meeting.allgather)
+        super().__init__(group if self.ranks else None, settings)
+        if meeting is not comm:
+            meeting.Free()
 
     def record(self, name: str, operation: str, op: object, root: object, size: Size) -> Record:
         """That of a collective, which has the same waits as mpicoll's ``operation``. Its calls are the same if their
@@ -50,30 +61,30 @@ class CommunicatorCalls(Calls):
     def came(self, operation: str, source: int, tag: int) -> Pending:
         """The wait for a message that comes."""
         which = None if tag == MPI.ANY_TAG else tag
-        what = f"came from {_named(source)} ({'any tag' if which is None else f'tag {which}'})"
+        what = f"came from {self._named(source)} ({'any tag' if which is None else f'tag {which}'})"
         return Pending.message(operation, what, 0, "", Ends(self._others(source), which))
 
     def taken(self, operation: str, dest: int, tag: int) -> Pending:
         """The wait until a message is taken."""
-        what = f"was taken by {_named(dest)} (tag {tag})"
+        what = f"was taken by {self._named(dest)} (tag {tag})"
         return Pending.message(operation, what, 0, "", Ends(targets=self._others(dest), target_tag=tag))
 
     def exchanged(self, operation: str, dest: int, sendtag: int, source: int, recvtag: int) -> Pending:
         """The wait for both."""
         which = None if recvtag == MPI.ANY_TAG else recvtag
-        what = f"{self.came(operation, source, recvtag).what}, or none was taken by {_named(dest)} (tag {sendtag})"
+        what = f"{self.came(operation, source, recvtag).what}, or none was taken by {self._named(dest)} (tag {sendtag})"
         ends = Ends(self._others(source), which, self._others(dest), sendtag)
         return Pending.message(operation, what, 0, "", ends)
 
     def _others(self, rank: int) -> Sequence[int]:
         """The ranks that this number stands for."""
         if rank == MPI.ANY_SOURCE:
-            return range(self.size)
-        return () if rank == MPI.PROC_NULL else (rank,)
+            return self.others
+        return (self.others[rank],) if 0 <= rank < len(self.others) else ()
 
-
-def _named(rank: int) -> str:
-    return "any rank" if rank == MPI.ANY_SOURCE else f"rank {rank}"
+    def _named(self, rank: int) -> str:
+        numbers = self._others(rank)
+        return "any rank" if rank == MPI.ANY_SOURCE else f"rank {numbers[0] if numbers else rank}"
 
 
 class Persistent(NamedTuple):
@@ -106,13 +117,23 @@ def is_watched() -> bool:
     return bool(nodes)
 
 
-def _in_world(comm: MPI.Comm) -> list[int]:
+def _in_world(mine: MPI.Group) -> list[int]:
     """The rank in the world of each rank. Empty if some of them are in no common world."""
-    mine, world = comm.Get_group(), MPI.COMM_WORLD.Get_group()
+    world = MPI.COMM_WORLD.Get_group()
     found = mine.Translate_ranks(None, world)
     for group in (mine, world):
         group.Free()
     return [] if MPI.UNDEFINED in found else [*found]
+
+
+def _among(ranks: list[int]) -> MPI.Intracomm:
+    """A communicator of these ranks of the world, in order."""
+    world = MPI.COMM_WORLD.Get_group()
+    group = world.Incl(ranks)
+    made = MPI.COMM_WORLD.Create_group(group)
+    for each in (group, world):
+        each.Free()
+    return made
 
 
 def has_messages(looks: bool, besides: object) -> bool:
@@ -130,13 +151,12 @@ def tell_unfinished() -> None:
     left = [f"{pending.operation}: {pending.missing}" for _, _, (pending, _), _ in under_way.values()]
     if left:
         report.show(f"mpicoll: rank {MPI.COMM_WORLD.rank} is at its end and has calls under way. {_first_of(left)}")
-    status = MPI.Status()
+    status, rank = MPI.Status(), MPI.COMM_WORLD.rank
     for calls in communicators.values():
-        if calls.comm.Iprobe(status=status):
-            what = f"{status.Get_count(MPI.BYTE)} bytes from rank {status.source} (tag {status.tag})"
-            report.show(
-                f"mpicoll: rank {calls.comm.rank} is at its end and has not received messages. {what} came first"
-            )
+        if calls.ranks and calls.comm.Iprobe(status=status):
+            source = calls.ranks[calls.others[status.source]]
+            what = f"{status.Get_count(MPI.BYTE)} bytes from rank {source} (tag {status.tag})"
+            report.show(f"mpicoll: rank {rank} is at its end and has not received messages. {what} came first")
     for table in (communicators, under_way, persistent):
         table.clear()  # a session of MPI's may go on, and give their handles to others
 

@@ -24,7 +24,17 @@ from mpicoll.errors import StateError
 from mpicoll.launch import lifecycle
 from mpicoll.supervise import watch, watched
 from mpicoll.supervise.record import FREED, Pending, Record
-from mpicoll.watching.arguments import COLLECTIVES, MAKERS, MESSAGES, Method, by_position, operation_of, parameters_of
+from mpicoll.watching import windows
+from mpicoll.watching.arguments import (
+    COLLECTIVES,
+    MAKERS,
+    MEETINGS,
+    MESSAGES,
+    Method,
+    by_position,
+    operation_of,
+    parameters_of,
+)
 from mpicoll.watching.calls import not_complete, waited_for
 from mpicoll.watching.communicators import (
     CommunicatorCalls,
@@ -56,7 +66,7 @@ def install(settings: Settings) -> None:
     # The first reduction of objects on a communicator duplicates it, and holds Python's lock meanwhile. If others did
     # not come then, this rank could not even say so.
     world.allreduce(0)
-    for owner, name, function in _functions():
+    for owner, name, function in _functions(settings):
         _replace(owner, name, function)
     watched.under_way.append(has_messages)
     lifecycle.add(lifecycle.Hook.NAME_UNFINISHED, tell_unfinished)
@@ -74,7 +84,7 @@ def _replace(owner: type, name: str, function: object) -> None:
 
 def _watch(comm: Any, settings: Settings) -> None:
     """Watch over a communicator from now on, if its ranks are ranks of the world."""
-    if isinstance(comm, MPI.Intracomm) and comm != MPI.COMM_NULL and comm.size > 1:
+    if comm != MPI.COMM_NULL and (comm.is_inter or comm.size > 1):
         communicators[comm.handle] = CommunicatorCalls(comm, settings)
 
 
@@ -211,6 +221,8 @@ def _collective(real: Any, name: str, row: Method) -> Callable[..., Any]:
     size_of = row.size
 
     def record_of(calls: CommunicatorCalls, args: Sequence[Any], named: dict[str, Any]) -> Record:
+        if calls.is_inter:  # there, the two groups give different roots, and take different buffers
+            return calls.record(name, "meeting", None, None, None)
         given = by_position(parameters, args, named) if named else args
         op = root = size = None
         if at_op is not None:
@@ -240,21 +252,27 @@ def _collective(real: Any, name: str, row: Method) -> Callable[..., Any]:
     return call
 
 
-def _maker(real: Any, name: str) -> Callable[..., Any]:
+def _maker(real: Any, name: str, settings: Settings) -> Callable[..., Any]:
     """What makes a communicator. It is a collective, and its result is watched, too, if it is the program's."""
 
     @wraps(real)
     def make(self: MPI.Comm, *args: Any, **named: Any) -> Any:
         calls = communicators.get(self.handle)
-        if calls is None or sys._getframe(1).f_globals.get("__name__", "").startswith(_OWN):
+        of_ours = sys._getframe(1).f_globals.get("__name__", "").startswith(_OWN)
+        if of_ours or (calls is None and name != "Create_intercomm"):  # by that, a rank alone gets others
             return real(self, *args, **named)
-        if name == "Create_group":  # ranks that are not in it do not come
+        if calls is None or name == "Create_group":  # ranks that are not in it do not come
             found = real(self, *args, **named)
         else:
-            found = _noted(calls, calls.record(name, "barrier", None, None, None), real, self, *args, **named)
-        _watch(found, calls.settings)
+            record = calls.record(name, operation, None, None, None)
+            found = _noted(calls, record, real, self, *args, **named)
+            if isinstance(found, tuple):  # until its request is complete, the ranks cannot meet in it
+                _begin(found[1], calls, not_complete(name, record))
+                return found
+        _watch(found, settings)
         return found
 
+    operation = "meeting" if name in MEETINGS else "barrier"
     return make
 
 
@@ -325,20 +343,21 @@ def _message(real: Any, name: str) -> Callable[..., Any]:
     return call
 
 
-def _functions() -> Iterator[tuple[type, str, object]]:
+def _functions(settings: Settings) -> Iterator[tuple[type, str, object]]:
     """The methods of mpi4py's that get a function around them: their types, their names, and these functions."""
-    for owner in (MPI.Comm, MPI.Intracomm, MPI.Topocomm, MPI.Cartcomm):
+    for owner in (MPI.Comm, MPI.Intracomm, MPI.Intercomm, MPI.Topocomm, MPI.Cartcomm):
         for name, real in [*vars(owner).items()]:
             base = name.removesuffix("_init")
             row = COLLECTIVES.get(base[1:].capitalize() if base.startswith("I") else base)
             if row is not None:
                 yield owner, name, _collective(real, name, row)
             elif name in MAKERS:
-                yield owner, name, _maker(real, name)
+                yield owner, name, _maker(real, name, settings)
             elif name in MESSAGES:
                 yield owner, name, _message(real, name)
             elif name in ("Free", "Disconnect"):
                 yield owner, name, _ender(real)
+    yield from windows.functions()
     for kind in ("", "all", "any", "some"):
         for how in ("Wait", "wait", "Test", "test"):
             real = getattr(MPI.Request, how + kind)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import tempfile
 from collections.abc import Callable
 from random import Random
 from typing import Any
@@ -146,7 +147,7 @@ def messages(comm: Any, same: Random, own: Random) -> None:
 
 def parts(comm: Any, same: Random, own: Random) -> None:
     """A communicator that is used once."""
-    how = same.randrange(5)
+    how = same.randrange(6)
     if how == 0:
         part = comm.Split(comm.rank % 2, comm.rank)
     elif how == 1:
@@ -156,6 +157,9 @@ def parts(comm: Any, same: Random, own: Random) -> None:
         part.neighbor_allgather(own.random())
     elif how == 3:
         part = comm.Split_type(MPI.COMM_TYPE_SHARED)
+    elif how == 4:
+        part, request = comm.Idup()
+        request.Wait()
     else:
         group = comm.Get_group()
         part = comm.Create(group)
@@ -164,11 +168,50 @@ def parts(comm: Any, same: Random, own: Random) -> None:
     part.Free()
 
 
+def groups(comm: Any, same: Random, own: Random) -> None:
+    """A communicator between two groups, and what is made of it."""
+    which = comm.rank % 2
+    half = comm.Split(which)
+    between = half.Create_intercomm(0, comm, 1 - which, tag=3)
+    root = 0 if which else MPI.PROC_NULL if half.rank else MPI.ROOT
+    for _ in range(3):
+        between.bcast("x" * own.randrange(9), root)
+        between.Barrier()
+        between.allgather(own.random())
+        if half.rank < between.remote_size:
+            requests = [between.Irecv(np.empty(9), half.rank, 1), between.Isend(np.ones(9), half.rank, 1)]
+            finish(requests, own)
+    for each in (between.Merge(bool(which)), between.Dup(), between, half):
+        each.Barrier()
+        each.Free()
+
+
+def memory(comm: Any, same: Random, own: Random) -> None:
+    """A window, and a file."""
+    x, y = np.full(4, comm.rank), np.empty(4, int)
+    window = MPI.Win.Create(x, comm=comm)
+    window.Fence()
+    window.Get(y, (comm.rank + 1) % comm.size)
+    window.Fence()
+    if own.random() < 0.5:
+        window.Lock(0)
+        window.Get(y, 0)
+        window.Unlock(0)
+    window.Free()
+    name = comm.bcast(tempfile.mktemp())
+    file = MPI.File.Open(comm, name, MPI.MODE_CREATE | MPI.MODE_RDWR | MPI.MODE_DELETE_ON_CLOSE)
+    file.Write_at_all(comm.rank * x.nbytes, x)
+    file.Sync()
+    file.Read_at(comm.rank * x.nbytes, y)
+    file.Close()
+    assert (x == y).all()
+
+
 def main(seed: int, calls: int) -> None:
     comm = MPI.COMM_WORLD
     same, own = Random(seed), Random(seed * 1000 + comm.rank)
     for _ in range(calls):
-        call: Call = same.choices([collective, objects, messages, parts], [5, 3, 4, 0.3])[0]
+        call: Call = same.choices([collective, objects, messages, parts, groups, memory], [5, 3, 4, 0.3, 0.05, 0.05])[0]
         # A part has other ranks than its sister: what they choose must be the same within each.
         call(comm, Random(same.random()), own)
     print(f"rank {comm.rank} has made {calls} calls")

@@ -1,4 +1,4 @@
-"""The calls of torch.distributed on its own backends for CPUs, such as gloo, noted as a Communicator's calls are.
+"""The calls of torch.distributed on its own backends, such as gloo and NCCL, noted as a Communicator's calls are.
 
 Each call of a process group goes through an operator of torch's dispatcher: those of torch.distributed, of DDP's
 reducer in C++, and of functional collectives. A function of ours stands before these operators. It notes the call and
@@ -121,11 +121,14 @@ def install() -> None:
         return
     library = torch.library.Library("c10d", "IMPL")  # it lives as long as the process
     _library.append(library)
-    for name, row in COLLECTIVES.items():
-        library.impl(name, _collective(getattr(torch.ops.c10d, name).default, row), "AutogradCPU")
-    for name in ("send", "recv_", "recv_any_source_"):
-        library.impl(name, _message(getattr(torch.ops.c10d, name).default, name), "AutogradCPU")
+    for key in ("AutogradCPU", "AutogradCUDA"):
+        for name, row in COLLECTIVES.items():
+            op = getattr(torch.ops.c10d, name).default
+            library.impl(name, _collective(op, row, key == "AutogradCUDA"), key)
+        for name in ("send", "recv_", "recv_any_source_"):
+            library.impl(name, _message(getattr(torch.ops.c10d, name).default, name), key)
     setattr(c10d.Work, "wait", _wait(c10d.Work.wait))  # noqa: B010  # to a type checker, a method is not assigned to
+    setattr(c10d.ProcessGroup, "split_group", _splitter(c10d.ProcessGroup.split_group))  # noqa: B010
     c10d._new_process_group_helper = _maker(c10d._new_process_group_helper)
     watched.under_way.append(_has_messages)
 
@@ -141,6 +144,20 @@ def _maker(real: Any) -> Callable[..., Any]:
         return found
 
     return make
+
+
+def _splitter(real: Any) -> Callable[..., Any]:
+    """What makes a group of some ranks of this one, which names them by their numbers in it."""
+
+    @wraps(real)
+    def split(self: Any, ranks: Any, *args: Any, **named: Any) -> Any:
+        found, calls = real(self, ranks, *args, **named), _groups.get(str(self.group_name))
+        if found is not None and calls is not None and found.size() > 1:
+            store = found.get_group_store()
+            _watch([calls.ranks[rank] for rank in ranks], found.rank(), store, str(found.group_name))
+        return found
+
+    return split
 
 
 def _watch(ranks: list[int], rank: int, store: Any, name: str) -> None:
@@ -163,7 +180,7 @@ def _handed_on(op: Any, args: Any) -> Any:
         return op(*args)
 
 
-def _collective(op: Any, row: Operator) -> Callable[..., Any]:
+def _collective(op: Any, row: Operator, on_gpu: bool) -> Callable[..., Any]:
     names = [each.name for each in op._schema.arguments]
     at_group = names.index("process_group")
     at_op = names.index("reduce_op") if "reduce_op" in names else None
@@ -187,7 +204,8 @@ def _collective(op: Any, row: Operator) -> Callable[..., Any]:
             raise
         recorder.under_way = False
         work = found[-1] if isinstance(found, tuple) else found
-        if work is not None:
+        # While a graph is captured, nobody may ask whether a call is complete.
+        if work is not None and not (on_gpu and torch.cuda.is_current_stream_capturing()):
             _begin(work, calls, not_complete(row.name, record), number)
         return found
 

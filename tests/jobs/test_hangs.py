@@ -125,20 +125,22 @@ TORCH = {
     "different": ("the ranks made different calls", "rank 1  call 0: all_reduce max of 4 float32, at plain_torch.py"),
     "ended": ("a rank has come to its end", "of 12 float32, at plain_torch.py"),
     "messages": ("ranks wait for each other", "rank 0  recv: no message came from rank 1 (tag 3), at plain_torch.py"),
+    "split": ("the ranks made different calls", "rank 1  call 1: broadcast of 4 float32 root 1, at plain_torch.py"),
     "groups": ("ranks wait for each other", "rank 0  call 0: all_reduce sum of 4 float32, at plain_torch.py"),
 }
 
 
-def over_gloo(name: str) -> Done:
+def by_torchrun(name: str) -> Done:
     """By torchrun, unchanged."""
     argv = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", PLAIN_TORCH, name]
-    return python(*argv, env={"MPICOLL_WATCH": "1", "PYTHONPATH": str(FOLDER.parents[1])})
+    of_nccl = {"NCCL_MULTI_RANK_GPU_ENABLE": "1", "NCCL_MAX_CTAS": "2"}  # where ranks share a GPU
+    return python(*argv, env={"MPICOLL_WATCH": "1", "PYTHONPATH": str(FOLDER.parents[1]), **of_nccl})
 
 
 @NEEDS_TORCH
 @pytest.mark.parametrize("name", half(TORCH))
 def test_a_hang_of_torch_is_named(name: str) -> None:
-    result = over_gloo(name)
+    result = by_torchrun(name)
     assert result.code != 0, result.output
     for piece in TORCH[name]:
         assert piece in result.output, result.output
@@ -146,7 +148,7 @@ def test_a_hang_of_torch_is_named(name: str) -> None:
 
 @NEEDS_TORCH
 def test_nothing_is_said_of_torchs_legal_calls() -> None:
-    result = over_gloo("legal")
+    result = by_torchrun("legal")
     assert result.code == 0, result.output
     assert "mpicoll" not in result.output, result.output
     assert result.output.count("is done") == 2, result.output

@@ -1,10 +1,11 @@
-"""Programs of torch.distributed over gloo, started by torchrun: ``plain_torch.py NAME``."""
+"""Programs of torch.distributed, started by torchrun: ``plain_torch.py NAME``. They run over NCCL where a GPU is."""
 
 from __future__ import annotations
 
 import os
 import sys
 import tempfile
+from datetime import timedelta
 from pathlib import Path
 
 import torch
@@ -12,8 +13,12 @@ import torch.distributed as dist
 from torch.distributed import _functional_collectives as functional
 from torch.nn.parallel import DistributedDataParallel
 
-dist.init_process_group("gloo")
+backend = "nccl" if torch.cuda.is_available() else "gloo"
+dist.init_process_group(backend)
 rank, size = dist.get_rank(), dist.get_world_size()
+if backend == "nccl":
+    torch.cuda.set_device(rank % torch.cuda.device_count())
+    torch.set_default_device("cuda")
 x = torch.ones(4)
 part = dist.new_group([*range(size)])
 
@@ -52,7 +57,7 @@ def legal() -> None:
 def again() -> None:
     """A default group of the same name, over a store of its own: torch cannot use the last one's again."""
     file = Path(tempfile.gettempdir(), f"plain_torch-{os.environ['MASTER_PORT']}-{os.getppid()}")
-    dist.init_process_group("gloo", init_method=file.as_uri(), rank=rank, world_size=size)
+    dist.init_process_group(backend, init_method=file.as_uri(), rank=rank, world_size=size)
     dist.all_reduce(x)
     dist.destroy_process_group()
 
@@ -77,6 +82,15 @@ def groups() -> None:
     other = dist.new_group([*range(size)])
     for each in (other, part) if rank else (part, other):
         dist.all_reduce(x, group=each)
+
+
+def split() -> None:
+    """In a group that torch's ``split_group`` makes. It refuses to over gloo, unless it is asked so."""
+    whole = dist.distributed_c10d._get_default_group()
+    made = whole.split_group([*range(size)], timeout=timedelta(seconds=60), group_name="split")
+    made.allreduce([x]).wait()
+    made.broadcast(x, rank).wait()
+    made.barrier().wait()
 
 
 globals()[sys.argv[1]]()

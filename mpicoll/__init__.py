@@ -17,11 +17,15 @@ if TYPE_CHECKING:
     from mpicoll.communicator.communicator import Communicator
     from mpicoll.communicator.threaded import threads
     from mpicoll.launch.spawn import spawn
+    from mpicoll.supervise.recording import record
     from mpicoll.watching.start import watch
 
 __version__ = "0.1.0"
 
-__all__ = ["Algorithm", "Communicator", "Op", "__version__", "draw", "errors", "register", "spawn", "threads", "watch"]
+__all__ = [
+    "Algorithm", "Communicator", "Op", "__version__", "draw", "errors", "record", "register", "spawn", "threads",
+    "watch",
+]  # fmt: skip
 
 _HOMES = {
     "Algorithm": "mpicoll.algorithms",
@@ -29,6 +33,7 @@ _HOMES = {
     "Op": "mpicoll.arrays.dtypes",
     "draw": "mpicoll.analysis.drawing.draw",
     "load_ipython_extension": "mpicoll.notebook",
+    "record": "mpicoll.supervise.recording",
     "register": "mpicoll.analysis.proof.cases",
     "spawn": "mpicoll.launch.spawn",
     "threads": "mpicoll.communicator.threaded",

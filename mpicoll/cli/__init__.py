@@ -20,7 +20,7 @@ import mpicoll
 from mpicoll.errors import MpicollError, misspelt
 from mpicoll.launch.launch_env import under_launcher
 
-COMMANDS = ("run", "doctor", "bench", "algorithms", "verify", "draw", "simulate", "slurm")
+COMMANDS = ("run", "doctor", "bench", "report", "algorithms", "verify", "draw", "simulate", "slurm")
 
 
 _TEXT = """\

@@ -164,6 +164,7 @@ typedef struct {
     Py_ssize_t next;
     unsigned long thread; /* of the last call */
     char under_way;
+    char taped;           /* whether Python notes when each call begins and ends. Then it makes all calls */
     uint64_t begun;       /* messages */
     PyObject *pendings[MESSAGES];
     double whens[MESSAGES]; /* seconds of time.monotonic() */
@@ -230,7 +231,7 @@ static int note(RingObject *ring, PyObject *record, uint64_t number) {
     ring->thread = PyThread_get_thread_ident();
     *board = number;
     ring->under_way = 1;
-    return 0;
+    return ring->taped ? taken(PyObject_CallMethod(self, "_tape_begin", NULL)) : 0;
 failed:
     Py_XDECREF(code);
     Py_XDECREF(place);
@@ -260,7 +261,22 @@ static void note_message(RingObject *ring, PyObject *pending) {
 
 static PyObject *ring_begin_message(PyObject *self, PyObject *pending) {
     note_message((RingObject *)self, pending);
+    if (((RingObject *)self)->taped) return PyObject_CallMethod(self, "_tape_message", "(O)", pending);
     Py_RETURN_NONE;
+}
+
+static PyObject *ring_under_way(PyObject *self, void *unused) {
+    (void)unused;
+    return PyBool_FromLong(((RingObject *)self)->under_way);
+}
+
+static int ring_set_under_way(PyObject *self, PyObject *value, void *unused) {
+    RingObject *ring = (RingObject *)self;
+    (void)unused;
+    int now = value == Py_True, before = ring->under_way;
+    ring->under_way = (char)now;
+    if (!ring->taped || now == before) return 0;
+    return taken(PyObject_CallMethod(self, now ? "_tape_wait" : "_tape_end", NULL));
 }
 
 /* The last messages that were begun: what each one is, and when it was begun. */
@@ -517,7 +533,7 @@ static int start_request(CallsObject *self, const Entry *entry, PyObject *operat
 static int repeat(CallsObject *self, PyObject *operation, PyObject *x, PyObject *out, PyObject *op, Numbers numbers,
                   PyObject *algorithm, PyObject *object, PyObject **result) {
     Key key = {operation, op, algorithm, numbers, {0}, {0}};
-    if (!self->ring || !describe(x, &key.x) || !describe(out, &key.out)) {
+    if (!self->ring || self->ring->taped || !describe(x, &key.x) || !describe(out, &key.out)) {
         PyErr_Clear();
         return 0;
     }
@@ -819,14 +835,15 @@ PyObject *prepare(PyObject *module, PyObject *args) {
 
 static PyMethodDef ring_methods[] = {{"begin", ring_begin, METH_O, NULL},
                                      {"begin_message", ring_begin_message, METH_O, NULL}, {0}};
-static PyGetSetDef ring_getset[] = {{"messages", ring_messages, NULL, NULL, NULL}, {0}};
+static PyGetSetDef ring_getset[] = {{"messages", ring_messages, NULL, NULL, NULL},
+                                    {"under_way", ring_under_way, ring_set_under_way, NULL, NULL}, {0}};
 static PyMemberDef ring_members[] = {
     {"_records", T_OBJECT_EX, offsetof(RingObject, records), 0, NULL},
     {"_codes", T_OBJECT_EX, offsetof(RingObject, codes), 0, NULL},
     {"_places", T_OBJECT_EX, offsetof(RingObject, places), 0, NULL},
     {"_next", T_PYSSIZET, offsetof(RingObject, next), 0, NULL},
     {"_thread", T_ULONG, offsetof(RingObject, thread), 0, NULL},
-    {"under_way", T_BOOL, offsetof(RingObject, under_way), 0, NULL}, {0}};
+    {"taped", T_BOOL, offsetof(RingObject, taped), 0, NULL}, {0}};
 static PyType_Slot ring_slots[] = {{Py_tp_traverse, ring_traverse}, {Py_tp_clear, ring_clear},
                                    {Py_tp_dealloc, ring_dealloc},   {Py_tp_methods, ring_methods},
                                    {Py_tp_members, ring_members},   {Py_tp_getset, ring_getset}, {0}};

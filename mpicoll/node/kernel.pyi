@@ -7,6 +7,7 @@ class Ring:
     """The last calls: see ``_PlainRing`` in ``mpicoll.supervise.record``, which has the same interface."""
 
     under_way: bool
+    taped: bool
     messages: Sequence[tuple[object, float]]
     def begin(self, record: object) -> None: ...
     def begin_message(self, pending: object) -> None: ...

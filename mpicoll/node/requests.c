@@ -20,7 +20,7 @@ typedef struct {
 
 static PyTypeObject *class; /* Python's */
 static PyObject *open;      /* all that is begun and not complete */
-static PyObject *name_lost, *name_timeout, *name_waits, *name_pending, *name_raise, *name_complete;
+static PyObject *name_lost, *name_timeout, *name_waits, *name_pending, *name_raise, *name_complete, *name_tape;
 
 /* prepare_requests(the class, the set of what is under way) */
 static PyObject *prepare_requests(PyObject *module, PyObject *args) {
@@ -104,15 +104,20 @@ PyObject *new_request(PyObject *message, PyObject *begun, PyObject *array, PyObj
     return NULL;
 }
 
-/* The transfer, if this thread may simply wait for it: nobody else does, and there is no limit of time. Else NULL. */
+/* The transfer, if this thread may simply wait for it: nobody else does, there is no limit of time, and nobody notes when
+ * each wait begins and ends. Else NULL. */
 static PyObject *take_turn(RequestObject *self) {
     PyObject *begun = transfer_in(self);
     if (!begun) return NULL;
     PyObject *lost = PyObject_GetAttr(self->under_way, name_lost);
     PyObject *timeout = lost ? PyObject_GetAttr(self->under_way, name_timeout) : NULL;
-    int free = timeout == Py_None && PyUnicode_Check(lost) && PyUnicode_GetLength(lost) == 0;
+    PyObject *waits = timeout ? PyObject_GetAttr(self->under_way, name_waits) : NULL;
+    PyObject *tape = waits ? PyObject_GetAttr(waits, name_tape) : NULL;
+    int free = timeout == Py_None && tape == Py_None && PyUnicode_Check(lost) && PyUnicode_GetLength(lost) == 0;
     Py_XDECREF(lost);
     Py_XDECREF(timeout);
+    Py_XDECREF(waits);
+    Py_XDECREF(tape);
     if (!free) return PyErr_Clear(), NULL;
     Py_INCREF(begun);
     if (!PyList_SetSlice(self->turn, 0, 1, NULL)) return begun;
@@ -184,7 +189,7 @@ static PyType_Spec spec = {"mpicoll.node.kernel.Request", sizeof(RequestObject),
 int add_requests(PyObject *module) {
     struct { PyObject **name; const char *text; } names[] = {
         {&name_lost, "lost"}, {&name_timeout, "timeout"}, {&name_waits, "waits"}, {&name_pending, "pending"},
-        {&name_raise, "_raise"}, {&name_complete, "complete"}};
+        {&name_raise, "_raise"}, {&name_complete, "complete"}, {&name_tape, "tape"}};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (!(*names[i].name = PyUnicode_InternFromString(names[i].text))) return -1;
     PyObject *type = PyType_FromModuleAndSpec(module, &spec, NULL);

@@ -16,18 +16,18 @@ from functools import partial
 from hashlib import blake2b
 from pathlib import Path
 from time import monotonic
-from typing import Any
+from typing import Any, TypeVar
 
 from mpicoll import errors
 from mpicoll.launch.failure import is_first, was_done
 from mpicoll.launch.launch_env import is_elastic
-from mpicoll.supervise import ending, report
+from mpicoll.supervise import ending, report, tape
 from mpicoll.supervise import messages as msg
 from mpicoll.supervise.coordinator import Coordinator
 from mpicoll.supervise.demand import when_asked
 from mpicoll.supervise.dump import DumpWriter
 from mpicoll.supervise.sites import DaemonThread
-from mpicoll.supervise.trace import Events
+from mpicoll.supervise.tape import Recording
 from mpicoll.supervise.watched import (
     HEARTBEAT,
     HEARTBEAT_WHILE_WAITING,
@@ -48,18 +48,23 @@ _SAY = 8
 _SECONDS_FOR_LAUNCHER = 2.0
 """A launcher ends all ranks when one has ended. Only where it does not, a rank does so, and says why."""
 
+_RECORDINGS = 4
+"""How many of them a process keeps, because other ranks may come to their ends later."""
+
 _END = "coordinator"
 """What one rank of a node does: it says that the coordinator does not answer, and ends it."""
 
+T = TypeVar("T")
 Write = Callable[[str, dict[str, int]], msg.Files]
 
 
 class Agent:
-    """This process, rank ``rank`` of the job's world. ``write`` writes its last calls to files and says where, and
-    ``events`` tells all of them for a trace."""
+    """This process, rank ``rank`` of the job's world. ``write`` writes its last calls to files and says where."""
 
-    def __init__(self, rank: int, rendezvous: Rendezvous, write: Write, events: Callable[[int], msg.EventList]) -> None:
-        self.rank, self._rendezvous, self._write, self._events = rank, rendezvous, write, events
+    def __init__(self, rank: int, rendezvous: Rendezvous, write: Write) -> None:
+        self.rank, self._rendezvous, self._write = rank, rendezvous, write
+        self._recordings: dict[str, Recording] = {}
+        """By their files. That of the whole job has no name."""
         self.watched: dict[str, Watched] = {}
         self.reached: Future[str] = Future()
         """Empty when the coordinator has answered, or why it cannot be reached."""
@@ -75,6 +80,8 @@ class Agent:
         self._leaving = self._serves = self._lost = False
         self._requests: dict[msg.Compare | msg.Dump, asyncio.Event] = {}
         """What the coordinator was asked to do. An event is set when it has done so."""
+        self._written: dict[str, asyncio.Future[str]] = {}
+        """The recordings that it was asked to write, by their files. The result says why it could not."""
         self.may_leave = asyncio.Event()
         """Set when nobody needs this process any more."""
 
@@ -206,6 +213,9 @@ class Agent:
             case msg.Compare() | msg.Dump():
                 if (done := self._requests.pop(message, None)) is not None:
                     done.set()
+            case msg.Recorded(file, failure):
+                if (written := self._written.pop(file, None)) is not None:
+                    written.set_result(failure)
             case msg.Forget(name):
                 self.watched.pop(name, None)
             case msg.Fail():
@@ -223,8 +233,11 @@ class Agent:
                 return self._write(why, since)
             case msg.Clock():
                 return monotonic()
-            case msg.EventsFrom(first):
-                return self._events(first)
+            case msg.EventsFrom(file, first):
+                if not file and first == 0 and tape.active is not None:
+                    self._recordings[file] = tape.active.copied(tape.active.begin)
+                recording = self._recordings.get(file)
+                return recording and recording.told(first)
             case msg.CallsOf(name):
                 each = self.watched.get(name)
                 return each and each.state()[0]
@@ -255,6 +268,18 @@ class Agent:
         if self.writer is not None and await happens(self._request(self.writer, msg.Dump(why)), _SECONDS_TO_DUMP):
             return
         report.show(report.files({self.rank: self._write(why, {})}))
+
+    async def write_recording(self, file: str, recording: Recording) -> str:
+        """Let the coordinator write a file with what this process and others have recorded for it. Returns why it could
+        not, or an empty text."""
+        self._recordings[file] = recording
+        for old in [name for name in self._recordings if name][:-_RECORDINGS]:
+            del self._recordings[old]
+        if self.writer is None:
+            return "the first rank, which writes it, has ended"
+        written = self._written.setdefault(file, asyncio.get_running_loop().create_future())
+        say(self.writer, msg.Recorded(file, ""))
+        return await written
 
     async def compare(self, watched: Watched) -> None:
         """Let the coordinator compare the calls of a communicator now. If they differ, it ends the job."""
@@ -289,11 +314,10 @@ class AgentThread:
         trace: Path | None,
         all_watched: Callable[[], list[Watched]],
     ) -> None:
-        self.events = Events()
         self.has_folder = bool(folder)
         """Whether the user has named one for the files of last calls."""
         dump = DumpWriter(rank, folder, blake2b(rendezvous.token.encode(), digest_size=4).hexdigest(), all_watched)
-        self.agent = Agent(rank, rendezvous, dump.write, self.events.told)
+        self.agent = Agent(rank, rendezvous, dump.write)
         self._token, self._sock, self._trace = rendezvous.token, sock, trace
         self._longest = lambda: max((each.timeout for each in all_watched()), default=timeout)
         self._coordinator: Coordinator | None = None
@@ -348,14 +372,16 @@ class AgentThread:
         with suppress(RuntimeError):  # it has ended
             self._loop.call_soon_threadsafe(do)
 
-    def do(self, task: Coroutine[Any, Any, None], seconds: float) -> None:
-        """Let the thread do it, and wait for that, but no longer than these seconds."""
+    def do(self, task: Coroutine[Any, Any, T], seconds: float) -> T | None:
+        """Let the thread do it, and wait for that, but no longer than these seconds. Returns its result; None if there
+        is none in time."""
         try:
-            asyncio.run_coroutine_threadsafe(task, self._loop).result(seconds)
+            return asyncio.run_coroutine_threadsafe(task, self._loop).result(seconds)
         except (RuntimeError, CancelledError):  # nobody watches any more
             task.close()
         except TimeoutError:
             pass  # a rank does not answer, and the error that the caller has says enough
+        return None
 
     def let_go(self) -> None:
         """In a forked child: close its copies of the connections. Else the others would not see that the parent ends.

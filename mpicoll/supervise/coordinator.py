@@ -45,6 +45,8 @@ class Coordinator:
         self.writers: set[asyncio.StreamWriter] = set()
         self._processes = Processes()
         self._trace = Trace(trace, self._processes.ask) if trace is not None else None
+        self._recordings: dict[str, Trace] = {}
+        """By their files."""
         self._communicators: dict[str, CommunicatorState] = {}
         self._deadlocks = Deadlocks(self._processes, self._communicators)
         self._ending = self._dismissed = False
@@ -86,6 +88,8 @@ class Coordinator:
                     self._tasks.create_task(self._compare_for(rank, message))
                 case msg.Dump():
                     self._tasks.create_task(self._dump_for(rank, message))
+                case msg.Recorded(file):
+                    self._tasks.create_task(self._write_recording_for(rank, file))
                 case msg.Lost(ranks):
                     self._lose({*ranks})
                 case msg.Failed():
@@ -365,6 +369,15 @@ class Coordinator:
                 self._dumps += 1
                 await self._dump(request.why)
         self._processes.tell(asking, request)
+
+    async def _write_recording_for(self, asking: int, file: str) -> None:
+        """All ranks ask, each when it has recorded. The file has what those have told that have asked by then."""
+        recording = self._recordings.setdefault(file, Trace(Path(file), self._processes.ask, file))
+        before = recording.begun
+        async with recording.writing:
+            if recording.begun == before:
+                await recording.write(self._processes)
+        self._processes.tell(asking, msg.Recorded(file, recording.failure))
 
     def _say_once(self, text: str) -> None:
         if text not in self._said:

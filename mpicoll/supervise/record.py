@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -105,14 +105,37 @@ class Pending(NamedTuple):
     missing: str
     """What is the matter while it has not happened: ``no message came from rank 0 (tag 0)``."""
     ends: Ends = Ends()
+    nbytes: int = 0
 
     @classmethod
-    def message(cls, operation: str, what: str, elements: int, dtype: str, ends: Ends) -> Pending:
-        return cls(operation, what, elements, dtype, f"no message {what}", ends)
+    def message(cls, operation: str, what: str, elements: int, dtype: str, ends: Ends, nbytes: int = 0) -> Pending:
+        return cls(operation, what, elements, dtype, f"no message {what}", ends, nbytes)
+
+    def is_message(self) -> bool:
+        """Whether it is a message, and no collective."""
+        return bool(self.ends.sources or self.ends.targets)
 
 
 Begun = tuple[Pending, float]
 """What was begun, and when, in seconds of ``time.monotonic``. Each time it is another object."""
+
+
+class Waits(list[Begun]):
+    """What threads wait for besides collectives that block. The first one has waited for longest."""
+
+    __slots__ = ("name", "tape")
+
+    name: str
+    """The communicator's."""
+    tape: Tape | None
+
+    def __init__(self, begun: Iterable[Begun] = ()) -> None:
+        super().__init__(begun)
+        self.name, self.tape = "", None
+
+    def is_complete(self, begun: Begun) -> None:
+        """Nobody had to wait for this: a test has shown that it is complete."""
+
 
 Queued = tuple[str, Site, float]
 """A call that was handed in: what the program has called, where, and when."""
@@ -139,22 +162,36 @@ class Made:
 class _PlainRing:
     """The last calls, noted in Python. The kernel has a type of the same interface."""
 
-    __slots__ = ("_codes", "_next", "_places", "_records", "_thread", "messages", "under_way")
+    __slots__ = ("_codes", "_next", "_places", "_records", "_thread", "_under_way", "messages", "taped")
 
     def __init__(self) -> None:
         self._next = 0
         """Where the next call goes in the ring."""
         self._thread = 0
         """The number of the last call's thread."""
-        self.under_way = False
-        """Whether the last call has begun and not ended. Whoever makes the call says when it ends."""
+        self._under_way = self.taped = False
+        """Of the one below; and whether a tape notes when each call begins and ends."""
         self.messages: Sequence[Begun] = deque(maxlen=LENGTH)
         """The last messages that were begun."""
+
+    @property
+    def under_way(self) -> bool:
+        """Whether the last call has begun and not ended. Whoever makes the call says when it ends. Whoever waits for
+        the last call, if that does not block, says so meanwhile."""
+        return self._under_way
+
+    @under_way.setter
+    def under_way(self, now: bool) -> None:
+        before, self._under_way = self._under_way, now
+        if self.taped and now != before:
+            (self._tape_wait if now else self._tape_end)()
 
     def begin_message(self, pending: Pending) -> None:
         """A message begins."""
         assert isinstance(self.messages, deque)
         self.messages.append((pending, monotonic()))
+        if self.taped:
+            self._tape_message(pending)
 
     def begin(self, record: Record) -> None:
         """A call begins. Raises StateError if another thread's call has not ended."""
@@ -168,7 +205,9 @@ class _PlainRing:
         self._next = at + 1
         self._thread = threading.get_ident()
         _last[0] = record.number
-        self.under_way = True
+        self._under_way = True
+        if self.taped:
+            self._tape_begin()
 
     _records: list[Record]
     _codes: list[CodeType]
@@ -176,9 +215,15 @@ class _PlainRing:
     _found: Callable[[], Site]
     _refuse: Callable[[Record], None]
     _turn: Callable[[], None]
+    _tape_begin: Callable[[], None]
+    _tape_end: Callable[[], None]
+    _tape_wait: Callable[[], None]
+    _tape_message: Callable[[Pending], None]
 
 
 if TYPE_CHECKING:
+    from mpicoll.supervise.tape import Tape
+
     _Ring = _PlainRing
 else:
     _Ring = _PlainRing if kernel is None else kernel.Ring
@@ -195,7 +240,9 @@ class Recorder(_Ring):
         "_looks",
         "_nowhere",
         "_rings",
+        "_tape",
         "_turning",
+        "name",
         "queued",
         "state",
         "unsure",
@@ -224,6 +271,35 @@ class Recorder(_Ring):
         """The numbers of calls on which the ranks agree later, and have not agreed yet."""
         self.state = OPEN
         """Whether more calls can come."""
+        self.name = ""
+        """The communicator's, once it is watched."""
+        self._tape: Tape | None = None
+
+    # -- what a tape is told ------------------------------------------------------------------------------------------
+
+    def note_on(self, tape: Tape | None) -> None:
+        """From now on, note on this tape when each call begins and ends."""
+        self._tape, self.taped = tape, tape is not None
+
+    def _tape_begin(self) -> None:
+        at = self._next - 1
+        if self._tape is not None:
+            site = self._codes[at], self._places[at]
+            self._tape.collective_begins(self, self.name, self._first + at, self._records[at], site)
+
+    def _tape_end(self, state: str | None = DONE) -> None:
+        if self._tape is not None:
+            self._tape.collective_returns(self, state)
+
+    def _tape_wait(self) -> None:
+        if self._tape is not None:
+            self._tape.wait_for_last(self)
+
+    def _tape_message(self, pending: Pending) -> None:
+        if self._tape is not None:
+            self._tape.message_begins(self, self.name, pending)
+
+    # -- what whoever makes calls says --------------------------------------------------------------------------------
 
     def _found(self) -> Site:
         """The site of the program that has led to the caller. If there is none, as in a callback on a thread of
@@ -248,9 +324,12 @@ class Recorder(_Ring):
         self._codes[at], self._places[at] = site
         if when is not None:
             self._handed_in.append((self._first + at, when))
+        if self._tape is not None:
+            self._tape.was_handed_in(self, site, when)
 
     def retract(self) -> None:
         """The last call has not been made after all: it was refused before anything was sent."""
+        self._tape_end(None)
         self.under_way = False
         self._next -= 1
         if self._handed_in and self._handed_in[-1][0] == self._first + self._next:
@@ -261,6 +340,8 @@ class Recorder(_Ring):
         if self.state == OPEN:
             self.state = BROKEN if self.under_way else CLOSED
         if not goes_on:
+            if self.under_way:
+                self._tape_end(ENDED_MIDWAY)
             self.under_way = False
 
     def _refuse(self, record: Record) -> None:

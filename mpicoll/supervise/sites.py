@@ -65,6 +65,21 @@ def site_of(frame: FrameType) -> tuple[Site, int]:
     return here.site or (frame.f_code, frame.f_lasti), 2
 
 
+def backward_pass(frame: FrameType | None) -> FrameType | None:
+    """The frame of torch's that runs autograd's engine, if the engine has called what is now in ``frame``, and no
+    function of the program's is between: so does the reducer of DistributedDataParallel."""
+    while frame is not None and not is_program(frame.f_code.co_filename):
+        if frame.f_globals.get("__name__") == "torch.autograd.graph":
+            return frame
+        frame = frame.f_back
+    return None
+
+
+def site_now() -> Site:
+    """The site of the program that has led to the caller."""
+    return site_of(sys._getframe(1))[0]
+
+
 def warn(text: str) -> None:
     """Warn of the program's line that has led here."""
     _, depth = site_of(sys._getframe(1))

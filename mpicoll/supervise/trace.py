@@ -1,137 +1,16 @@
-"""The trace of a job: one file of all calls of all ranks, which Perfetto and chrome://tracing show (MPICOLL_TRACE)."""
+"""The file of a trace or a recording: the calls of all ranks on one clock, which Perfetto and chrome://tracing show."""
 
 from __future__ import annotations
 
+import asyncio
 import json
-import socket
-import threading
-from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
-from inspect import getattr_static
 from pathlib import Path
 from time import monotonic
 from typing import Any
 
 from mpicoll.machine.system import write_whole
-from mpicoll.supervise import messages
-from mpicoll.supervise.messages import Clock, EventList, EventsFrom
-from mpicoll.supervise.record import DONE, ENDED_MIDWAY, UNDER_WAY, Record, Recorder
-from mpicoll.supervise.sites import Site, place_of
-
-MOST = 100_000
-"""The last calls of a process that are in a trace."""
-_PIECE = 1 << 22
-"""Characters after which what is told goes on in another message."""
-
-Event = tuple[str, int, Record, Site, int, float]
-"""Communicator, number, call, site, thread and begin."""
-
-
-class Events:
-    """The calls of a process, on all its communicators."""
-
-    def __init__(self) -> None:
-        self._ended: deque[tuple[Event, float, str]] = deque(maxlen=MOST)
-        """Calls, how long they took, and whether they were done or ended midway."""
-        self._under_way: dict[TracedRecorder, Event] = {}
-        self._threads: dict[int, str] = {}
-        self._to_tell: list[tuple[Event, float, str]] = []
-
-    def begin(self, recorder: TracedRecorder, event: Event) -> None:
-        """A call begins."""
-        thread = event[4]
-        if thread not in self._threads:
-            self._threads[thread] = threading.current_thread().name
-        self._under_way[recorder] = event
-
-    def end(self, recorder: TracedRecorder, state: str | None) -> None:
-        """Note that the call ends, and how. None if it was never made."""
-        event = self._under_way.pop(recorder, None)
-        if event is not None and state is not None:
-            self._ended.append((event, monotonic() - event[5], state))
-
-    def told(self, first: int) -> EventList:
-        """All of them as plain values, from number ``first`` on. What does not fit into one message is told when
-        somebody asks for ``rest``."""
-        if first == 0:
-            now, under_way = monotonic(), [*self._under_way.values()]
-            self._to_tell = [*self._ended]
-            self._to_tell += [(event, now - event[5], UNDER_WAY) for event in under_way]
-        told: list[messages.Event] = []
-        size = 0
-        for event, seconds, state in self._to_tell[first:]:
-            told.append(_plain(event, seconds, state))
-            size += len(str(told[-1]))
-            if size >= _PIECE:
-                break
-        last = first + len(told)
-        main = threading.main_thread().ident or 0
-        rest = last if last < len(self._to_tell) else None
-        return EventList(socket.gethostname(), main, [*self._threads.items()], told, rest)
-
-
-def _plain(event: Event, seconds: float, state: str) -> messages.Event:
-    name, number, call, site, thread, begun = event
-    what = call.operation, call.description, call.nbytes, call.route
-    return name, number, *what, place_of(site), thread, begun, seconds, state
-
-
-_UNDER_WAY: Any = getattr_static(Recorder, "under_way")
-"""Where the ring itself has it."""
-
-
-class TracedRecorder(Recorder):
-    """Keeps its calls in ``events``, too, once it is told in which."""
-
-    __slots__ = ("_events", "_name")
-
-    def __init__(self) -> None:
-        self._events: Events | None = None
-        self._name = ""
-        super().__init__()
-
-    def keep_in(self, events: Events, name: str) -> None:
-        """The communicator has this name."""
-        self._events, self._name = events, name
-
-    def begin(self, record: Record) -> None:
-        super().begin(record)
-        self._note()
-
-    def was_handed_in(self, site: Site, when: float | None) -> None:
-        super().was_handed_in(site, when)
-        self._note()
-
-    def _note(self) -> None:
-        if self._events is not None:
-            at = self._next - 1
-            site, thread = (self._codes[at], self._places[at]), threading.get_ident()
-            event = self._name, self._first + at, self._records[at], site, thread, monotonic()
-            self._events.begin(self, event)
-
-    @property
-    def under_way(self) -> bool:
-        """Whether the last call has begun and not ended."""
-        found: bool = _UNDER_WAY.__get__(self)
-        return found
-
-    @under_way.setter
-    def under_way(self, value: bool) -> None:
-        ended = self.under_way and not value
-        _UNDER_WAY.__set__(self, value)
-        if ended and self._events is not None:
-            self._events.end(self, DONE)
-
-    def retract(self) -> None:
-        if self._events is not None:
-            self._events.end(self, None)
-        super().retract()
-
-    def close(self, goes_on: bool = False) -> None:
-        if self._events is not None and not goes_on:
-            self._events.end(self, ENDED_MIDWAY)
-        super().close(goes_on)
-
+from mpicoll.supervise.messages import Clock, Event, EventList, EventsFrom
 
 _LOOKS = 8
 """How often a clock is asked. The fastest answer counts."""
@@ -145,10 +24,16 @@ AskRanks = Callable[..., Awaitable[dict[int, Any]]]
 
 
 class Trace:
-    """Asks all ranks for their events, in the process of the job's coordinator, and writes them to ``file``."""
+    """Asks all ranks for their calls, in the process of the job's coordinator, and writes them to ``file``: those of
+    the recording with this name, or of the whole job."""
 
-    def __init__(self, file: Path, ask: AskRanks) -> None:
-        self._file, self._ask = file, ask
+    def __init__(self, file: Path, ask: AskRanks, recording: str = "") -> None:
+        self._file, self._ask, self._recording = file, ask, recording
+        self.writing = asyncio.Lock()
+        self.begun = 0
+        """How often it has begun to write."""
+        self.failure = ""
+        """Why the file could not be written."""
         self._clocks: dict[int, list[Reading]] = {}
         self._written = 0, ""
         """How many calls the file has, and what was said of it."""
@@ -166,8 +51,7 @@ class Trace:
 
     async def write(self, ranks: Iterable[int], seconds: float = _SECONDS_TO_TELL) -> str:
         """Write what all these ranks tell. Returns a line that says where it is, or why it could not be written."""
-        import asyncio  # only here: recorders are made before the watchers begin, and they load it
-
+        self.begun += 1
         ranks = [*ranks]
         await asyncio.gather(*map(self.read_clock, ranks))
         all_told = await asyncio.gather(*(self._told(rank, seconds) for rank in ranks))
@@ -175,19 +59,18 @@ class Trace:
         calls = sum(len(of.events) for of in told.values())
         if calls < self._written[0]:  # at the end, ranks that were asked again have left
             return self._written[1]
-        try:
-            write_whole(self._file, json.dumps(chrome(told, self._clocks)))
-        except OSError as e:
-            return f"mpicoll: the trace could not be written to {self._file}: {e}"
+        self.failure = written(self._file, told, self._clocks, len(ranks))
+        if self.failure:
+            return f"mpicoll: the trace could not be written to {self._file}: {self.failure}"
         all_ranks = f"{len(ranks)} ranks" if len(told) == len(ranks) else f"{len(told)} of {len(ranks)} ranks"
         self._written = calls, f"mpicoll: the trace of {all_ranks} is in {self._file}"
         return self._written[1]
 
     async def _told(self, rank: int, seconds: float) -> EventList | None:
-        """What a rank tells, in one or more messages. None if it does not answer."""
-        told: EventList | None = (await self._ask([rank], EventsFrom(0), seconds)).get(rank)
+        """What a rank tells, in one or more messages. None if it does not answer, or has not recorded."""
+        told: EventList | None = (await self._ask([rank], EventsFrom(self._recording, 0), seconds)).get(rank)
         while told is not None and told.rest is not None:
-            more = (await self._ask([rank], EventsFrom(told.rest), seconds)).get(rank)
+            more = (await self._ask([rank], EventsFrom(self._recording, told.rest), seconds)).get(rank)
             told = more and more.changed(events=told.events + more.events)
         return told
 
@@ -213,24 +96,67 @@ def by_this_clock(time: float, readings: list[Reading]) -> float:
     return time - (ahead + (ahead_then - ahead) * passed)
 
 
-def chrome(told: dict[int, EventList], clocks: dict[int, list[Reading]]) -> dict[str, Any]:
-    """The trace in the format of Chrome's: a process for each rank, a row for each of its threads."""
+def written(file: Path, told: dict[int, EventList], clocks: dict[int, list[Reading]], size: int) -> str:
+    """Write what ranks tell of a job of so many ranks. Returns why that cannot be done, or an empty text."""
+    try:
+        write_whole(file, json.dumps(chrome(told, clocks, size)))
+    except OSError as e:
+        return str(e)
+    return ""
+
+
+def chrome(told: dict[int, EventList], clocks: dict[int, list[Reading]], size: int) -> dict[str, Any]:
+    """The trace in the format of Chrome's: a process for each rank, a row for each of its threads. Times are in
+    microseconds since the first rank has begun to record."""
+    starts = {rank: by_this_clock(of.begin, clocks.get(rank, [])) for rank, of in told.items()}
+    first = min(starts.values(), default=0.0)
     rows: list[dict[str, Any]] = []
+    communicators: dict[str, list[int]] = {}
+    ranks: dict[int, dict[str, Any]] = {}
     for rank, of in sorted(told.items()):
+        ahead = starts[rank] - of.begin
+
+        def at(time: float, ahead: float = ahead) -> float:
+            return round((time + ahead - first) * 1e6, 3)
+
         threads = {ident: number for number, (ident, _) in enumerate(of.threads, 1)} | {of.main: 0}
         rows.append(_named("process_name", rank, 0, f"rank {rank} on {of.host}"))
         rows.append({"ph": "M", "name": "process_sort_index", "pid": rank, "args": {"sort_index": rank}})
         rows += [_named("thread_name", rank, threads[ident], _row(name)) for ident, name in of.threads]
-        for name, number, operation, description, nbytes, route, site, thread, begun, seconds, state in of.events:
-            start = by_this_clock(begun, clocks.get(rank, []))
-            about = {"communicator": name, "number": number, "bytes": nbytes, "algorithm": route, "called at": site}
-            call = {"ph": "X", "name": description, "cat": operation, "pid": rank, "tid": threads[thread]}
-            rows.append(call | {"ts": start, "dur": seconds * 1e6, "args": about | {"state": state}})
-    first = min((row["ts"] for row in rows if "ts" in row), default=0.0)
-    for row in rows:
-        if "ts" in row:
-            row["ts"] = (row["ts"] - first) * 1e6
-    return {"traceEvents": rows, "displayTimeUnit": "ms"}
+        for event in of.events:
+            rows += _rows(rank, threads, at, event)
+        communicators |= dict(of.communicators)
+        ranks[rank] = {"host": of.host, "begin": at(of.begin), "end": at(of.end)}
+    about = {"size": size, "ranks": ranks, "communicators": communicators}
+    return {"traceEvents": rows, "displayTimeUnit": "ms", "mpicoll": about}
+
+
+def _rows(rank: int, threads: dict[int, int], at: Callable[[float], float], event: Event) -> list[dict[str, Any]]:
+    """A call's row. One that does not block has a row for each wait, too."""
+    spans = [(at(since), at(until)) for since, until in event.waits]
+    whole = {"cat": event.operation, "pid": rank, "tid": threads[event.thread], "name": event.description}
+    if event.returned is None:
+        (start, end), *spans = spans
+    else:
+        start, end = at(event.begun), at(event.returned)
+    names = [name for name in Event.fields if name not in _NOT_ALIKE]
+    about = {name: getattr(event, name) for name in names}
+    about |= {"bytes": event.nbytes, "called at": event.site, "issued": at(event.issued), "waits": spans}
+    about["complete"] = max([end, *(until for _, until in spans)]) if event.complete is None else at(event.complete)
+    rows = [whole | {"ph": "X", "ts": start, "dur": end - start, "args": about}]
+    for since, until in spans:
+        rows.append(
+            whole | {"ph": "X", "cat": WAIT, "name": f"wait: {event.description}", "ts": since, "dur": until - since}
+        )
+    return rows
+
+
+_NOT_ALIKE = {
+    "operation", "description", "nbytes", "site", "thread", "issued", "begun", "returned", "waits", "complete"
+}  # fmt: skip
+"""Fields of a call that have other names or values in the file."""
+WAIT = "wait"
+"""The category of the rows that are waits for calls of other rows."""
 
 
 def _named(what: str, rank: int, thread: int, name: str) -> dict[str, Any]:

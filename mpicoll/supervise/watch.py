@@ -7,16 +7,16 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 from hashlib import blake2b
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mpicoll.launch import lifecycle
 from mpicoll.launch.elastic import lost
 from mpicoll.launch.lifecycle import Hook
-from mpicoll.supervise import report
+from mpicoll.supervise import report, tape
 from mpicoll.supervise.dump import checked_trace
-from mpicoll.supervise.record import Begun, Recorder
+from mpicoll.supervise.record import Recorder, Waits
 from mpicoll.supervise.sites import is_alone
-from mpicoll.supervise.trace import TracedRecorder
 from mpicoll.supervise.watched import Cut, Watched, under_way
 from mpicoll.units import named
 
@@ -26,12 +26,15 @@ if TYPE_CHECKING:
 
 _SECONDS_TO_COMPARE = _SECONDS_TO_DUMP = 10.0
 _SECONDS_TO_PROGRESS = 0.02
+_SECONDS_TO_WRITE = 120.0
 
 _watchers: dict[Rendezvous, AgentThread] = {}
 """One for each job that this process belongs to: usually one."""
 _made: Counter[str] = Counter()
 """How many communicators there were of the same ranks, of which this one is the first."""
 _naming = threading.Lock()
+_traces: list[tape.Tape] = []
+"""The tape of MPICOLL_TRACE, if there is one."""
 
 
 class Group(NamedTuple):
@@ -54,7 +57,7 @@ class Group(NamedTuple):
 def watch(
     group: Group,
     recorder: Recorder,
-    waits: list[Begun],
+    waits: Waits,
     timeout: float,
     agrees: bool,
     cut: Cut | None = None,
@@ -72,8 +75,10 @@ def watch(
     watched = Watched(name, ranks, recorder, waits, timeout, agrees, cut)
     watcher.agent.watched[watched.name] = watched
     watcher.soon(watcher.agent.tell)  # the coordinator must know of it when a process ends
-    if isinstance(recorder, TracedRecorder):
-        recorder.keep_in(watcher.events, watched.name)
+    if trace and not _traces:
+        _traces.append(tape.begin())  # it runs to the end of the job
+    if tape.active is not None:
+        watched.note_on(tape.active)
     for each in left_over:
         if {*each.ranks} <= {*ranks}:
             each.reported = None
@@ -137,6 +142,24 @@ def _common_watcher(group: Group, timeout: float, dump: str, trace: str) -> tupl
         why = next(filter(None, problems))
         report.show(f"{said} at {why}. Calls are not compared, and may wait for ever")
     return None
+
+
+def tape_all() -> None:
+    """Note all calls from now on, on the tape that runs, or on none if none does."""
+    for each in _all_watched():
+        each.note_on(tape.active)
+
+
+def write_recording(file: Path, recording: tape.Recording) -> str:
+    """Write a file with what this process and others have recorded for it. Returns why it cannot be written, or an
+    empty text."""
+    from mpicoll.supervise.trace import written  # it loads asyncio
+
+    watcher = next(iter(_watchers.values()), None)
+    if watcher is None:
+        return written(file, {0: recording.told(0)}, {}, 1)
+    failure = watcher.do(watcher.agent.write_recording(str(file), recording), _SECONDS_TO_WRITE)
+    return "the first rank, which writes it, does not answer" if failure is None else failure
 
 
 def compare(watched: Watched) -> None:

@@ -10,8 +10,9 @@ from typing import Protocol
 from mpicoll.errors import MpicollError
 from mpicoll.node.loaded import kernel
 from mpicoll.supervise.messages import RankStatus
-from mpicoll.supervise.record import BROKEN, Begun, Ends, Pending, Recorder
+from mpicoll.supervise.record import BROKEN, Begun, Ends, Pending, Recorder, Waits
 from mpicoll.supervise.sites import failed_test, handled, is_alone, place_of, whereabouts
+from mpicoll.supervise.tape import Tape, TapedWaits
 
 LOOK = 0.5
 """Seconds between two looks at a process's communicators."""
@@ -80,7 +81,7 @@ class Watched:
     name: str
     ranks: list[int]
     recorder: Recorder
-    waits: list[Begun]
+    waits: Waits
     """What threads wait for besides collectives."""
     timeout: float
     """Seconds in which a call must end."""
@@ -94,6 +95,21 @@ class Watched:
     """What the coordinator knows: calls, state, and how long the wait has lasted."""
     _call: _Wait = field(default_factory=_Wait)
     _message: _Wait = field(default_factory=_Wait)
+
+    def __post_init__(self) -> None:
+        self.recorder.name = self.waits.name = self.name
+
+    on_tape: bool = True
+    """Whether its calls are noted on a tape. Those that are made on behalf of another communicator's are not."""
+
+    def note_on(self, tape: Tape | None) -> None:
+        """From now on, note on this tape when each call begins, is waited for and ends."""
+        if self.on_tape or tape is None:
+            self.recorder.note_on(tape)
+            self.waits.__class__ = TapedWaits if tape is not None else Waits
+            self.waits.tape = tape
+            if tape is not None:
+                tape.communicators[self.name] = self.ranks
 
     def look(self) -> None:
         """Count how long the call under way has lasted, and the oldest wait for a message."""

@@ -95,7 +95,7 @@ class TorchCalls(ProcessGroup):
         if is_bucket:
             self.progress.hurry()
             if self.reducer_waits:
-                work.ends_within(ddp.MOMENT)
+                work.complete(ddp.MOMENT)
                 if work.is_completed():
                     self._calls += 1
                     return finished(work.result())

@@ -9,8 +9,7 @@ from typing import Any, TypeVar
 from mpicoll.calls.settings import Settings
 from mpicoll.errors import StateError
 from mpicoll.supervise import watch
-from mpicoll.supervise.record import CLOSED, OPEN, Begun, Pending, Record, Recorder
-from mpicoll.supervise.trace import TracedRecorder
+from mpicoll.supervise.record import CLOSED, OPEN, Begun, Pending, Record, Recorder, Waits
 
 _MOST_KEPT = 4096
 """Different calls of a communicator that are kept. A program whose sizes all differ begins anew."""
@@ -26,8 +25,8 @@ class Calls:
 
     def __init__(self, group: watch.Group | None, settings: Settings) -> None:
         self.settings = settings
-        self.recorder = TracedRecorder() if settings.trace else Recorder()
-        self.waits: list[Begun] = []
+        self.recorder = Recorder()
+        self.waits = Waits()
         self.known: dict[Hashable, Any] = {}
         """What was found of each different call."""
         self.watched = None
@@ -87,8 +86,7 @@ class UnderWay(dict[int, InFlight]):
 
     def begin(self, key: int, thing: Any, calls: Calls, pending: Pending, number: int | None = None) -> None:
         """A message begins, or the collective of this number."""
-        if number is None:
-            calls.recorder.begin_message(pending)
+        calls.recorder.begin_message(pending)
         if len(self) >= self._look_after:
             self.forget_complete()
             self._look_after = max(_LOOK_AFTER, 2 * len(self))

@@ -111,7 +111,7 @@ def _test(real: Any) -> Callable[..., Any]:
         handle = self.handle
         found = real(self, *args, **named)
         if found[0] if isinstance(found, tuple) else found:
-            under_way.pop(handle, None)
+            _is_complete(handle)
         return found
 
     return test
@@ -148,7 +148,7 @@ def _several(real: Any, waits: bool) -> Any:
         finally:
             for request, handle in known:
                 if request == MPI.REQUEST_NULL or (handle in persistent and request.Get_status()):
-                    under_way.pop(handle, None)
+                    _is_complete(handle)
 
     return classmethod(several)
 
@@ -186,6 +186,12 @@ def _free_request(real: Any) -> Callable[..., Any]:
         real(self)
 
     return free
+
+
+def _is_complete(handle: int) -> None:
+    """What this request stands for is complete."""
+    if (found := under_way.pop(handle, None)) is not None:
+        found.calls.waits.is_complete(found.begun)
 
 
 # -- communicators ----------------------------------------------------------------------------------------------------

@@ -234,7 +234,8 @@ def _message(op: Any, name: str) -> Callable[..., Any]:
                 whom = f"rank {peer[0]}" if peer else "any rank"
                 what, ends = f"came from {whom} (tag {tag})", Ends(others, tag)
             operation = "send" if name == "send" else "recv"
-            _begin(found, calls, Pending.message(operation, what, memory.numel(), str(memory.dtype)[6:], ends), None)
+            of = memory.numel(), str(memory.dtype)[6:], ends, memory.nbytes
+            _begin(found, calls, Pending.message(operation, what, *of), None)
         return found
 
     return call
@@ -242,6 +243,8 @@ def _message(op: Any, name: str) -> Callable[..., Any]:
 
 def _begin(boxed: Any, calls: GroupCalls, pending: Pending, number: int | None) -> None:
     work = c10d.Work.unbox(boxed)
+    if number is not None and calls.waits.tape is not None:
+        work.get_future().add_done_callback(calls.waits.tape.completion(calls.recorder))
     _under_way.begin(id(work), work, calls, pending, number)
 
 

@@ -37,7 +37,6 @@ from mpicoll.node.loaded import kernel
 from mpicoll.supervise import watch
 from mpicoll.supervise.record import FREED, Record, Recorder
 from mpicoll.supervise.sites import is_program
-from mpicoll.supervise.trace import TracedRecorder
 from mpicoll.supervise.watched import Watched
 
 if TYPE_CHECKING:
@@ -91,13 +90,12 @@ class Base:
         self.info = replace(fabric.info, settings=settings)
         self._copies, self._shared_copies = Workspace(), Workspace(shared=True)
         self.devices = DeviceCalls(fabric, self.info)
-        self.recorder = TracedRecorder() if settings.trace else Recorder()
+        self.recorder = Recorder()
         self.under_way.unreceived = fabric.unreceived
         self.under_way.begin_message = self.recorder.begin_message
         self.calls = None
         if kernel is not None:
-            ring = None if settings.trace else self.recorder  # Python notes calls for a trace
-            self.calls = kernel.Calls(weakref.ref(self), ring, self.rank, self.under_way)
+            self.calls = kernel.Calls(weakref.ref(self), self.recorder, self.rank, self.under_way)
         self._timeout = settings.timeout if timeout is None else float(timeout)
         self._given = check, check_nan, reproducible
         check = check or settings.check

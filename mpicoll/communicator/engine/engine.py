@@ -132,7 +132,11 @@ class Engine(Collectives, MessageCalls):
 
             def make_twin() -> Engine:
                 with limited("making a communicator for the calls that do not block", limit):
-                    return Engine(make(), *settings)
+                    twin = Engine(make(), *settings)
+                if twin.watched is not None:
+                    twin.watched.on_tape = False  # this communicator's are noted
+                    twin.watched.note_on(None)
+                return twin
 
             self._make_twin, self._progress = make_twin, ProgressThread()
 

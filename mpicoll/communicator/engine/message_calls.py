@@ -340,9 +340,10 @@ class MessageCalls(Base):
     def _bound(
         self, operation: str, what: str, wire: Buffer, transfer: Transfer, receives: bool, ends: Ends
     ) -> Message:
-        pending = Pending.message(operation, what, wire.count, wire.dtype.name, ends)
+        nbytes = wire.count * wire.dtype.itemsize
+        pending = Pending.message(operation, what, wire.count, wire.dtype.name, ends, nbytes)
         in_time, by_library = self.under_way.timeout is not None, self.fabric.messages_by_library
-        return Message(pending, transfer, receives, in_time, wire.count * wire.dtype.itemsize, by_library)
+        return Message(pending, transfer, receives, in_time, nbytes, by_library)
 
 
 def no_object(tag: int | None, e: UnpicklingError) -> MessageError:

@@ -22,7 +22,7 @@ from mpicoll.fabrics.fabric import Transfer
 from mpicoll.fabrics.thread_job import Helper, here
 from mpicoll.launch import lifecycle
 from mpicoll.launch.lifecycle import FORKED, is_forked
-from mpicoll.supervise import sites
+from mpicoll.supervise import sites, tape
 from mpicoll.supervise.record import Queued
 
 SHORT = 64 << 10
@@ -96,6 +96,12 @@ class Submitted:
         or is the affair of devices. Whether it is over."""
         if self.is_over():
             return True
+        if tape.active is not None and self.handed_in is not None:
+            with tape.active.waiting(self.handed_in):
+                return self._complete_or_wait(seconds)
+        return self._complete_or_wait(seconds)
+
+    def _complete_or_wait(self, seconds: float | None) -> bool:
         if self.thread is not None:
             if seconds is None and not self.on_devices:
                 self.thread.execute(self)
@@ -160,6 +166,8 @@ class ProgressThread:
             self._thread.start()
         work.site, _ = sites.site_of(sys._getframe(1))
         work.handed_in = monotonic()
+        if tape.active is not None:
+            tape.active.hand_in(work.handed_in)
         if self.is_here():  # a callback calls: on every rank, its collective comes before all that is in the queue
             self._serve_one(work)
             self._let_go(work)

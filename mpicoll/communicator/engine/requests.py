@@ -22,7 +22,7 @@ from mpicoll.launch import lifecycle
 from mpicoll.machine.backoff import Backoff
 from mpicoll.node.loaded import kernel
 from mpicoll.supervise import watched
-from mpicoll.supervise.record import Begun, Pending
+from mpicoll.supervise.record import Begun, Pending, Waits
 from mpicoll.supervise.report import show
 
 LEAST = 16 << 20
@@ -58,7 +58,7 @@ class InFlight:
         """Ends the job if the ranks' calls differ: the likely reason where a collective fails."""
         self.begin_message: Callable[[Pending], object] = lambda _: None
         """Told of all that is begun."""
-        self.waits: list[Begun] = []
+        self.waits = Waits()
         """What threads wait for now."""
         self.budget = _of_mpi if self.by_mpi else [LEAST]
         """The bytes that may be begun before the next look at what is complete. All that goes through MPI has one
@@ -263,6 +263,7 @@ class Request(_Fields):
         self.look()
         if not self.done:
             return False
+        self._under_way.waits.is_complete(self._since)
         self._raise()
         return True
 
@@ -365,8 +366,7 @@ class Request(_Fields):
 
     def is_message(self) -> bool:
         """Whether it is a message, and no collective."""
-        ends = self._message.pending.ends
-        return bool(ends.sources or ends.targets)
+        return self._message.pending.is_message()
 
     def is_through(self) -> bool:
         """Whether it is complete, as far as another thread than the program's can see. That thread copies nothing, and

@@ -13,8 +13,8 @@ import pytest
 from mpicoll.supervise import agent, coordinator, ending, ranks, wire
 from mpicoll.supervise.agent import Agent
 from mpicoll.supervise.coordinator import Coordinator
-from mpicoll.supervise.messages import EventList, Files, Process, RankStatus
-from mpicoll.supervise.record import OPEN, Record, Recorder
+from mpicoll.supervise.messages import Files, Process, RankStatus
+from mpicoll.supervise.record import OPEN, Record, Recorder, Waits
 from mpicoll.supervise.sites import is_program
 from mpicoll.supervise.watched import LOOK, Watched
 from mpicoll.supervise.wire import LIMIT, Rendezvous, listen
@@ -57,12 +57,12 @@ class Rank:
     """A process, with the recorders of its communicators."""
 
     def __init__(self, rank: int, rendezvous: Rendezvous, tasks: asyncio.TaskGroup) -> None:
-        self.agent = Agent(rank, rendezvous, lambda why, since: Files("", ""), lambda _: EventList("", 0, [], [], None))
+        self.agent = Agent(rank, rendezvous, lambda why, since: Files("", ""))
         self._tasks = [tasks.create_task(self.agent.serve()), tasks.create_task(self.agent.look_on())]
 
     def joins(self, name: str, ranks: list[int], timeout: float = 600.0, agrees: bool = False) -> Recorder:
         recorder = Recorder()
-        self.agent.watched[name] = Watched(name, ranks, recorder, [], timeout, agrees)
+        self.agent.watched[name] = Watched(name, ranks, recorder, Waits(), timeout, agrees)
         return recorder
 
     async def is_lost(self) -> None:

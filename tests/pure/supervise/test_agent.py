@@ -13,7 +13,7 @@ import pytest
 
 from mpicoll.supervise import ending
 from mpicoll.supervise.messages import Heartbeat
-from mpicoll.supervise.record import BROKEN, FREED, OPEN, Ends, Pending, Record, Recorder
+from mpicoll.supervise.record import BROKEN, FREED, OPEN, Ends, Pending, Record, Recorder, Waits
 from mpicoll.supervise.report import Why
 from mpicoll.supervise.watched import HEARTBEAT, SECONDS_TO_HEAR, Watched
 from mpicoll.supervise.wire import Rendezvous, connect, heard, listen, say
@@ -195,7 +195,7 @@ def test_a_communicator_ends_during_a_look(makes_one: bool, told: tuple[int, str
 
     recorder = Ending()
     recorder.begin(Record("barrier"))
-    assert Watched("c", [0], recorder, [], 600.0, True).state()[:2] == told
+    assert Watched("c", [0], recorder, Waits(), 600.0, True).state()[:2] == told
 
 
 def test_another_program_listens() -> None:
@@ -246,6 +246,6 @@ def test_a_stranger_who_listens_learns_nothing() -> None:
 def test_a_message_of_another_rank_in_the_job(ranks: list[int], also: str) -> None:
     """A communicator of some ranks has numbers of its own, and tables have those of the job."""
     pending = Pending.message("recv", "came from rank 1 (tag 0)", 1, "int64", Ends([1]))
-    status = Watched("c", ranks, Recorder(), [(pending, 0.0)], 600.0, False).status(None)
+    status = Watched("c", ranks, Recorder(), Waits([(pending, 0.0)]), 600.0, False).status(None)
     assert status.message == f"recv: no message came from rank 1 (tag 0){also}"
     assert status.sources == [ranks[1]]

@@ -13,11 +13,12 @@ from typing import Any
 import pytest
 
 from mpicoll.algorithms.collectives import COLLECTIVES
-from mpicoll.supervise import trace
+from mpicoll.supervise import tape
 from mpicoll.supervise.dump import kept_by_all, recording
 from mpicoll.supervise.messages import EventList, EventsFrom, Question
-from mpicoll.supervise.record import LENGTH, Record
+from mpicoll.supervise.record import LENGTH, Record, Recorder, Waits
 from mpicoll.supervise.trace import Trace, by_this_clock, difference
+from mpicoll.supervise.watched import Watched
 from mpicoll.supervise.wire import line_of, read
 
 OPERATIONS = [
@@ -85,19 +86,26 @@ def test_a_clock_that_drifts() -> None:
     assert by_this_clock(5.0, []) == 5.0
 
 
+def recorder_on(on: tape.Tape) -> Recorder:
+    """The recorder of a communicator, which notes its calls on this tape."""
+    recorder = Recorder()
+    Watched("c.1", [0, 1, 2], recorder, Waits(), 600.0, False).note_on(on)
+    return recorder
+
+
 @pytest.mark.parametrize("answers", [[0, 1, 2], [0, 2]], ids=["all answer", "one is silent"])
 def test_a_trace_that_fits_into_no_message(answers: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each rank tells it in pieces. A rank that is missing is not counted."""
-    monkeypatch.setattr(trace, "_PIECE", 1000)
+    monkeypatch.setattr(tape, "_PIECE", 1000)
     calls = [Record("allgatherv", f"counts {[number] * 20}") for number in range(100)]
     events = {}
     for rank in answers:
-        events[rank] = trace.Events()
-        recorder = trace.TracedRecorder()
-        recorder.keep_in(events[rank], "c.1")
+        on = tape.Tape()
+        recorder = recorder_on(on)
         for record in calls:
             recorder.begin(record)
             recorder.under_way = record is calls[-1]
+        events[rank] = on.copied(on.begin)
     longest = 0
 
     async def ask(ranks: Iterable[int], question: Question[Any], seconds: float = 0.0) -> dict[int, Any]:
@@ -106,7 +114,7 @@ def test_a_trace_that_fits_into_no_message(answers: list[int], tmp_path: Path, m
             return {}
         told = {rank: line_of(events[rank].told(question.first)) for rank in ranks if rank in events}
         longest = max([longest, *map(len, told.values())])
-        return {rank: read(json.loads(each), EventList) for rank, each in told.items()}
+        return {rank: read(json.loads(each), EventList | None) for rank, each in told.items()}
 
     file = tmp_path / "trace.json"
     said = asyncio.run(Trace(file, ask).write([0, 1, 2]))
@@ -121,12 +129,12 @@ def test_a_trace_that_fits_into_no_message(answers: list[int], tmp_path: Path, m
 
 def test_a_trace_is_not_replaced_by_less(tmp_path: Path) -> None:
     """A signal asks for it once more at the end of the job, when some ranks have left."""
-    events = trace.Events()
-    recorder = trace.TracedRecorder()
-    recorder.keep_in(events, "c.1")
+    on = tape.Tape()
+    recorder = recorder_on(on)
     for _ in range(5):
         recorder.begin(Record("barrier"))
         recorder.under_way = False
+    events = on.copied(on.begin)
     here = True
 
     async def ask(ranks: Iterable[int], question: Question[Any], seconds: float = 0.0) -> dict[int, Any]:
@@ -142,16 +150,15 @@ def test_a_trace_is_not_replaced_by_less(tmp_path: Path) -> None:
 
 
 def test_how_a_call_has_ended_is_in_the_trace() -> None:
-    events = trace.Events()
-    recorder = trace.TracedRecorder()
-    recorder.keep_in(events, "c.1")
+    on = tape.Tape()
+    recorder = recorder_on(on)
     recorder.begin(Record("barrier"))
     recorder.under_way = False
     recorder.begin(Record("bcast"))
     recorder.retract()
     recorder.begin(Record("allreduce"))
     recorder.close()
-    assert [(event[2], event[-1]) for event in events.told(0).events] == [
+    assert [(event.operation, event.state) for event in on.copied(on.begin).calls] == [
         ("barrier", "done"),
         ("allreduce", "ended midway"),
     ]

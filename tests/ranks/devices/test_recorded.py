@@ -12,6 +12,7 @@ from mpicoll.calls.choose import PATHS
 from mpicoll.fabrics.routes.devices import staged
 from mpicoll.probe import device_memory
 from mpicoll.supervise.dump import snapshot
+from mpicoll.supervise.record import Waits
 from mpicoll.supervise.watched import Watched
 from tests.devices.on import OnSimulated
 from tests.devices.simulated import Simulated
@@ -130,5 +131,5 @@ def test_pieces_that_go_different_ways(comm: mpicoll.Communicator, monkeypatch: 
 
 def test_the_files_of_calls_name_it(comm: mpicoll.Communicator) -> None:
     called(comm, OnSimulated(), "staged:ring")
-    watched = Watched("all", [*range(comm.size)], comm._engine.recorder, [], 1.0, False)
+    watched = Watched("all", [*range(comm.size)], comm._engine.recorder, Waits(), 1.0, False)
     assert snapshot(comm.rank, "a test", [watched])["communicators"][0]["calls"][-1]["route"] == "staged:ring"

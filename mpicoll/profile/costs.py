@@ -1,0 +1,216 @@
+"""What the calls of a recording cost: how much of it is exposed, how much is hidden behind the program's own work, and
+how much is waiting for ranks that came late."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from math import inf
+
+from mpicoll.algorithms.collectives import COLLECTIVES
+from mpicoll.profile.recording import Call, Recording, Span, total, union, within
+
+_APART = 50.0
+"""Microseconds between two calls in which a program computes next to nothing."""
+_SHORT = 64 << 10
+"""Bytes of a call that takes hardly longer than the shortest one."""
+_LEAST_TO_COALESCE = 4
+_SHARE = 0.05
+"""What part of a rank's time something must cost before it is worth a sentence."""
+
+
+@dataclass(frozen=True)
+class RankCosts:
+    """Microseconds of one rank's time. ``exposed`` and ``computing`` make up all of it."""
+
+    rank: int
+    time: float
+    exposed: float
+    """In which a thread of the program was in a call, or waited for one."""
+    late: float
+    """The part of that before the ranks had come whose data the call needs."""
+    hidden: float
+    """In which calls were under way while the program went on."""
+
+    @property
+    def computing(self) -> float:
+        return self.time - self.exposed
+
+
+@dataclass
+class SiteCosts:
+    """The calls of one kind that are made at one line of the program, on all ranks."""
+
+    kind: str
+    site: str
+    nbytes: int
+    calls: int = 0
+    exposed: float = 0.0
+    late: float = 0.0
+    hidden: float = 0.0
+    last: defaultdict[int, float] = field(default_factory=lambda: defaultdict(float))
+    """How long others have waited for which rank, in microseconds."""
+
+
+@dataclass(frozen=True)
+class Advice:
+    """What may make the program faster, and how much time it is about, in microseconds of all ranks."""
+
+    text: str
+    cost: float
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Everything that a report says."""
+
+    ranks: list[RankCosts]
+    sites: list[SiteCosts]
+    """The most costly ones first."""
+    last: defaultdict[int, float]
+    """How long others have waited for which rank, in microseconds."""
+    advice: list[Advice]
+
+
+def costs(recording: Recording) -> Costs:
+    """What there is to say of a recording."""
+    sites: dict[tuple[str, str, int], SiteCosts] = {}
+    last: defaultdict[int, float] = defaultdict(float)
+    late_of: defaultdict[int, float] = defaultdict(float)
+    in_flight: defaultdict[tuple[tuple[str, str, int], int], list[Call]] = defaultdict(list)
+    own = _own(recording.calls)
+    late = dict(_late(recording.calls, own))
+    for call in recording.calls:
+        key = call.kind, call.site, call.nbytes
+        of = sites.setdefault(key, SiteCosts(*key))
+        of.calls += 1
+        of.exposed += total(own[call])
+        in_flight[key, call.rank].append(call)
+        if call in late:
+            seconds, rank = late[call]
+            of.late += seconds
+            of.last[rank] += seconds
+            last[rank] += seconds
+            late_of[call.rank] += seconds
+    for (key, _), calls in in_flight.items():
+        whole = union((call.issued, call.complete) for call in calls)
+        sites[key].hidden += total(whole) - sum(total(within(whole, span)) for span in _exposed(calls))
+    ranks = [_rank_costs(rank, span, recording.calls, late_of[rank]) for rank, span in recording.spans.items()]
+    costly = sorted(sites.values(), key=lambda each: -each.exposed)
+    everything = sum(each.time for each in ranks)
+    advice = [each for each in [*_coalesce(recording), *_overlap(costly)] if each.cost >= _SHARE * everything]
+    return Costs(ranks, costly, last, sorted(advice, key=lambda each: -each.cost))
+
+
+def _rank_costs(rank: int, span: Span, calls: Iterable[Call], late: float) -> RankCosts:
+    mine = [call for call in calls if call.rank == rank]
+    exposed = within(_exposed(mine), span)
+    under_way = within(union((call.issued, call.complete) for call in mine), span)
+    return RankCosts(rank, span[1] - span[0], total(exposed), late, total(under_way) - total(exposed))
+
+
+def _exposed(calls: Iterable[Call]) -> list[Span]:
+    return union(each for call in calls for each in call.exposed)
+
+
+def _own(calls: Iterable[Call]) -> dict[Call, list[Span]]:
+    """When the program was in each call. If it waited for several at once, that counts for the first one that was
+    complete."""
+    own: dict[Call, list[Span]] = {}
+    taken: dict[int, float] = defaultdict(float)
+    for call in sorted(calls, key=lambda each: each.complete):
+        own[call] = [*call.in_method, *within(call.waits, (taken[call.rank], inf))]
+        taken[call.rank] = max([taken[call.rank], *(until for _, until in call.waits)])
+    return own
+
+
+def _late(calls: Sequence[Call], own: Mapping[Call, list[Span]]) -> Iterator[tuple[Call, tuple[float, int]]]:
+    """Of each collective, how long the rank was in it before the last rank had come that it needs, and which rank that
+    was. The same of each receive whose send is known."""
+    by_number: defaultdict[tuple[str, int], dict[int, Call]] = defaultdict(dict)
+    for call in calls:
+        if call.number is not None:
+            by_number[call.communicator.name, call.number][call.rank] = call
+    for of_ranks in by_number.values():
+        for call in of_ranks.values():
+            needed = [of_ranks[rank] for rank in _needed(call) if rank in of_ranks]
+            if needed:
+                latest = max(needed, key=lambda each: each.issued)
+                yield call, _before(own[call], latest)
+    sends, receives = defaultdict(list), defaultdict(list)
+    for call in calls:
+        ranks = call.communicator.ranks
+        if len(call.targets) == 1:
+            sends[call.communicator, call.rank, ranks[call.targets[0]], call.target_tag].append(call)
+        if len(call.sources) == 1:
+            receives[call.communicator, ranks[call.sources[0]], call.rank, call.source_tag].append(call)
+    for way, received in receives.items():
+        if len(sends[way]) == len(received):  # else some were outside of the recording, or any tag was asked for
+            for call, sent in zip(received, sends[way], strict=True):
+                yield call, _before(own[call], sent)
+
+
+def _before(exposed: list[Span], other: Call) -> tuple[float, int]:
+    """How long the program was in a call before another rank has begun what it needs, and that rank."""
+    return total(within(exposed, (-inf, other.issued))), other.rank
+
+
+def _needed(call: Call) -> Sequence[int]:
+    """The ranks of the job without which the collective cannot end on this one."""
+    ranks, table = call.communicator.ranks, COLLECTIVES.get(call.operation.removeprefix("i").removesuffix("_object"))
+    me = ranks.index(call.rank)
+    if table is None:  # not all ranks of an alltoallv need give something
+        return ()
+    if table.prefix is not None:
+        return ranks[:me]
+    if table.root is not None and call.root is not None and (table.root == "gives") != (me == call.root):
+        return [ranks[call.root]] if table.root == "gives" else [rank for rank in ranks if rank != call.rank]
+    return () if table.root is not None else [rank for rank in ranks if rank != call.rank]
+
+
+def _coalesce(recording: Recording) -> Iterator[Advice]:
+    """Short collectives that follow each other, of one kind and with nothing between: one call could carry them."""
+    found: defaultdict[tuple[str, str], list[list[Call]]] = defaultdict(list)
+    for rank in recording.spans:
+        mine = [call for call in recording.calls if call.rank == rank and call.number is not None]
+        run: list[Call] = mine[:1]
+        for before, call in pairwise(mine):
+            alike = call.operation == before.operation and call.dtype == before.dtype
+            joins = alike and call.communicator == before.communicator and max(call.nbytes, before.nbytes) <= _SHORT
+            if joins and call.nbytes > 0 and call.issued - before.complete <= _APART and call.blocks:
+                run.append(call)
+                continue
+            _keep(found, run)
+            run = [call]
+        _keep(found, run)
+    for (operation, site), runs in found.items():
+        calls = sum(map(len, runs))
+        cost = sum(total(call.exposed) for run in runs for call in run)
+        each = calls / len(runs)
+        nbytes = sum(call.nbytes for run in runs for call in run) / len(runs)
+        yield Advice(
+            f"{operation} at {site}: {each:.0f} short calls follow each other with nothing between, {nbytes:.0f} bytes "
+            f"together. One call of a larger array could carry them.",
+            cost * (1 - 1 / each),
+        )
+
+
+def _keep(found: defaultdict[tuple[str, str], list[list[Call]]], run: list[Call]) -> None:
+    if len(run) >= _LEAST_TO_COALESCE:
+        found[run[0].operation, run[0].site].append(run)
+
+
+def _overlap(sites: Iterable[SiteCosts]) -> Iterator[Advice]:
+    """What takes long by itself, and is not hidden."""
+    for each in sites:
+        itself = each.exposed - each.late
+        if each.nbytes > _SHORT and each.hidden < 0.1 * itself:
+            begins = each.kind.split()[0]
+            how = "is waited for as soon as it is begun" if begins[0] == "i" else "blocks"
+            yield Advice(
+                f"{begins} of {each.nbytes} bytes at {each.site} {how}. If there is work that does not need its "
+                f"result, begin it earlier and wait for it later.",
+                itself,
+            )

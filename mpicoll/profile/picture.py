@@ -1,0 +1,59 @@
+"""A recording as a picture: a band for each rank, and in it what the program and asynchronous calls did when."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from mpicoll.analysis.palette import styles
+from mpicoll.bench.plot import SETTINGS, WIDTH, legend
+from mpicoll.profile.recording import ASYNCHRONOUS, Call, Recording, Span
+
+_BAND = "#f1f3f4"
+"""Behind every other rank."""
+_EXPOSED, _HIDDEN = 0.7, 0.25
+"""The heights of bars: while the program is in the call, and while it goes on."""
+
+
+def draw(recording: Recording, file: Path, last: float | None) -> None:
+    """Draw it, or its last milliseconds alone. The name of the file chooses the format."""
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    end = max(until for _, until in recording.spans.values())
+    begin = min(since for since, _ in recording.spans.values()) if last is None else end - last * 1e3
+    calls = [call for call in recording.calls if call.complete >= begin]
+    rows = sorted({row for call in calls for row, _, _ in _bars(call)})
+    looks = styles(call.kind for call in calls)
+    with matplotlib.rc_context(SETTINGS):
+        figure = Figure(figsize=(WIDTH, 1), dpi=200, layout="constrained")
+        axes = figure.subplots()
+        handles: dict[str, Any] = {}
+        for call in calls:
+            color = looks[call.kind].color
+            for row, height, spans in _bars(call):
+                bars = [((since - begin) / 1e3, (until - since) / 1e3) for since, until in spans]
+                where = rows.index(row) - height / 2, height
+                handles[call.kind] = axes.broken_barh(bars, where, facecolors=color, edgecolors=color)
+        for at, (rank, _) in enumerate(rows):
+            if rank % 2:
+                axes.axhspan(at - 0.5, at + 0.5, color=_BAND, zorder=0)
+        names = [f"rank {rank}{f': {ASYNCHRONOUS}' if thread else ''}" for rank, thread in rows]
+        axes.set_yticks(range(len(rows)), names)
+        axes.set_ylim(len(rows) - 0.5, -0.5)
+        axes.grid(visible=False, axis="y")
+        axes.tick_params(axis="y", length=0)
+        axes.set_xlim(0, (end - begin) / 1e3)
+        axes.set_xlabel("milliseconds")
+        figure.set_figheight(0.35 * len(rows) + 0.9 + legend(figure, handles))
+        figure.savefig(file)
+
+
+def _bars(call: Call) -> Iterator[tuple[tuple[int, bool], float, Sequence[Span]]]:
+    """A row is a rank's program, or its thread of asynchronous calls. The bars of a call in it have one height."""
+    asynchronous = call.thread == ASYNCHRONOUS
+    yield (call.rank, asynchronous), _HIDDEN, [(call.issued, call.complete)]
+    if asynchronous:
+        yield (call.rank, True), _EXPOSED, [call.method]
+    yield (call.rank, False), _EXPOSED, call.exposed

@@ -1,0 +1,199 @@
+"""The file that :func:`mpicoll.record` or MPICOLL_TRACE has written, read again."""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from mpicoll.errors import ArgumentError
+from mpicoll.supervise.record import UNDER_WAY
+from mpicoll.supervise.trace import WAIT
+
+Span = tuple[float, float]
+"""From when to when, in microseconds."""
+
+
+class Communicator(NamedTuple):
+    """Its name, and its ranks as ranks of the job's world, in order."""
+
+    name: str
+    ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Call:
+    """A collective or a message of one rank. Times are in microseconds since the first rank began to record."""
+
+    rank: int
+    thread: str
+    communicator: Communicator
+    number: int | None
+    """Which of the communicator's collectives it is. None for a message."""
+    operation: str
+    description: str
+    nbytes: int
+    elements: int
+    dtype: str
+    root: int | None
+    """The root's rank in the communicator."""
+    sources: tuple[int, ...]
+    """The ranks of the communicator from which a message may come."""
+    source_tag: int | None
+    targets: tuple[int, ...]
+    target_tag: int | None
+    algorithm: str
+    site: str
+    """Where in the program."""
+    is_over: bool
+    issued: float
+    method: Span
+    """The method that has made or begun it. Of an asynchronous call of torch's, what a thread of mpicoll's did."""
+    waits: tuple[Span, ...]
+    """When threads have waited for it besides."""
+    complete: float
+    """When it was complete, or the rank knew that it was."""
+    backward: int | None
+    """If the reducer of DistributedDataParallel has issued it, the number of the rank's backward pass."""
+
+    @property
+    def in_method(self) -> list[Span]:
+        """When the program was in the method."""
+        return [] if self.thread == ASYNCHRONOUS else [self.method]
+
+    @cached_property
+    def exposed(self) -> list[Span]:
+        """When a thread of the program was in it, and did nothing else."""
+        return union([*self.in_method, *self.waits])
+
+    @property
+    def kind(self) -> str:
+        """What calls have in common that a line of a program makes: of a message, not which ranks are at its ends."""
+        if self.number is not None:
+            return self.description
+        return (
+            f"{self.operation} of {self.elements} {self.dtype}"
+            if self.dtype
+            else f"{self.operation} of {self.nbytes} bytes"
+        )
+
+    @property
+    def blocks(self) -> bool:
+        """Whether the program could do nothing between its issue and its end."""
+        return not self.waits and self.thread != ASYNCHRONOUS
+
+
+ASYNCHRONOUS = "asynchronous calls"
+"""The row of the thread that carries out asynchronous calls."""
+
+
+@dataclass(frozen=True)
+class Recording:
+    """All calls of a file, in the order of their issue. ``spans`` says from when to when each rank has recorded, and
+    ``size`` how many ranks the job had."""
+
+    calls: list[Call]
+    spans: dict[int, Span]
+    hosts: dict[int, str]
+    size: int
+
+
+def load(file: Path) -> Recording:
+    """Read a recording. Raises ArgumentError if it is none."""
+    try:
+        content = json.loads(file.read_text())
+        return _of(content["traceEvents"], content["mpicoll"])
+    except OSError as e:
+        raise ArgumentError("report", "FILE", "a file that can be read", f"{str(file)!r} ({e.strerror})") from None
+    except (ValueError, KeyError, TypeError, IndexError):
+        expected = "a file that mpicoll.record or MPICOLL_TRACE has written"
+        raise ArgumentError("report", "FILE", expected, repr(str(file))) from None
+
+
+def _of(rows: list[dict[str, Any]], about: dict[str, Any]) -> Recording:
+    communicators = {name: Communicator(name, tuple(ranks)) for name, ranks in about["communicators"].items()}
+    threads = {(row["pid"], row["tid"]): row["args"]["name"] for row in rows if row["name"] == "thread_name"}
+    calls = []
+    for row in rows:
+        if row["ph"] != "X" or row["cat"] == WAIT:
+            continue
+        args, begin = row["args"], row["ts"]
+        calls.append(
+            Call(
+                row["pid"],
+                threads[row["pid"], row["tid"]],
+                communicators[args["communicator"]],
+                args["number"],
+                row["cat"],
+                row["name"],
+                args["bytes"],
+                args["elements"],
+                args["dtype"],
+                args["root"],
+                tuple(args["sources"]),
+                args["source_tag"],
+                tuple(args["targets"]),
+                args["target_tag"],
+                args["algorithm"],
+                args["called at"],
+                args["state"] != UNDER_WAY,
+                args["issued"],
+                (begin, begin + row["dur"]),
+                tuple((since, until) for since, until in args["waits"]),
+                args["complete"],
+                args["backward"],
+            )
+        )
+    ranks = {int(rank): of for rank, of in about["ranks"].items()}
+    spans = {rank: (of["begin"], of["end"]) for rank, of in ranks.items()}
+    hosts = {rank: of["host"] for rank, of in ranks.items()}
+    calls.sort(key=lambda call: call.issued)
+    return Recording(_with_waits_of_reducers(calls), spans, hosts, about["size"])
+
+
+def _with_waits_of_reducers(calls: list[Call]) -> list[Call]:
+    """DistributedDataParallel's reducer waits in C++, where nobody sees it: when it has issued the last all-reduce of a
+    backward pass, it waits for all of them. The program's next call comes later."""
+    passes: defaultdict[tuple[int, int], list[Call]] = defaultdict(list)
+    issued: defaultdict[int, list[float]] = defaultdict(list)
+    for call in calls:
+        issued[call.rank].append(call.issued)
+        if call.backward is not None and not call.waits:
+            passes[call.rank, call.backward].append(call)
+    waits: dict[Call, Span] = {}
+    for (rank, _), each in passes.items():
+        last = each[-1].issued
+        later = issued[rank][bisect_right(issued[rank], last) :][:1]
+        waits |= {call: (last, min([call.complete, *later])) for call in each}
+    found = []
+    for call in calls:
+        since, until = waits.get(call, (0.0, 0.0))
+        found.append(replace(call, waits=((since, until),), complete=until) if since < until else call)
+    return found
+
+
+def union(spans: Iterable[Span]) -> list[Span]:
+    """The same times, without overlaps, in order."""
+    found: list[Span] = []
+    for since, until in sorted(spans):
+        if found and since <= found[-1][1]:
+            found[-1] = found[-1][0], max(found[-1][1], until)
+        else:
+            found.append((since, until))
+    return found
+
+
+def total(spans: Iterable[Span]) -> float:
+    """How long they are together."""
+    return sum(until - since for since, until in spans)
+
+
+def within(spans: Iterable[Span], window: Span) -> list[Span]:
+    """What of them lies within another one."""
+    cut = [(max(since, window[0]), min(until, window[1])) for since, until in spans]
+    return [(since, until) for since, until in cut if since < until]

@@ -1,0 +1,78 @@
+"""The report of a recording, as text of 100 columns."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping
+
+from mpicoll.profile.costs import Costs, RankCosts
+from mpicoll.profile.recording import Recording
+from mpicoll.units import count, named, rough
+
+_WIDTH = 100
+_MOST = 10
+"""Lines of the program that are listed, and ranks."""
+_RANKS = "{:<8} {:>10} {:>10} {:>10} {:>5}  {:>10} {:>10}"
+_SITES = "{:>10} {:>5} {:>10} {:>10} {:>7}  {}"
+
+
+def text(name: str, recording: Recording, costs: Costs) -> str:
+    """What there is to say, with the file's name."""
+    lines = [_first_line(name, recording), ""]
+    if not recording.calls:
+        return f"{lines[0]}\nIt has no calls. Only calls of communicators with two ranks or more are recorded."
+    lines += ["Where each rank's time went. Late: exposed before the ranks had come whose data it needed."]
+    lines += [_RANKS.format("", "time", "computing", "exposed", "", "of it late", "hidden")]
+    shown = costs.ranks if len(costs.ranks) <= _MOST else sorted(costs.ranks, key=lambda each: -each.exposed)[:_MOST]
+    lines += [_rank(each) for each in shown]
+    lines += _more(len(costs.ranks) - len(shown), "rank", "with less exposed time")
+    lines += ["", "Which lines of the program cost most, on all ranks together."]
+    lines += [_SITES.format("exposed", "", "of it late", "hidden", "calls", "call")]
+    everything = sum(each.time for each in costs.ranks)
+    for site in costs.sites[:_MOST]:
+        share = f"{site.exposed / everything:.0%}"
+        figures = duration(site.exposed), share, duration(site.late), duration(site.hidden), site.calls
+        lines.append(_SITES.format(*figures, f"{site.kind}, at {site.site}"))
+    lines += _more(len(costs.sites) - _MOST, "line", "that cost less")
+    lines += ["", *_late(costs.last, everything)]
+    for each in costs.advice:
+        said = f"{each.text} It costs {duration(each.cost)} of all ranks' time ({each.cost / everything:.0%})."
+        lines += textwrap.wrap(said, _WIDTH, initial_indent="- ", subsequent_indent="  ")
+    return "\n".join(lines).rstrip()
+
+
+def _first_line(name: str, recording: Recording) -> str:
+    ranks = [*recording.spans]
+    who = count(len(ranks), "rank") if len(ranks) == recording.size else f"{named(ranks)} of {recording.size}"
+    nodes = count(len({*recording.hosts.values()}), "node")
+    longest = max((until - since for since, until in recording.spans.values()), default=0.0)
+    return f"{name}: {count(len(recording.calls), 'call')} of {who} on {nodes} in {duration(longest)}"
+
+
+def _rank(of: RankCosts) -> str:
+    share = f"{of.exposed / of.time:.0%}" if of.time else ""
+    figures = map(duration, (of.time, of.computing, of.exposed))
+    return _RANKS.format(f"rank {of.rank}", *figures, share, duration(of.late), duration(of.hidden))
+
+
+def _more(number: int, noun: str, which: str) -> list[str]:
+    return [f"... and {count(number, f'more {noun}')} {which}"] if number > 0 else []
+
+
+def _late(last: Mapping[int, float], everything: float) -> list[str]:
+    """Which ranks others have waited for."""
+    total = sum(last.values())
+    if total < 0.01 * everything:
+        return []
+    worst = sorted(last.items(), key=lambda each: -each[1])[:3]
+    said = ", ".join(f"{duration(time)} for rank {rank}" for rank, time in worst if time >= 0.1 * total)
+    return [f"Ranks waited {duration(total)} for others that came late ({total / everything:.0%}): {said}."]
+
+
+def duration(us: float) -> str:
+    """So many microseconds, with two or three digits: 12 us, 1.2 ms, 120 ms, 1.2 s."""
+    for unit, size in (("s", 1e6), ("ms", 1e3)):
+        if us >= 0.995 * size:
+            value = us / size
+            return f"{value:.0f} {unit}" if value >= 100 else f"{rough(value)} {unit}"
+    return f"{us:.0f} us" if us >= 10 or us == 0 else f"{rough(us)} us"

@@ -1,0 +1,293 @@
+"""What a process notes of its calls while a trace or a recording is made: when each of them was issued, when somebody
+waited for it, and when it was complete."""
+
+from __future__ import annotations
+
+import socket
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from time import monotonic
+from types import FrameType
+from typing import NamedTuple
+
+from mpicoll.supervise import messages
+from mpicoll.supervise.messages import EventList
+from mpicoll.supervise.record import DONE, UNDER_WAY, Begun, Ends, Pending, Record, Recorder, Waits
+from mpicoll.supervise.sites import Site, backward_pass, place_of, site_now
+
+MOST = 100_000
+"""The last calls of a process that are kept."""
+_MOST_OF_A_KIND = 1024
+"""Messages of one kind that nobody has waited for."""
+_PIECE = 1 << 22
+"""Characters after which what is told goes on in another message."""
+
+
+class TapedCall:
+    """A collective or a message. All times are in seconds of ``time.monotonic``."""
+
+    __slots__ = (
+        "backward", "begun", "communicator", "complete", "issued", "number", "returned", "site", "state", "thread",
+        "waits", "what",
+    )  # fmt: skip
+
+    def __init__(self, communicator: str, number: int | None, what: Record | Pending, site: Site, issued: float):
+        self.communicator, self.number, self.what, self.site = communicator, number, what, site
+        self.issued = self.begun = issued
+        """When the program has made the call, and when a thread of mpicoll's, if it is one's, has begun it."""
+        self.thread = threading.get_ident()
+        self.returned: float | None = None
+        """When the method has returned that has made or begun it. None for a message that may block."""
+        self.waits: list[tuple[float, float]] = []
+        """From when to when a thread has waited for it, besides within that method."""
+        self.complete: float | None = None
+        """When it was complete, if anybody knows that besides by waiting."""
+        self.backward: int | None = None
+        """If the reducer of DistributedDataParallel has issued it, the number of the backward pass. The reducer waits
+        in C++, where nobody sees it."""
+        self.state = UNDER_WAY
+
+    @property
+    def description(self) -> str:
+        """The call in words."""
+        what = self.what
+        return what.description if isinstance(what, Record) else f"{what.operation}: {what.what}"
+
+    def told(self, now: float) -> messages.Event:
+        """As plain values."""
+        what = self.what
+        route, root, ends = (what.route, what.root, Ends()) if isinstance(what, Record) else ("", None, what.ends)
+        return messages.Event(
+            communicator=self.communicator,
+            number=self.number,
+            operation=what.operation,
+            description=self.description,
+            nbytes=what.nbytes,
+            elements=what.elements,
+            dtype=what.dtype,
+            root=root,
+            sources=[*ends.sources],
+            source_tag=ends.source_tag,
+            targets=[*ends.targets],
+            target_tag=ends.target_tag,
+            algorithm=route,
+            site=place_of(self.site),
+            thread=self.thread,
+            issued=self.issued,
+            begun=self.begun,
+            returned=now if self.returned is None and not self.waits else self.returned,
+            waits=self.waits,
+            complete=self.complete,
+            backward=self.backward,
+            state=self.state,
+        )
+
+
+class Tape:
+    """The calls of this process, on all its communicators, since ``begin``."""
+
+    def __init__(self) -> None:
+        self.begin = monotonic()
+        self.calls: deque[TapedCall] = deque(maxlen=MOST)
+        self._last: dict[Recorder, TapedCall] = {}
+        """The last collective of each communicator."""
+        self._under_way: dict[int, deque[TapedCall]] = {}
+        """What nobody has waited for: messages, and collectives that do not block, by the number of what is pending."""
+        self._waits: dict[int, tuple[TapedCall, float]] = {}
+        """What threads wait for, by the number of what was begun, and since when."""
+        self._submitted: dict[float, TapedCall] = {}
+        """What was handed in to a thread of mpicoll's, by that time."""
+        self.communicators: dict[str, list[int]] = {}
+        """Their ranks in the job's world, by their names."""
+        self._waits_for_submitted: list[tuple[float, float, float]] = []
+        """When it was handed in, and from when to when a thread has waited for it."""
+        self.threads: dict[int, str] = {}
+        self._backward: FrameType | None = None
+        """The last backward pass."""
+        self._backwards = 0
+        self._backward_of: dict[float, int | None] = {}
+        """The numbers of those in which something was handed in, by that time."""
+
+    def _add(self, call: TapedCall) -> TapedCall:
+        self.calls.append(call)
+        self.threads.setdefault(call.thread, threading.current_thread().name)
+        return call
+
+    # -- collectives --------------------------------------------------------------------------------------------------
+
+    def collective_begins(self, recorder: Recorder, name: str, number: int, record: Record, site: Site) -> None:
+        """A collective begins, in the method that makes it."""
+        self._last[recorder] = call = self._add(TapedCall(name, number, record, site, monotonic()))
+        call.backward = self._backward_now()
+
+    def was_handed_in(self, recorder: Recorder, site: Site, when: float | None) -> None:
+        """The program has handed in the last collective there and then."""
+        call = self._last.get(recorder)
+        if call is not None:
+            call.site = site
+            if when is not None:
+                call.issued, call.backward = when, self._backward_of.pop(when, None)
+                self._submitted[when] = call
+
+    def hand_in(self, when: float) -> None:
+        """The program hands something in to a thread of mpicoll's."""
+        self._backward_of[when] = self._backward_now()
+
+    def _backward_now(self) -> int | None:
+        """The number of the backward pass whose reducer calls."""
+        found = backward_pass(sys._getframe(1))
+        if found is not None and found is not self._backward:
+            self._backward, self._backwards = found, self._backwards + 1
+        return None if found is None else self._backwards
+
+    def collective_returns(self, recorder: Recorder, state: str | None) -> None:
+        """The method returns, or a wait for the last collective does. The call is over in this ``state``; None if it
+        was never made."""
+        call = self._last.get(recorder)
+        if call is None:
+            return
+        if state is None:
+            del self._last[recorder]
+            self.calls.remove(call)
+        elif call.returned is None:
+            call.returned, call.state = monotonic(), state
+        elif call.waits:
+            call.waits[-1] = call.waits[-1][0], monotonic()
+
+    def wait_for_last(self, recorder: Recorder) -> None:
+        """Somebody waits for the last collective, which does not block."""
+        if (call := self._last.get(recorder)) is not None:
+            call.waits.append((monotonic(),) * 2)
+
+    def completion(self, recorder: Recorder) -> Callable[[object], None]:
+        """What is to be called when the last collective is complete, if it does not block."""
+        call = self._last.get(recorder)
+
+        def note(_: object) -> None:
+            if call is not None:
+                call.complete = monotonic()
+
+        return note
+
+    # -- what is pending ----------------------------------------------------------------------------------------------
+
+    def message_begins(self, recorder: Recorder, name: str, pending: Pending) -> None:
+        """A message begins, or the last collective is one that does not block."""
+        call = self._last.get(recorder)
+        if pending.is_message():
+            call = self._add(TapedCall(name, None, pending, site_now(), monotonic()))
+            call.state = DONE
+            if pending.operation[0] in "iI":
+                call.returned = call.issued
+        elif call is None or pending.what != call.description:
+            return  # it is nobody's, and complete
+        self._under_way.setdefault(id(pending), deque(maxlen=_MOST_OF_A_KIND)).append(call)
+
+    def wait_begins(self, name: str, begun: Begun) -> None:
+        """A thread begins to wait for this."""
+        pending, since = begun
+        known = self._under_way.get(id(pending))
+        if known:
+            call = min(known, key=lambda each: abs(each.issued - since))
+            known.remove(call)
+        elif not pending.is_message():
+            return
+        else:  # a call that blocks
+            call = self._add(TapedCall(name, None, pending, site_now(), since))
+            call.state = DONE
+        self._waits[id(begun)] = call, monotonic()
+
+    def wait_ends(self, begun: Begun) -> None:
+        """It waits no longer."""
+        call, since = self._waits.pop(id(begun), (None, 0.0))
+        if call is not None:
+            call.waits.append((since, monotonic()))
+
+    @contextmanager
+    def waiting(self, handed_in: float) -> Iterator[None]:
+        """A thread waits for what was handed in then."""
+        since = monotonic()
+        try:
+            yield
+        finally:
+            self._waits_for_submitted.append((handed_in, since, monotonic()))
+
+    # -- what is told -------------------------------------------------------------------------------------------------
+
+    def copied(self, begin: float) -> Recording:
+        """The calls that were issued since then."""
+        for handed_in, since, until in self._waits_for_submitted:
+            if (call := self._submitted.get(handed_in)) is not None:
+                call.waits.append((since, until))
+        self._waits_for_submitted.clear()
+        now = monotonic()
+        calls = [each.told(now) for each in [*self.calls] if each.issued >= begin]
+        return Recording(begin, now, calls, dict(self.threads), dict(self.communicators))
+
+
+class Recording(NamedTuple):
+    """Calls of this process between two times, as plain values."""
+
+    begin: float
+    end: float
+    calls: list[messages.Event]
+    threads: dict[int, str]
+    communicators: dict[str, list[int]]
+
+    def told(self, first: int) -> EventList:
+        """The calls from number ``first`` on. What does not fit into one message is told when somebody asks for
+        ``rest``."""
+        size, last = 0, first
+        while last < len(self.calls) and size < _PIECE:
+            size += len(str(self.calls[last]))
+            last += 1
+        rest = last if last < len(self.calls) else None
+        main = threading.main_thread().ident or 0
+        about = socket.gethostname(), main, [*self.threads.items()], [*self.communicators.items()]
+        return EventList(*about, self.begin, self.end, self.calls[first:last], rest)
+
+
+class TapedWaits(Waits):
+    """What threads wait for, noted on a tape."""
+
+    __slots__ = ()
+
+    def append(self, begun: Begun) -> None:
+        if self.tape is not None:
+            self.tape.wait_begins(self.name, begun)
+        super().append(begun)
+
+    def is_complete(self, begun: Begun) -> None:
+        if self.tape is not None:
+            self.tape.wait_begins(self.name, begun)
+            self.tape.wait_ends(begun)
+
+    def remove(self, begun: Begun) -> None:
+        super().remove(begun)
+        if self.tape is not None:
+            self.tape.wait_ends(begun)
+
+
+active: Tape | None = None
+"""The one that runs now."""
+_users = 0
+"""How many recordings and traces need it."""
+
+
+def begin() -> Tape:
+    """Let the tape run. Communicators must be told."""
+    global active, _users
+    _users += 1
+    active = active or Tape()
+    return active
+
+
+def end() -> None:
+    """It is needed by one less."""
+    global active, _users
+    _users -= 1
+    if not _users:
+        active = None

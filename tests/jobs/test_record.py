@@ -1,0 +1,196 @@
+"""mpicoll.record and mpicoll report, as programs use them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mpicoll.profile.costs import costs
+from mpicoll.profile.recording import ASYNCHRONOUS, load
+from tests.jobs.jobs import NEEDS_TORCH, half, python, run, script
+
+OURS = """
+    import sys, time
+    import numpy as np
+    import mpicoll
+
+    comm, x = mpicoll.Communicator(), np.ones(1000, np.float32)
+    other = 1 - comm.rank
+    comm.allreduce(x)
+    with mpicoll.record(sys.argv[1]):
+        for step in range(3):
+            time.sleep(0.02 * (comm.rank == 1))
+            comm.allreduce(x, out=x)
+            request = comm.iallreduce(x, out=x)
+            request.wait()
+            messages = [comm.isend(x, other, tag=3), comm.irecv(x.copy(), other, tag=3)]
+            for each in messages:
+                each.wait()
+            comm.sendrecv(x, other, source=other, out=x.copy())
+            comm.bcast_object(step)
+    comm.allreduce(x)
+    comm.barrier()
+    print(open(sys.argv[1]).read(12))
+"""
+MPI4PY = """
+    import sys, time
+    import numpy as np
+    import mpicoll
+    from mpi4py import MPI
+
+    comm, x = MPI.COMM_WORLD, np.ones(1000)
+    other = 1 - comm.rank
+    with mpicoll.record(sys.argv[1]):
+        time.sleep(0.02 * (comm.rank == 1))
+        comm.Allreduce(MPI.IN_PLACE, x)
+        comm.Iallreduce(MPI.IN_PLACE, x).Wait()
+        comm.Sendrecv(x, other, recvbuf=x.copy(), source=other)
+        MPI.Request.Waitall([comm.Isend(x, other, tag=3), comm.Irecv(x.copy(), other, tag=3)])
+        request = comm.Ibarrier()
+        while not request.Test():
+            pass
+"""
+DDP = """
+    import sys
+    import torch
+    import torch.distributed as dist
+    from torch.nn.parallel import DistributedDataParallel
+    import mpicoll
+
+    dist.init_process_group(sys.argv[2])
+    model = DistributedDataParallel(torch.nn.Linear(300, 300))
+    for step in range(3):
+        model(torch.ones(2, 300)).sum().backward()
+    with mpicoll.record(sys.argv[1]):
+        for step in range(2):
+            model(torch.ones(2, 300)).sum().backward()
+        dist.all_reduce(torch.ones(3), async_op=True).wait()
+        dist.batch_isend_irecv([dist.P2POp(dist.isend if dist.get_rank() == 0 else dist.irecv, torch.ones(5),
+                                           1 - dist.get_rank())])[0].wait()
+    dist.destroy_process_group()
+"""
+
+
+def test_all_doors_of_a_communicator(tmp_path: Path) -> None:
+    file = tmp_path / "step.json"
+    result = run(2, script(tmp_path, OURS), str(file))
+    assert result.code == 0, result.output
+    assert result.output.split() == ['{"traceEvent'] * 2, "the file is there when all ranks have left the part"
+    recording = load(file)
+    assert (recording.size, [*recording.spans]) == (2, [0, 1])
+    for rank in (0, 1):
+        mine = [call for call in recording.calls if call.rank == rank]
+        names = ["allreduce", "iallreduce", "isend", "irecv", "sendrecv", "bcast_object"]
+        assert [call.operation for call in mine] == names * 3
+        assert [call.nbytes for call in mine][:5] == [4000] * 5
+        assert all(call.is_over and call.issued <= call.complete for call in mine)
+        assert all(call.site.startswith("script.py:") for call in mine)
+        assert [call.blocks for call in mine][:6] == [True, False, False, False, True, True]
+        assert all(call.waits for call in mine if call.operation in ("iallreduce", "irecv"))
+    assert costs(recording).ranks[0].late > 3 * 15_000
+
+
+@pytest.mark.parametrize("door", half(["ours", "mpi4py"], ["mpi4py"]))
+def test_the_report(door: str, tmp_path: Path) -> None:
+    file, picture, traces = tmp_path / "step.json", tmp_path / "step.png", tmp_path / "et"
+    watch = ["--watch"] if door == "mpi4py" else []
+    result = run(2, *watch, script(tmp_path, MPI4PY if watch else OURS), str(file))
+    assert result.code == 0, result.output
+    said = python("-m", "mpicoll", "report", str(file), "--plot", str(picture), "--chakra", str(traces))
+    assert said.code == 0, said.output
+    assert " of 2 ranks on 1 node in " in said.output
+    assert "llreduce" in said.output
+    assert "that came late" in said.output
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert {each.name for each in traces.iterdir()} == {"0.et", "1.et"}
+
+
+def test_calls_of_mpi4py(tmp_path: Path) -> None:
+    file = tmp_path / "step.json"
+    assert run(2, "--watch", script(tmp_path, MPI4PY), str(file)).code == 0
+    for rank in (0, 1):
+        mine = [call for call in load(file).calls if call.rank == rank]
+        assert [call.operation for call in mine][:2] == ["allreduce", "allreduce"]
+        assert {call.kind for call in mine if call.number is None} == {
+            "Sendrecv of 1000 float64", "Isend of 1000 float64", "Irecv of 1000 float64",
+        }  # fmt: skip
+        assert all(call.is_over for call in mine)
+
+
+@NEEDS_TORCH
+@pytest.mark.first_mpi
+@pytest.mark.parametrize("backend", ["mpicoll", "gloo"])
+def test_a_step_of_ddp(backend: str, tmp_path: Path) -> None:
+    """The waits of its reducer are counted, though nobody sees them."""
+    file = tmp_path / "step.json"
+    env = {"MPICOLL_WATCH": "1", "MPICOLL_DDP_OVERLAP": "1"}
+    result = run(2, script(tmp_path, DDP), str(file), backend, env=env)
+    assert result.code == 0, result.output
+    for rank in (0, 1):
+        *buckets, last, message = [call for call in load(file).calls if call.rank == rank]
+        assert [(call.nbytes, call.backward) for call in buckets] == [(361_200, 1), (361_200, 2)]
+        assert all(call.waits for call in buckets)
+        assert (last.operation, last.nbytes, last.backward) == ("allreduce", 12, None)
+        assert (message.nbytes, message.blocks) == (20, True)
+        assert backend == "gloo" or buckets[0].thread == ASYNCHRONOUS
+
+
+def test_one_rank_may_record_alone(tmp_path: Path) -> None:
+    program = """
+        import sys
+        import numpy as np
+        import mpicoll
+
+        comm, x = mpicoll.Communicator(), np.ones(4)
+        if comm.rank == 1:
+            with mpicoll.record(sys.argv[1]), mpicoll.record(sys.argv[1] + ".too"):
+                comm.allreduce(x)
+            print(open(sys.argv[1]).read(12))
+        else:
+            comm.allreduce(x)
+    """
+    file = tmp_path / "step.json"
+    result = run(2, script(tmp_path, program), str(file))
+    assert (result.code, result.output.strip()) == (0, '{"traceEvent')
+    for each in (file, file.with_name("step.json.too")):
+        recording = load(each)
+        assert ([*recording.spans], recording.size, len(recording.calls)) == ([1], 2, 1)
+
+
+def test_a_trace_of_the_whole_job_has_the_same(tmp_path: Path) -> None:
+    step, whole = tmp_path / "step.json", tmp_path / "whole.json"
+    result = run(2, script(tmp_path, OURS), str(step), env={"MPICOLL_TRACE": str(whole)})
+    assert result.code == 0, result.output
+    assert len(load(whole).calls) == len(load(step).calls) + 2 * 3
+
+
+def test_a_program_of_one_rank(tmp_path: Path) -> None:
+    program = """
+        import sys
+        import numpy as np
+        import mpicoll
+
+        with mpicoll.record(sys.argv[1]):
+            mpicoll.Communicator().allreduce(np.ones(4))
+    """
+    file = tmp_path / "step.json"
+    assert run(1, script(tmp_path, program), str(file)).code == 0
+    said = python("-m", "mpicoll", "report", str(file))
+    assert "Only calls of communicators with two ranks or more are recorded" in said.output
+
+
+@pytest.mark.parametrize("given", ["nowhere/step.json", "."])
+def test_a_file_that_cannot_be_written(given: str, tmp_path: Path) -> None:
+    program = """
+        import sys
+        import mpicoll
+
+        comm = mpicoll.Communicator()
+        with mpicoll.record(sys.argv[1]):
+            comm.barrier()
+    """
+    result = run(2, script(tmp_path, program), str(tmp_path / given))
+    assert result.code != 0
+    expected = "expected the name of a file" if given == "." else "could not be written: [Errno 2] No such file"
+    assert expected in result.output

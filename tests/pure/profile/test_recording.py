@@ -1,0 +1,237 @@
+"""A tape is told what happens, and what is in its file is read again."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from mpicoll.errors import ArgumentError
+from mpicoll.profile import chakra
+from mpicoll.profile.picture import draw
+from mpicoll.profile.recording import Recording, load
+from mpicoll.supervise import sites, tape
+from mpicoll.supervise.record import Ends, Pending, Record, Recorder, Waits
+from mpicoll.supervise.trace import written
+from mpicoll.supervise.watched import Watched
+
+SUM = Record("allreduce", "sum of 4 float32", 16, 4, "float32")
+COME = Pending.message("irecv", "came from rank 1 (tag 3)", 4, "float32", Ends((1,), 3), 16)
+TAKEN = Pending.message("send", "was taken by rank 1 (tag 3)", 4, "float32", Ends(targets=(1,), target_tag=3), 16)
+
+
+class Told:
+    """A communicator whose calls are noted on a tape. Each look at the clock is a second later than the one before."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 0.0
+        monkeypatch.setattr(tape, "monotonic", self._tick)
+        self.tape, self.recorder, self.waits = tape.Tape(), Recorder(), Waits()
+        Watched("c.1", [0, 1], self.recorder, self.waits, 600.0, False).note_on(self.tape)
+
+    def _tick(self) -> float:
+        self.now += 1.0
+        return self.now
+
+    def call(self, record: Record) -> None:
+        self.recorder.begin(record)
+        self.recorder.under_way = False
+
+    def wait(self, pending: Pending, since: float) -> None:
+        begun = pending, since
+        self.waits.append(begun)
+        self.waits.remove(begun)
+
+    def read(self, folder: Path) -> Recording:
+        file = folder / "step.json"
+        assert written(file, {0: self.tape.copied(self.tape.begin).told(0)}, {}, 2) == ""
+        return load(file)
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> Told:
+    return Told(monkeypatch)
+
+
+def seconds(*us: float) -> list[float]:
+    return [each / 1e6 for each in us]
+
+
+def test_a_collective_that_blocks(told: Told, tmp_path: Path) -> None:
+    told.call(SUM)
+    (call,) = told.read(tmp_path).calls
+    assert (call.operation, call.nbytes, call.elements, call.dtype, call.number) == ("allreduce", 16, 4, "float32", 0)
+    assert call.communicator == ("c.1", (0, 1))
+    assert seconds(call.issued, *call.method, call.complete) == [1, 1, 2, 2]
+    assert call.blocks
+    assert call.site.startswith("test_recording.py")
+
+
+def test_a_collective_that_does_not_block(told: Told, tmp_path: Path) -> None:
+    pending = Pending("iallreduce", SUM.description, 4, "float32", "it is not complete")
+    told.recorder.begin(SUM)
+    told.recorder.begin_message(pending)
+    told.recorder.under_way = False
+    told.call(Record("barrier"))
+    told.wait(pending, 2.0)
+    call, _ = told.read(tmp_path).calls
+    assert seconds(*call.waits[0], call.complete) == [5, 6, 6]
+    assert not call.blocks
+
+
+def test_a_wait_for_the_last_collective(told: Told, tmp_path: Path) -> None:
+    """A torch program's Work is waited for. The recorder shows that as it shows a call."""
+    told.call(SUM)
+    told.recorder.under_way = True
+    told.recorder.under_way = False
+    (call,) = told.read(tmp_path).calls
+    assert seconds(*call.waits[0]) == [3, 4]
+
+
+def test_a_collective_of_another_thread(told: Told, tmp_path: Path) -> None:
+    told.recorder.begin(SUM)
+    told.tape.hand_in(0.5)
+    told.recorder.was_handed_in(sites.site_now(), 0.5)
+    told.recorder.under_way = False
+    with told.tape.waiting(0.5):
+        pass
+    told.tape.begin = 0.0
+    (call,) = told.read(tmp_path).calls
+    assert seconds(call.issued, *call.method, *call.waits[0]) == [0.5, 2, 3, 4, 5]
+
+
+def test_messages(told: Told, tmp_path: Path) -> None:
+    told.recorder.begin_message(COME)
+    told.wait(TAKEN, 2.5)  # it blocks
+    told.wait(COME, 2.0)
+    came, taken = told.read(tmp_path).calls
+    assert (came.kind, came.sources, came.source_tag, came.number) == ("irecv of 4 float32", (1,), 3, None)
+    assert seconds(came.issued, *came.waits[0]) == [1, 4, 5]
+    assert seconds(taken.issued, *taken.method) == [1.5, 2, 3]
+    assert taken.blocks
+    assert not came.blocks
+
+
+def test_a_test_ends_a_message_too(told: Told, tmp_path: Path) -> None:
+    told.recorder.begin_message(COME)
+    told.waits.is_complete((COME, 2.0))
+    (call,) = told.read(tmp_path).calls
+    assert seconds(call.complete) == [3]
+
+
+def test_a_message_with_nobody_is_none(told: Told, tmp_path: Path) -> None:
+    told.call(SUM)
+    nobody = Pending.message("send", "was taken by nobody (tag 0)", 4, "float32", Ends(target_tag=0))
+    told.recorder.begin_message(nobody)
+    told.wait(nobody, 3.0)
+    (call,) = told.read(tmp_path).calls
+    assert call.blocks
+
+
+def test_a_call_that_was_refused_is_none(told: Told, tmp_path: Path) -> None:
+    told.recorder.begin(SUM)
+    told.recorder.retract()
+    assert told.read(tmp_path).calls == []
+
+
+def test_the_reducer_of_ddp_waits_for_its_last_call(
+    told: Told, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody sees that it waits. Of two backward passes, each is waited for at its end."""
+    passes = [SimpleNamespace(), SimpleNamespace()]
+    for each in passes:
+        monkeypatch.setattr(tape, "backward_pass", lambda frame, each=each: each)
+        for _ in range(2):
+            told.call(SUM)
+            told.tape.completion(told.recorder)(None)
+    calls = told.read(tmp_path).calls
+    assert [call.backward for call in calls] == [1, 1, 2, 2]
+    assert [seconds(*call.waits[0]) if call.waits else [] for call in calls] == [[], [4, 6], [], [10, 12]]
+
+
+def test_where_the_reducer_of_ddp_calls_from() -> None:
+    """Autograd's engine, which torch's own function runs, calls it. A hook of the program's calls for itself."""
+    torch = pytest.importorskip("torch")
+    found = []
+    x = torch.ones(1, requires_grad=True)
+    y = x.clone()
+    y.register_hook(lambda grad: found.append(sites.backward_pass(sys._getframe())))
+    y.register_hook(lambda grad: found.append(sites.backward_pass(sys._getframe(1))))
+    y.backward()
+    of_hook, of_engine = found
+    assert of_hook is None
+    assert of_engine is not None
+    assert of_engine.f_globals["__name__"] == "torch.autograd.graph"
+
+
+def test_the_picture(told: Told, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    told.call(SUM)
+    recording = told.read(tmp_path)
+    for last in (None, 1500.0):
+        draw(recording, tmp_path / "step.png", last)
+        assert (tmp_path / "step.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"traceEvents": [], "mpicoll": {}}', '{"traceEvents": [{}]}'])
+def test_other_files_are_refused(content: str, tmp_path: Path) -> None:
+    file = tmp_path / "step.json"
+    file.write_text(content)
+    with pytest.raises(ArgumentError, match=r"expected a file that mpicoll\.record or MPICOLL_TRACE has written"):
+        load(file)
+    with pytest.raises(ArgumentError, match=r"a file that can be read.*No such file"):
+        load(tmp_path / "nowhere.json")
+
+
+# -- Chakra -----------------------------------------------------------------------------------------------------------
+
+
+def varint(data: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = data[at]
+        value, shift, at = value | (byte & 0x7F) << shift, shift + 7, at + 1
+        if byte < 0x80:
+            return value, at
+
+
+def fields(data: bytes) -> list[tuple[int, Any]]:
+    """The fields of a message, as the specification of Protocol Buffers reads them."""
+    found: list[tuple[int, Any]] = []
+    at = 0
+    while at < len(data):
+        tag, at = varint(data, at)
+        value, at = varint(data, at)
+        found.append((tag >> 3, data[at : at + value] if tag & 7 == 2 else value))
+        at += value if tag & 7 == 2 else 0
+    return found
+
+
+def blocks(data: bytes) -> list[list[tuple[int, Any]]]:
+    found, at = [], 0
+    while at < len(data):
+        length, at = varint(data, at)
+        found.append(fields(data[at : at + length]))
+        at += length
+    return found
+
+
+def test_chakra(told: Told, tmp_path: Path) -> None:
+    told.call(SUM)
+    told.recorder.begin_message(COME)
+    told.call(Record("bcast", "of 300 bytes root 1", 300, root=1))
+    told.wait(COME, 4.0)
+    chakra.write(told.read(tmp_path), tmp_path / "et")
+    metadata, *nodes = [dict(each) | {10: [fields(v) for k, v in each if k == 10]} for each in
+                        blocks((tmp_path / "et" / "0.et").read_bytes())]  # fmt: skip
+    assert metadata[1] == b"0.0.4"
+    assert [node[3] for node in nodes] == [4, 7, 4, 6, 4, 7]
+    assert [node[1] for node in nodes] == [1, 2, 3, 4, 5, 6]
+    assert nodes[1][2] == b"allreduce sum of 4 float32"
+    assert [node.get(5) for node in nodes] == [None, b"\x01", b"\x02", b"\x03", b"\x03", b"\x05"]
+    about = [{name: value for (_, name), (_, value) in node[10]} for node in nodes]
+    assert (about[5][b"comm_type"], about[5][b"comm_size"], about[5][b"root_rank"]) == (5, 300, 1)
+    assert (about[3][b"comm_src"], about[3][b"comm_dst"]) == (1, 0)

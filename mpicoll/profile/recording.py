@@ -76,11 +76,8 @@ class Call:
         """What calls have in common that a line of a program makes: of a message, not which ranks are at its ends."""
         if self.number is not None:
             return self.description
-        return (
-            f"{self.operation} of {self.elements} {self.dtype}"
-            if self.dtype
-            else f"{self.operation} of {self.nbytes} bytes"
-        )
+        of = f"{self.elements} {self.dtype}" if self.elements else f"{self.nbytes} bytes"
+        return f"{self.operation} of {of}"
 
     @property
     def blocks(self) -> bool:

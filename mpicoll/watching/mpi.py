@@ -34,6 +34,7 @@ from mpicoll.watching.arguments import (
     by_position,
     operation_of,
     parameters_of,
+    size_of,
 )
 from mpicoll.watching.calls import not_complete, waited_for
 from mpicoll.watching.communicators import (
@@ -191,7 +192,8 @@ def _free_request(real: Any) -> Callable[..., Any]:
 def _is_complete(handle: int) -> None:
     """What this request stands for is complete."""
     if (found := under_way.pop(handle, None)) is not None:
-        found.calls.waits.is_complete(found.begun)
+        _, calls, begun, _ = found
+        calls.waits.is_complete(begun)
 
 
 # -- communicators ----------------------------------------------------------------------------------------------------
@@ -303,6 +305,7 @@ def _message(real: Any, name: str) -> Callable[..., Any]:
     places = [parameters.index(each) for each in meanings]
     defaults = [_DEFAULTS[each] if sends or each != "tag" else MPI.ANY_TAG for each in meanings]
     first = places[0]
+    has_buffer = parameters[0] in ("buf", "sendbuf") and name[0].isupper()
 
     def pending_of(calls: CommunicatorCalls, args: Sequence[Any], named: dict[str, Any]) -> Pending | None:
         """None if the message is nobody's, and complete at once, or if MPI refuses it."""
@@ -323,6 +326,9 @@ def _message(real: Any, name: str) -> Callable[..., Any]:
                 return None
             describe: Callable[..., Pending] = calls.exchanged if exchanges else calls.taken if sends else calls.came
             found = calls.keep(key, describe(name, *ends))
+        if has_buffer and calls.waits.tape is not None:
+            size = size_of(args[0] if args else named.get(parameters[0]))
+            return found if size is None else found._replace(nbytes=size[0], dtype=str(size[1]))
         return found
 
     @wraps(real)

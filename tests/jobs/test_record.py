@@ -113,7 +113,7 @@ def test_calls_of_mpi4py(tmp_path: Path) -> None:
         mine = [call for call in load(file).calls if call.rank == rank]
         assert [call.operation for call in mine][:2] == ["allreduce", "allreduce"]
         assert {call.kind for call in mine if call.number is None} == {
-            "Sendrecv of 1000 float64", "Isend of 1000 float64", "Irecv of 1000 float64",
+            "Sendrecv of 8000 bytes", "Isend of 8000 bytes", "Irecv of 8000 bytes",
         }  # fmt: skip
         assert all(call.is_over for call in mine)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.jobs.jobs import REPOSITORY, python, run, script
+from tests.jobs.jobs import run, script
 
 pytestmark = pytest.mark.first_mpi
 
@@ -101,12 +101,3 @@ def test_nonsense_is_refused_at_the_start(check: str, tmp_path: Path) -> None:
     assert result.code != 0
     assert result.output.count(f"mpicoll: MPICOLL_TRACE: expected {expected}; given '{given}'") == 1
     assert "made" not in result.output.splitlines()
-
-
-def test_a_picture_of_a_trace(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    trace = str(REPOSITORY / "benchmarks" / "records" / "ddp-trace-2ranks-openmpi.json")
-    picture = tmp_path / "picture.png"
-    drawn = python(str(REPOSITORY / "benchmarks" / "trace_picture.py"), trace, str(picture), "--last", "50")
-    assert drawn.code == 0, drawn.output
-    assert picture.read_bytes().startswith(b"\x89PNG")

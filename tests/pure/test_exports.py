@@ -14,18 +14,8 @@ ON_PAGE = set(re.findall(r"^\.\. auto\w+:: mpicoll\.([\w.]+)", (REFERENCE / "api
 
 
 def test_the_package() -> None:
-    names = [
-        "Algorithm",
-        "Communicator",
-        "Op",
-        "__version__",
-        "draw",
-        "errors",
-        "register",
-        "spawn",
-        "threads",
-        "watch",
-    ]
+    names = ["Algorithm", "Communicator", "Op", "__version__", "draw", "errors", "record", "register", "spawn",
+             "threads", "watch"]  # fmt: skip
     assert mpicoll.__all__ == dir(mpicoll) == names
     assert all(hasattr(mpicoll, name) for name in names)
     assert {*names} - {"__version__"} <= ON_PAGE

@@ -19,24 +19,25 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     """Add ``report`` to the command line."""
     p = subparsers.add_parser("report", help="say what the calls of a recording cost, and why", description=_TEXT)
     p.add_argument("file", type=Path, metavar="FILE", help="the recording; Perfetto shows it, too")
-    p.add_argument("--plot", type=Path, metavar="FILE", help="also draw it as a PNG, SVG or PDF picture")
+    p.add_argument("--plot", metavar="FILE", help="also draw it as a PNG, SVG or PDF picture")
     p.add_argument("--last", type=float, metavar="MS", help="draw the last milliseconds alone")
     p.add_argument("--chakra", type=Path, metavar="FOLDER", help="also write MLCommons Chakra traces: FOLDER/RANK.et")
     p.set_defaults(handler=_handle)
 
 
 def _handle(args: argparse.Namespace) -> int:
+    from mpicoll.bench.options import outputs
     from mpicoll.profile.costs import costs
     from mpicoll.profile.recording import load
     from mpicoll.profile.text import text
 
+    plot = outputs("report", plot=args.plot)["plot"]
     recording = load(args.file)
     print(text(args.file.name, recording, costs(recording)))
-    if args.plot is not None:
+    if plot is not None:
         from mpicoll.profile.picture import draw
 
-        with writing(args.plot, "report", "--plot"):
-            draw(recording, args.plot, args.last)
+        draw(recording, plot, args.last)
     if args.chakra is not None:
         from mpicoll.profile import chakra
 

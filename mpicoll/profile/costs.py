@@ -199,7 +199,7 @@ def _coalesce(recording: Recording) -> Iterator[Advice]:
 
 def _keep(found: defaultdict[tuple[str, str], list[list[Call]]], run: list[Call]) -> None:
     if len(run) >= _LEAST_TO_COALESCE:
-        found[run[0].operation, run[0].site].append(run)
+        found[run[0].kind.split()[0], run[0].site].append(run)
 
 
 def _overlap(sites: Iterable[SiteCosts]) -> Iterator[Advice]:

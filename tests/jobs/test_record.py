@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -97,12 +98,13 @@ def test_the_report(door: str, tmp_path: Path) -> None:
     watch = ["--watch"] if door == "mpi4py" else []
     result = run(2, *watch, script(tmp_path, MPI4PY if watch else OURS), str(file))
     assert result.code == 0, result.output
-    said = python("-m", "mpicoll", "report", str(file), "--plot", str(picture), "--chakra", str(traces))
+    plot = ["--plot", str(picture)] if find_spec("matplotlib") else []
+    said = python("-m", "mpicoll", "report", str(file), *plot, "--chakra", str(traces))
     assert said.code == 0, said.output
     assert " of 2 ranks on 1 node in " in said.output
     assert "llreduce" in said.output
     assert "that came late" in said.output
-    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert not plot or picture.read_bytes().startswith(b"\x89PNG")
     assert {each.name for each in traces.iterdir()} == {"0.et", "1.et"}
 
 

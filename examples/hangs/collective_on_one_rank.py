@@ -1,7 +1,7 @@
 """A collective stands within ``if rank == 0``.
 
 mpicoll: a rank has come to its end, and others wait for it. The job ends
-rank 1 has not come and has ended its program
+rank 1 has not arrived and has ended its program
 """
 
 import numpy as np

@@ -137,9 +137,9 @@ def _line(status: RankStatus, furthest: int, many: bool = False) -> _Line:
     handles = f" (while {'they handle' if many else 'it handles'} {status.handles})" if status.handles else ""
     handles += f" (after {status.failed})" if status.failed else ""
     if status.message and not status.waits and number >= status.begun - 1:
-        return _Line(f"{status.message}, at {status.where}{handles}: waits", True)
+        return _Line(f"{status.message}, at {status.where}{handles}: waiting", True)
     if status.waits and description is not None:
-        return _Line(f"call {number}: {description}, at {site}{handles}: waits", True)
+        return _Line(f"call {number}: {description}, at {site}{handles}: waiting", True)
     if furthest and status.leaving and status.state == OPEN and description is not None:
         return _Line(f"{has} ended {its} program: {its} last call was {number}: {description}, at {site}")
     if description is None and 0 <= number < status.begun:
@@ -148,9 +148,9 @@ def _line(status: RankStatus, furthest: int, many: bool = False) -> _Line:
     elif description is None:
         # This rank has not made the call that others speak of.
         freed = f" and {has} freed the communicator" if status.state == FREED else ""
-        does = f"{has} not come" + (f" and {has} ended {its} program" if status.leaving else freed)
+        does = f"{has} not arrived" + (f" and {has} ended {its} program" if status.leaving else freed)
     elif status.begun < furthest and number == status.begun - 1:
-        does = f"{has} not come: {its} last call was {number}: {description}, at {site}"
+        does = f"{has} not arrived: {its} last call was {number}: {description}, at {site}"
     else:
         does = f"call {number}: {description}, at {site}"
         if status.state in (BROKEN, CLOSED):

@@ -93,7 +93,7 @@ def test_a_rank_that_has_ended(tmp_path: Path) -> None:
     result = run(3, script(tmp_path, program), env={"MPICOLL_CHECK": "full", "MPICOLL_TIMEOUT": "600"})
     assert result.code != 0
     assert "mpicoll: a rank has come to its end, and others wait for it. The job ends" in result.output
-    assert "rank 1      has not come and has ended its program" in result.output
+    assert "rank 1      has not arrived and has ended its program" in result.output
     assert "TimeoutError" not in result.output
 
 

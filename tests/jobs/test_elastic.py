@@ -275,7 +275,7 @@ def test_a_time_that_is_up_and_different_calls_are_errors(tmp_path: Path) -> Non
         if slow.rank == 1:
             time.sleep(8)
         error = raised(TimeoutError, slow.barrier)
-        assert slow.rank == 1 or ("not complete in time (" in str(error) and "has not come" in str(error)), error
+        assert slow.rank == 1 or ("not complete in time (" in str(error) and "has not arrived" in str(error)), error
         slow = slow.shrink()
         goes_on(slow, 3)
         def calls():

@@ -287,10 +287,10 @@ def test_how_a_process_has_ended(code: str, says: str) -> None:
 
 def test_a_rank_that_speaks_for_itself_alone() -> None:
     status = invented.status(begun=1, number=0, seconds=0.0, where="its end")
-    assert report.loss(range(3), {2: status}, {}) == "  rank 2  call 0: barrier, at a.py:1 in f: waits"
+    assert report.loss(range(3), {2: status}, {}) == "  rank 2  call 0: barrier, at a.py:1 in f: waiting"
     assert report.loss(range(3), {1: status}, {0: "is gone"}).splitlines()[1:] == [
         "  rank 0  is gone",
-        "  rank 1  call 0: barrier, at a.py:1 in f: waits",
+        "  rank 1  call 0: barrier, at a.py:1 in f: waiting",
     ]
 
 

@@ -258,7 +258,7 @@ def test_a_threads_call_though_another_thread_was_refused(tmp_path: Path) -> Non
     assert result.code == 1, result.output
     assert "StateError" in result.output
     assert "mpicoll: a rank has come to its end, and others wait for it. The job ends" in result.output
-    assert re.search(r"^  rank 1  .*: allreduce sum of \d+ float32.*: waits", result.output, re.MULTILINE), (
+    assert re.search(r"^  rank 1  .*: allreduce sum of \d+ float32.*: waiting", result.output, re.MULTILINE), (
         result.output
     )
 

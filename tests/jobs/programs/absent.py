@@ -18,13 +18,13 @@ FAULTS = Faults()
 fault = FAULTS.declare
 
 
-@fault("busy", TIME_IS_UP, "rank 1", "has not come", HERE)
+@fault("busy", TIME_IS_UP, "rank 1", "has not arrived", HERE)
 def busy(comm: mpicoll.Communicator) -> None:
     if comm.rank == 1:
         time.sleep(600)  # here
 
 
-@fault("rank 0 busy", TIME_IS_UP, "rank 0", "has not come", HERE)
+@fault("rank 0 busy", TIME_IS_UP, "rank 0", "has not arrived", HERE)
 def rank_0_busy(comm: mpicoll.Communicator) -> None:
     if comm.rank == 0:
         time.sleep(600)  # here
@@ -42,13 +42,13 @@ def rank_0_stopped(comm: mpicoll.Communicator) -> None:
         os.kill(os.getpid(), signal.SIGSTOP)
 
 
-@fault("the script ends", HAS_LEFT, "rank 1", "has not come and has ended its program", seconds=600)
+@fault("the script ends", HAS_LEFT, "rank 1", "has not arrived and has ended its program", seconds=600)
 def the_script_ends(comm: mpicoll.Communicator) -> None:
     if comm.rank == 1:
         sys.exit()
 
 
-@fault("exit 0", HAS_LEFT, "rank 0", "has not come and has ended its program", seconds=600)
+@fault("exit 0", HAS_LEFT, "rank 0", "has not arrived and has ended its program", seconds=600)
 def exit_0(comm: mpicoll.Communicator) -> None:
     if comm.rank == 0:
         sys.exit(0)

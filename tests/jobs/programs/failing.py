@@ -22,7 +22,7 @@ fault = FAULTS.declare
 @fault(
     "one rank frees it",
     "mpicoll: a rank has freed the communicator, and others still use it",
-    "has not come and has freed the communicator",
+    "has not arrived and has freed the communicator",
     seconds=600,
 )
 def one_rank_frees_it(comm: mpicoll.Communicator) -> None:

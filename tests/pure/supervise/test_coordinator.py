@@ -172,7 +172,7 @@ def test_one_warning(capfd: Output) -> None:
 
     play(scene)
     assert warnings() == 2
-    assert "ranks 1-2  have not come: their last call was" in said
+    assert "ranks 1-2  have not arrived: their last call was" in said
     assert not ends
 
 

@@ -19,9 +19,9 @@ def test_ranks_that_do_the_same_share_a_line() -> None:
     behind = status(begun=3, number=2, description="bcast", waits=False)
     title, waits, late, silent = lines(status(), behind, status(seconds=4.5), None, status())
     assert title == f"mpicoll: {Why.TIME_IS_UP.said()} (communicator of ranks 0-4):"
-    assert waits == "  ranks 0, 2, 4  call 3: barrier, at a.py:1 in f: waits for 5 s"
+    assert waits == "  ranks 0, 2, 4  call 3: barrier, at a.py:1 in f: waiting for 5 s"
     assert late.startswith(
-        "  rank 1         has not come: its last call was 2: bcast, at a.py:1 in f. It is at a.py:2 in g"
+        "  rank 1         has not arrived: its last call was 2: bcast, at a.py:1 in f. It is at a.py:2 in g"
     )
     assert silent.startswith("  rank 3         does not answer")
 
@@ -29,7 +29,7 @@ def test_ranks_that_do_the_same_share_a_line() -> None:
 def test_words_for_several_ranks() -> None:
     behind = status(begun=3, number=2, description="bcast", waits=False)
     assert lines(status(), behind, behind)[2] == (
-        "  ranks 1-2  have not come: their last call was 2: bcast, at a.py:1 in f. They are at a.py:2 in g"
+        "  ranks 1-2  have not arrived: their last call was 2: bcast, at a.py:1 in f. They are at a.py:2 in g"
     )
     waits = status(waits=False, message="recv: no message came from rank 2 (tag 0)")
     ended = status(waits=False, leaving=True)
@@ -38,16 +38,16 @@ def test_words_for_several_ranks() -> None:
     broken, unknown = status(state=BROKEN, waits=False), status(description=None, site=None, waits=False, number=7)
     assert "They cannot use the communicator any more, which is broken. They are at" in lines(broken, broken)[1]
     unknown = unknown.changed(leaving=True)
-    assert lines(unknown, unknown)[1].endswith("have not come and have ended their program")
+    assert lines(unknown, unknown)[1].endswith("have not arrived and have ended their program")
 
 
 def test_no_duration_is_said_of_what_has_just_begun() -> None:
-    assert lines(status(seconds=0.5))[1].endswith("in f: waits")
+    assert lines(status(seconds=0.5))[1].endswith("in f: waiting")
 
 
 def test_a_rank_waits_for_a_message() -> None:
     waits = status(waits=False, message="recv: no message came from rank 2 (tag 0)")
-    assert lines(waits)[1] == "  rank 0  recv: no message came from rank 2 (tag 0), at a.py:2 in g: waits for 5 s"
+    assert lines(waits)[1] == "  rank 0  recv: no message came from rank 2 (tag 0), at a.py:2 in g: waiting for 5 s"
 
 
 def test_a_call_of_before_is_shown_whatever_the_rank_does_now() -> None:
@@ -61,8 +61,8 @@ def test_a_call_of_before_is_shown_whatever_the_rank_does_now() -> None:
 
 def test_a_rank_that_makes_no_more_calls() -> None:
     unknown = status(description=None, site=None, waits=False, number=7)
-    assert lines(unknown.changed(leaving=True))[1].endswith("has not come and has ended its program")
-    assert "has not come and has freed the communicator. It is at" in lines(unknown.changed(state=FREED))[1]
+    assert lines(unknown.changed(leaving=True))[1].endswith("has not arrived and has ended its program")
+    assert "has not arrived and has freed the communicator. It is at" in lines(unknown.changed(state=FREED))[1]
     assert "which is broken. It is at" in lines(status(state=BROKEN, waits=False))[1]
 
 

@@ -1,1 +1,1 @@
-"""Readers of schedules that run nothing: proofs, costs and drawings."""
+"""Static analyses of schedules: proofs, costs and drawings."""

@@ -145,7 +145,7 @@ def _caveats(found: Comparison) -> Iterator[str]:
     if any(found.environment["oversubscribed"]):
         yield "Ranks took turns on the cores, so times hold waits for a core."
     if False in found.environment["mpi_takes_gpu_memory"]:
-        yield "The MPI library does not say that it takes GPU memory: mpicoll sends through host memory."
+        yield "The MPI library does not report support for GPU memory: mpicoll sends through host memory."
     different = [_named(key) for key, values in found.environment.items() if len(values) > 1]
     if different:
         yield f"Not all benchmarks ran in the same environment. These differ: {', '.join(different)}."

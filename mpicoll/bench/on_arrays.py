@@ -1,5 +1,5 @@
 """The backends that take arrays: mpicoll's Communicator on NumPy arrays, or on torch tensors for what NumPy arrays
-cannot be; and bare mpi4py, called as people write it, with NumPy arrays as they are.
+cannot be; and bare mpi4py, called as usually written, with NumPy arrays as they are.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Bare:
 
     def __init__(self, session: Session) -> None:
         if session.on_gpu and not takes_device_memory():
-            raise Unavailable("the MPI library does not say that it takes GPU memory")
+            raise Unavailable("the MPI library does not report support for GPU memory")
         self._comm = session.world.Dup()
         self._on_gpu = session.on_gpu
 

@@ -72,7 +72,7 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         "--wide", action="store_const", const="", help="print all columns of nccl-tests, out of place and in place"
     )
     for flag, why in _NOT_HERE.items():
-        said = f": not here: {why}. {_HERE}"
+        said = f": not supported: {why}. {_HERE}"
         p.add_argument(flag, action=Refused, const=said, nargs="?", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
 
 

@@ -110,7 +110,7 @@ def _check(template: str, script: str) -> int:
         return 1
     absent = _why_no_slurm()
     if absent:
-        print(f"{template}: only the syntax was checked (bash -n), and is right: {absent}")
+        print(f"{template}: only the syntax was checked (bash -n), and is valid: {absent}")
         return 0
     asked = subprocess.run(["sbatch", "--test-only"], input=script, capture_output=True, text=True)
     print((asked.stdout + asked.stderr).strip())

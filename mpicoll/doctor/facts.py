@@ -136,7 +136,7 @@ class Gpu:
     """Whether torch can use a GPU."""
     nccl: str | None = None
     mpi_takes: bool | None = None
-    """Whether the MPI library says that it takes GPU memory."""
+    """Whether the MPI library reports support for GPU memory."""
     paths: tuple[tuple[str, str], ...] = ()
     """What is wrong with each path on which MPI may take GPU memory, nothing if it works. Empty where it was not tried:
     one rank of each node tries it."""

@@ -173,7 +173,7 @@ RULES: tuple[tuple[str, tuple[Rule, ...]], ...] = (
     ("GPU", (("problem", _failed("driver", "The first use of CUDA"), _CHECK_DRIVER),)),
     ("GPU", (("problem", _failed("torch", "To ask torch for GPUs"), _FITTING_TORCH),)),
     # That also fails where a process may not begin an MPI world of its own. It breaks no program.
-    ("GPU", (("warning", _failed("mpi", "To ask MPI whether it takes GPU memory"), _IN_HOST_MEMORY),)),
+    ("GPU", (("warning", _failed("mpi", "To ask MPI whether it supports GPU memory"), _IN_HOST_MEMORY),)),
     ("GPU", (("warning", _failed("paths", "To try what MPI does with GPU memory"), _IN_HOST_MEMORY),)),
     ("GPU", (
         ("problem", lambda f: f.gpu.error and f"the driver does not work: CUDA error {f.gpu.error}", _CHECK_DRIVER),
@@ -194,7 +194,7 @@ RULES: tuple[tuple[str, tuple[Rule, ...]], ...] = (
          "Unset it to use the algorithm ipc. An MPI that takes GPU memory may be faster without it, too"),
     )),
     ("GPU", (
-        ("ok", _on_gpu(lambda g: g.mpi_takes and "the MPI library says that it takes GPU memory"), ""),
+        ("ok", _on_gpu(lambda g: g.mpi_takes and "the MPI library reports support for GPU memory"), ""),
         ("warning", _on_gpu(lambda g: g.mpi_takes is False and "the MPI library takes no GPU memory: arrays go through "
                             "host memory"), "For arrays on GPUs, use NCCL, or an MPI that was built for CUDA"),
     )),

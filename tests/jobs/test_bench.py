@@ -142,7 +142,7 @@ def test_a_setting_that_is_wrong_ends_it() -> None:
             ["allreduce", "--min", "1M", "--max", "8"],
             "mpicoll: bench: --min: expected no more than --max (8); given 1M",
         ),
-        (["allreduce", "-w", "5"], "mpicoll bench: -w: not here: each batch begins with two calls"),
+        (["allreduce", "-w", "5"], "mpicoll bench: -w: not supported: each batch begins with two calls"),
         (["allgahter"], "mpicoll: bench: collective: expected one of bcast"),
         (["allreduce", "--backends", "mpi,nickel"], "given 'nickel'"),
         (["allreduce", "--algorithms", "rong"], "mpicoll: bench: --algorithms: expected one of native"),

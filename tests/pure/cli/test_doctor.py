@@ -136,7 +136,7 @@ OUT_OF_ORDER = [
     (with_gpu(torch_works=None, failed=(("torch", "late"),)), "problem GPU To ask torch for GPUs fails in a test"),
     (
         with_gpu(mpi_takes=None, failed=(("mpi", "late"),)),
-        "warning GPU To ask MPI whether it takes GPU memory fails in",
+        "warning GPU To ask MPI whether it supports GPU memory fails in",
     ),
     (with_gpu(segments="PYTORCH_ALLOC_CONF"), "warning GPU PYTORCH_ALLOC_CONF lets torch allocate expandable segments"),
     (of_rank(1, world={"library": "B"}), "problem versions MPI differs: Open MPI 5.0.11 (rank 0); B (rank 1)"),

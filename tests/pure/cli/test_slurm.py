@@ -279,7 +279,7 @@ def test_check_without_slurm(
     (tmp_path / "bash").symlink_to(shutil.which("bash") or "")
     monkeypatch.setenv("PATH", str(tmp_path))
     shown = rendered(capsys, "single-node", "--check")
-    assert shown == "single-node: only the syntax was checked (bash -n), and is right: there is no sbatch on PATH\n"
+    assert shown == "single-node: only the syntax was checked (bash -n), and is valid: there is no sbatch on PATH\n"
 
 
 def test_the_manuals_commands(capsys: pytest.CaptureFixture[str]) -> None:

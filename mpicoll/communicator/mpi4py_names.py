@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from functools import wraps
+from typing import TYPE_CHECKING, Any, TypeVar
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 _INSTEAD = {
     "Allreduce": "allreduce(x, out=y)",
@@ -41,6 +45,25 @@ _INSTEAD = {
     "Free": "free()",
 }
 """As docs/how-to/migrate_mpi4py.md has it. A test compares them."""
+_KEYWORDS = {"sendbuf", "recvbuf", "buf", "sendobj", "recvobj", "status"}
+_CALLS = {call.partition("(")[0]: call for call in reversed(_INSTEAD.values())}
+_PAGE = "docs/how-to/migrate_mpi4py.md"
+
+
+def explained(method: F) -> F:
+    """The method. If it is called with a keyword of mpi4py's, the TypeError says what to write instead."""
+
+    @wraps(method)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return method(*args, **kwargs)
+        except TypeError as e:
+            if not _KEYWORDS & kwargs.keys():
+                raise
+            name = method.__name__
+            raise TypeError(f"{e}: mpicoll's is comm.{_CALLS.get(name, name)} ({_PAGE})") from None
+
+    return call  # type: ignore[return-value]
 
 
 class Mpi4pyNames:
@@ -54,7 +77,7 @@ class Mpi4pyNames:
             lower, mpi = name.lower(), sys.modules.get("mpi4py.MPI")
             instead = _INSTEAD.get(name, lower if hasattr(type(self), lower) else None)
             if instead is not None:
-                why += f": mpicoll's is comm.{instead} (docs/how-to/migrate_mpi4py.md)"
+                why += f": mpicoll's is comm.{instead} ({_PAGE})"
             elif not name.startswith("_") and mpi is not None and hasattr(mpi.Intracomm, name):
-                why += ": keep mpi4py's call, on its own communicator (docs/how-to/migrate_mpi4py.md)"
+                why += f": keep mpi4py's call, on its own communicator ({_PAGE})"
             raise AttributeError(why, name=name, obj=self)

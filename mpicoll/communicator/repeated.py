@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from mpicoll.algorithms.collectives import COLLECTIVES
+from mpicoll.communicator.mpi4py_names import explained
 from mpicoll.node.loaded import kernel
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -35,7 +36,7 @@ def repeated(method: F) -> F:
     """The method of a collective, or of a message. If the kernel knows a plan for the arguments, it makes the call.
     Otherwise it calls this Python function."""
     if kernel is None:
-        return method
+        return explained(method)
     name, code = method.__name__, method.__code__
     names = code.co_varnames[1 : code.co_argcount]
     values = method.__defaults__ or ()
@@ -58,5 +59,5 @@ def repeated(method: F) -> F:
     for argument, value in given.items():
         defaults[meanings[argument]] = value
     positions = tuple(meanings[argument] for argument in names)
-    made: F = kernel.Method(method, name, names, positions, tuple(defaults), returns, elementwise)
+    made: F = kernel.Method(explained(method), name, names, positions, tuple(defaults), returns, elementwise)
     return made

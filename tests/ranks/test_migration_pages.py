@@ -63,6 +63,18 @@ def test_a_name_of_mpi4pys_is_answered_with_its_row() -> None:
         assert not hasattr(comm, "__cuda_array_interface__")
 
 
+def test_a_keyword_of_mpi4pys_is_answered_with_the_call() -> None:
+    x: Any = np.ones(2)
+    with mpicoll.Communicator() as comm:
+        calls: Any = comm
+        with pytest.raises(TypeError, match=r"'recvbuf': mpicoll's is comm\.sendrecv\(x, right, y, left\) \("):
+            calls.sendrecv(x, dest=0, recvbuf=x, source=0)
+        with pytest.raises(TypeError, match=r"'sendbuf': mpicoll's is comm\.allgatherv\(mine, counts, out=whole\) \("):
+            calls.allgatherv(sendbuf=x, counts=[2])
+        with pytest.raises(TypeError, match=r"'nonsense'$"):
+            calls.allreduce(x, nonsense=1)
+
+
 @pytest.mark.mpi(min_size=2)
 def test_both_sides_leave_the_same_as_mpi4py() -> None:
     before, rows = rows_of("migrate_mpi4py.md")

@@ -43,14 +43,18 @@ smartquotes = False
 
 nitpicky = True
 nitpick_ignore_regex = [("py:mod", r"mpicoll\..*")]  # modules that a program never imports itself
+autodoc_preserve_defaults = True
 autodoc_member_order = "bysource"
 autodoc_typehints_format = "short"
+autodoc_type_aliases = {name: name for name in ("ArrayLike", "DTypeLike")}
+"""Else a signature has all types that they stand for."""
 python_use_unqualified_type_names = True
 
 # -- Looks -----------------------------------------------------------------------------------------------------------
 
 html_theme = "furo"
 html_title = "mpicoll"
+html_favicon = "_static/favicon.svg"
 html_static_path = ["_static", str(player.PLAYER)]
 html_css_files = [player.STYLE, "site.css"]
 html_copy_source = html_use_index = html_domain_indices = False
@@ -74,6 +78,42 @@ def add_toctree(app: Sphinx, page: str, source: list[str]) -> None:
     linked = dict.fromkeys(LINK.findall(source[0]))
     below = [other for other in linked if other.endswith("/index") or (page != "index" and "/" not in other)]
     source[0] += "\n".join(["", "```{toctree}", ":hidden:", "", *below, "```", ""])
+
+
+MEMBERS = re.compile(r"^(.+)\n([-~])\2+\n((?:(?!^.+\n[-~]{2}).*\n)*)", re.MULTILINE)
+NAMED = re.compile(r"^\.\. auto(method|attribute|property|function|class):: ([\w.]+)", re.MULTILINE)
+ROLES = {"method": "meth", "attribute": "attr", "property": "attr", "function": "func", "class": "class"}
+
+
+def add_index(app: Sphinx, page: str, source: list[str]) -> None:
+    """An API page begins with the names that it has, section by section."""
+    if not page.startswith("reference/api"):
+        return
+    rows = []
+    for title, _, body in MEMBERS.findall(source[0]):
+        names = [f":{ROLES[kind]}:`{name.rpartition('.')[2]} <{name}>`" for kind, name in NAMED.findall(body)]
+        if names:
+            rows.append(f"`{title}`_\n    {', '.join(names)}")
+    source[0] = source[0].replace(".. the index\n", "\n".join(rows) + "\n")
+
+
+LONG = 20
+"""Characters of a word of code. A longer one may go on in the next line."""
+
+
+def let_code_break(app: Sphinx, tree: nodes.document, page: str) -> None:
+    """Where a long word of code may break: after a part of its name, and nowhere else."""
+    from docutils import nodes
+
+    if app.builder.format != "html":
+        return
+    for code in list(tree.findall(nodes.literal)):
+        if len(code.children) != 1 or max(map(len, code.astext().split()), default=0) <= LONG:
+            continue
+        parts = re.split(r"(?<=[^\W_]_|[\w:][/.,:=(])(?=[^\W_])", code.astext())
+        code.children = []
+        for i, part in enumerate(parts):
+            code += [nodes.raw("", "<wbr>", format="html")] * (i > 0) + [nodes.Text(part)]
 
 
 def name_folders(app: Sphinx, tree: nodes.document) -> None:
@@ -135,7 +175,9 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.add_lexer("console", Console)
     app.connect("autodoc-skip-member", skip_fields)
     app.connect("source-read", add_toctree)
+    app.connect("source-read", add_index)
     app.connect("doctree-read", name_folders)
+    app.connect("doctree-resolved", let_code_break)
     app.connect("missing-reference", find_public)
     app.connect("html-page-context", add_player)
     app.connect("build-finished", write_schedules)

@@ -24,15 +24,15 @@ where it comes from, and a picture of its messages.
 
 Three other names that `algorithm=` accepts are `native`, which is the MPI library's own collective, `exchange`, which
 moves all values and combines them in rank order, and `node`, which is mpicoll's kernel for the ranks of one node.
-[arrays.md](arrays.md#algorithms) says which of all these runs by default.
+[Arrays](arrays.md#algorithms) says which of all these runs by default.
 
 `make docs` builds this page from the code that runs. It proves each algorithm first, and then draws the picture from
 the algorithm's *schedule*: the list of messages of each rank, step by step. You can do more with each:
 
 - `mpicoll draw COLLECTIVE ALGORITHM -n RANKS -o FILE` draws it for another number of ranks or another root.
 - `mpicoll verify` repeats the proofs.
-- `mpicoll simulate` predicts its time on a machine: see [cost.md](../explanation/cost.md).
-- [own_algorithm.md](../how-to/own_algorithm.md) shows how to add an algorithm of your own.
+- `mpicoll simulate` predicts its time on a machine: see [Predicting times](../explanation/cost.md).
+- [Write your own algorithm](../how-to/own_algorithm.md) shows how to add an algorithm of your own.
 
 ## How to read a picture
 

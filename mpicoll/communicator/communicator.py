@@ -26,52 +26,48 @@ if TYPE_CHECKING:
 class Communicator(Memory, Persistent, NonBlocking, Neighbours, Objects, Mpi4pyNames):
     """Collectives and messages among the ranks of an MPI communicator.
 
-    ``comm`` is any intra-communicator of mpi4py, and MPI.COMM_WORLD if it is None. Making a Communicator is collective:
-    it keeps duplicates of ``comm``, so that its messages never meet those of the program. The first one that is made in
-    a process loads MPI, which initialises it unless ``mpi4py.rc`` says otherwise.
+    ``comm`` is an intra-communicator of mpi4py, by default MPI.COMM_WORLD. Making a Communicator is collective: it
+    duplicates ``comm``, so its messages never meet those of the program. The first one in a process loads and
+    initialises MPI, unless ``mpi4py.rc`` says otherwise.
 
-    **Arrays.** An array is a NumPy array, a torch tensor, or anything with the buffer protocol, DLPack or
-    ``__cuda_array_interface__``. It may have gaps, or be in another order than C's: elements are taken in index order.
-    Any dtype of fixed size can be moved; which can be reduced depends on the operation.
+    Arrays
+        NumPy arrays, torch tensors, and anything with the buffer protocol, DLPack or ``__cuda_array_interface__``, in
+        any layout. Any dtype of fixed size can be moved. Which ones can be reduced depends on the operation.
+    Results
+        An input (``x`` or ``xs``) is only read, and the result is returned: a new array, or ``out`` if given. ``out``
+        has the input's dtype and device. Only :meth:`bcast` has no ``out``: it writes to ``x``, except on the root.
+    Operations
+        ``op`` is ``"sum"`` by default. Others are ``prod, min, max, avg, band, bor, bxor, land, lor, lxor``, mpi4py's
+        constants for these (``MPI.MAX``), and :meth:`Op.premul_sum(factor) <mpicoll.Op.premul_sum>`.
+    Algorithms
+        ``algorithm`` names how a call is carried out: ``"native"`` is the MPI library's own collective, and ``mpicoll
+        algorithms`` lists the others. By default, mpicoll chooses.
+    Agreement
+        All ranks make the same calls in the same order, with the same dtype, operation, root and algorithm and, where
+        blocks have equal lengths, the same number of elements. ``check`` says who watches over that:
 
-    **Results.** An input (``x`` or ``xs``) is only read, and the result is returned. Give ``out`` to say where it goes:
-    an array of the input's dtype, on its device. ``out`` is then what the call returns. Without ``out`` the result is a
-    new array: of NumPy's for a NumPy array, of torch's for a tensor. In place is fastest, because nothing is allocated.
-    Only :meth:`bcast` has no ``out``: it writes to ``x`` on all ranks but the root.
+        - ``"watch"``: a thread of each process compares the calls while the ranks go on. If calls differ, if a rank has
+          ended while others wait for it, or if a call takes more than ``timeout`` seconds, the job ends with a table of
+          what each rank did.
+        - ``"full"``: in addition, all ranks agree on each collective before data moves. If their calls differ, every
+          rank gets :class:`~mpicoll.errors.MismatchError`, which says who called what. If a rank does not arrive within
+          ``timeout`` seconds, the others get :class:`~mpicoll.errors.TimeoutError`, which names it.
+        - ``"off"``: nobody.
+    NaNs
+        With ``check_nan``, a NaN in a rank's input raises ArgumentError on that rank.
+    Reproducible bits
+        With ``reproducible``, every reduction combines values in the order of the ranks: ((0 + 1) + 2) and so on. Its
+        bits depend on the values and the number of ranks alone. A call may then name no ``algorithm`` but
+        ``"exchange"``.
+    Settings
+        All ranks need the same. By default, they are those of rank 0's environment: MPICOLL_CHECK (``watch``),
+        MPICOLL_TIMEOUT (1800), MPICOLL_CHECK_NAN (0) and MPICOLL_REPRODUCIBLE (0).
+    Errors
+        A wrong argument raises :class:`~mpicoll.errors.ArgumentError`, DtypeError or DeviceError on the rank that gave
+        it, before any data moves. :class:`~mpicoll.errors.MessageError`: what arrived is not what was asked for, or the
+        MPI library reports an error. :class:`~mpicoll.errors.StateError`: the communicator can no longer be used.
 
-    **Operations.** ``op`` is ``"sum"`` if not given. Others are ``prod, min, max, avg, band, bor, bxor, land, lor,
-    lxor``, mpi4py's constants for these (``MPI.MAX``), and :meth:`Op.premul_sum(factor) <mpicoll.Op.premul_sum>`.
-
-    **Algorithms.** ``algorithm`` names how a call is carried out: ``"native"`` is the MPI library's own collective, and
-    ``mpicoll algorithms`` lists the others. If it is None, mpicoll chooses one.
-
-    **Agreement.** All ranks make the same calls in the same order. They give a call the same dtype, operation, root and
-    algorithm and, where blocks are of equal length, the same number of elements. ``check`` says who sees to that:
-
-    - ``"watch"``: a thread of each process compares what the ranks have called, while they go on. If calls differ, if
-      a rank has ended and others wait for it, or if a call takes more than ``timeout`` seconds, the whole job ends, and
-      one table says what each rank did.
-    - ``"full"``: besides, all ranks agree on each collective before data moves. If their calls differ, every rank gets
-      :class:`~mpicoll.errors.MismatchError`, which says who called what. If a rank does not come within ``timeout``
-      seconds, the others get :class:`~mpicoll.errors.TimeoutError`, which names it.
-    - ``"off"``: nobody does.
-
-    With ``check_nan``, a NaN in a rank's input raises ArgumentError on that rank.
-
-    With ``reproducible``, every reduction combines the values of an element in the order of the ranks: ((0 + 1) + 2)
-    and so on. Its bits do not depend on the array's length or place, on what was measured, or on the MPI. They do
-    depend on the number of ranks. A call may then name no other ``algorithm`` than ``"exchange"``.
-
-    Give all ranks the same settings. None takes those of rank 0's environment: MPICOLL_CHECK (``watch`` by default),
-    MPICOLL_TIMEOUT (1800), MPICOLL_CHECK_NAN (0) and MPICOLL_REPRODUCIBLE (0).
-
-    **Errors.** A wrong argument raises :class:`~mpicoll.errors.ArgumentError`, or its subclasses DtypeError and
-    DeviceError, on the rank that gave it and before any data moves. :class:`~mpicoll.errors.MessageError` says that
-    what arrived is not what was asked for, or that the MPI library reports an error.
-    :class:`~mpicoll.errors.StateError` says that the communicator cannot be used any more: it was freed, MPI was
-    finalised, or an exception ended one of its collectives.
-
-    Used in a ``with`` statement, it is freed at the end of the block.
+    At the end of a ``with`` block, it is freed.
     """
 
     def __init__(

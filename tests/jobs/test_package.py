@@ -17,9 +17,18 @@ import pytest
 
 from tests.jobs.jobs import MPICH, REPOSITORY, Done, done, half, script
 
-TOP = ["CHANGELOG.md", "CITATION.cff", "CONTRIBUTING.md", "LICENSE", "MANIFEST.in", "Makefile", "README.md"]
+TOP = [
+    "CHANGELOG.md",
+    "CITATION.cff",
+    "CONTRIBUTING.md",
+    "LICENSE",
+    "MANIFEST.in",
+    "Makefile",
+    "README.md",
+    "RELEASING.md",
+]
 TOP += ["constraints.txt", ".ci", "pyproject.toml", "setup.cfg", "setup.py"]
-TOP += ["benchmarks", "docs", "examples", "mpicoll", "slurm", "tests"]
+TOP += ["benchmarks", "docs", "examples", "mpicoll", "packaging", "slurm", "tests"]
 PROGRAM = """
     import numpy as np
     import mpicoll

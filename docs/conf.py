@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 DOCS = Path(__file__).parent
 sys.path.insert(0, str(DOCS))
 
-import step_through  # noqa: E402  # beside this file
+import examples_of_calls  # noqa: E402  # beside this file
+import step_through  # noqa: E402
 
 import mpicoll  # noqa: E402
 from mpicoll.analysis.drawing import page as player  # noqa: E402
@@ -94,7 +95,17 @@ def add_index(app: Sphinx, page: str, source: list[str]) -> None:
         names = [f":{ROLES[kind]}:`{name.rpartition('.')[2]} <{name}>`" for kind, name in NAMED.findall(body)]
         if names:
             rows.append(f"`{title}`_\n    {', '.join(names)}")
-    source[0] = source[0].replace(".. the index\n", "\n".join(rows) + "\n")
+    before = examples_of_calls.BEFORE_TORCH if page.endswith("torch") else examples_of_calls.BEFORE
+    code = "\n    ".join([".. code-block:: python", "", *before.splitlines()])
+    code = f"The examples on this page begin with these lines:\n\n{code}"
+    source[0] = source[0].replace(".. the index\n", "\n".join([*rows, "", code, ""]))
+
+
+def add_example(app: Sphinx, what: str, name: str, of: object, options: object, lines: list[str]) -> None:
+    """Under the description of a function stands its example."""
+    example = examples_of_calls.example_of(name.removeprefix("mpicoll."))
+    if example:
+        lines += ["Example:", "", ".. code-block:: python", "", *(f"    {line}" for line in example.splitlines()), ""]
 
 
 LONG = 20
@@ -174,6 +185,7 @@ def skip_fields(app: Sphinx, what: str, name: str, member: object, skip: bool, o
 def setup(app: Sphinx) -> dict[str, Any]:
     app.add_lexer("console", Console)
     app.connect("autodoc-skip-member", skip_fields)
+    app.connect("autodoc-process-docstring", add_example)
     app.connect("source-read", add_toctree)
     app.connect("source-read", add_index)
     app.connect("doctree-read", name_folders)

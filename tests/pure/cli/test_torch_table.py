@@ -30,7 +30,7 @@ def table() -> dict[str, list[tuple[str, str, str]]]:
     found: dict[str, list[tuple[str, str, str]]] = {}
     for line in (ROOT / "docs/reference/torch_table.md").read_text().splitlines():
         if line.startswith("## "):
-            rows = found.setdefault(line[3:].partition(":")[0], [])
+            rows = found.setdefault(line[3:].replace("`", "").partition(":")[0], [])
         elif line.startswith("| `"):
             row = ROW.fullmatch(line)
             assert row, line

@@ -82,6 +82,7 @@ OF_PACKAGE = {
     "spawn": "mpicoll.spawn(train, (settings,), nprocs=2)  # calls train(rank, settings) in 2 processes",
     "threads": "with mpicoll.threads(2) as ranks:\n    print(ranks.run(lambda comm: comm.allreduce(np.ones(1))))",
     "draw": 'drawing = mpicoll.draw("allreduce", "ring", 4)  # in a notebook, the last line of a cell shows it',
+    "record": 'with mpicoll.record("step.json"):\n    comm.allreduce(x)',
     "watch": "mpicoll.watch()  # before the program calls mpi4py or torch.distributed",
     "register": 'mpicoll.register(mpicoll.Algorithm("allreduce", "star", star))',
     "algorithms.steps.one": "from mpicoll.algorithms.steps import one\nassert one(3) == (range(3, 4),)",

@@ -26,11 +26,6 @@ def record(file: str | os.PathLike[str]) -> Iterator[None]:
     Of an mpi4py program, and of torch over gloo, calls are recorded where they are watched: see :func:`watch`.
 
     Raises ArgumentError if the file cannot be in its folder, and StateError if it could not be written.
-
-    Example::
-
-        with mpicoll.record("step.json"):
-            train_one_step()
     """
     try:
         path = Path(file).absolute()

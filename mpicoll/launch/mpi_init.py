@@ -10,11 +10,13 @@ the job is killed later.
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import shutil
 import signal
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import lru_cache, wraps
@@ -182,12 +184,25 @@ def _prepare() -> None:
     from mpi4py import MPI
 
     remove_names()
-    check_not_alone(MPI.COMM_WORLD.size)
+    try:
+        check_not_alone(MPI.COMM_WORLD.size)
+    except LaunchError as e:
+        _tell_torchrun(f"{type(e).__name__}: {e}")
+        raise
     note_rank()
     check_arithmetic()
     lifecycle.run_at_finalize()
     if MPI.COMM_WORLD.size > 1:
         _end_job_with_a_failing_rank()
+
+
+def _tell_torchrun(error: str) -> None:
+    """Hand the error to torchrun, if it has started this process. torchrun prints it last, below its own traceback."""
+    file = os.environ.get("TORCHELASTIC_ERROR_FILE")
+    if file:
+        lifecycle.set_excepthook(failure.report)
+        more = {"py_callstack": error, "timestamp": str(int(time.time()))}
+        Path(file).write_text(json.dumps({"message": {"message": error, "extraInfo": more}}))
 
 
 def check_arithmetic() -> None:

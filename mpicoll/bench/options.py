@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any
 
-from mpicoll.algorithms.collectives import COLLECTIVES, canonical
+from mpicoll.algorithms.collectives import COLLECTIVES, Collective, canonical
 from mpicoll.arrays.dtypes import DTYPES, OPS, Dtype, reduction
 from mpicoll.bench.backends import BACKENDS
 from mpicoll.calls import choose
@@ -19,6 +19,8 @@ from mpicoll.errors import ArgumentError, DtypeError, misspelt
 from mpicoll.units import nbytes, size_text
 
 DEVICES = ("cpu", "cuda")
+FORMATS = ("short", "nccl", "osu")
+OUTPUTS = ("json", "csv", "plot")
 PICTURES = (".png", ".pdf", ".svg")
 
 
@@ -26,48 +28,88 @@ def bad(option: str, expected: str, given: object) -> ArgumentError:
     return ArgumentError("bench", option, expected, str(given))
 
 
+def _typed(about: str, default: str | None, metavar: str = "NAME", *shorter: str) -> dict[str, Any]:
+    """What the command line says of a field. ``default`` is the default there, as it would be typed."""
+    return {"about": about, "default": default, "metavar": metavar, "shorter": shorter}
+
+
 @dataclass(frozen=True)
 class Options:
-    """A benchmark's settings. Sizes are bytes. ``seconds`` is how long each size of each collective is measured.
+    """A benchmark's settings, which are the options of the command line. Sizes are bytes.
 
     If ``backends`` is empty, the ranks take what their machine has. Each of ``algorithms`` is a line of the table; if
-    there are none, mpicoll has one line and chooses the algorithm itself. ``wide`` prints the columns of nccl-tests.
+    there are none, mpicoll has one line and chooses the algorithm itself.
     """
 
     collectives: tuple[str, ...]
     ranks: int
-    backends: tuple[str, ...]
-    low: int
-    high: int
-    factor: int
-    dtype: Dtype
-    op: str
-    root: int
-    device: str
-    algorithms: tuple[str, ...]
-    seconds: float
-    json: Path | None = None
-    csv: Path | None = None
-    plot: Path | None = None
-    wide: bool = False
+    backends: tuple[str, ...] = field(
+        metadata=_typed(
+            f"some of {', '.join(BACKENDS)}; ratios are to the first (mpicoll,mpi, and gloo if torch is installed)",
+            None,
+            "NAMES",
+        )
+    )
+    min: int = field(metadata=_typed("the smallest size (8); K, M and G are binary", "8", "BYTES", "-b"))
+    max: int = field(metadata=_typed("the largest size (64M)", "64M", "BYTES", "-e"))
+    factor: int = field(metadata=_typed("the factor from one size to the next (2)", "2", "N", "-f"))
+    dtype: Dtype = field(metadata=_typed("the dtype, as torch names it (float32)", "float32", "NAME", "-d"))
+    op: str = field(metadata=_typed("the operation of reductions (sum)", "sum", "NAME", "-o"))
+    root: int = field(metadata=_typed("the root of bcast, reduce, gather and scatter (0)", "0", "RANK", "-r"))
+    device: str = field(metadata=_typed("where the buffers are: cpu or cuda (cpu)", "cpu"))
+    algorithms: tuple[str, ...] = field(
+        metadata=_typed("algorithms of mpicoll to measure, each on its own line", None, "NAMES")
+    )
+    seconds: float = field(metadata=_typed("time to measure one size of one collective (1.5)", "1.5", "S"))
+    format: str = field(
+        metadata=_typed(
+            f"columns of the table: {', '.join(FORMATS)} (short); nccl prints those of nccl-tests, osu those of OSU's "
+            "benchmarks",
+            "short",
+        )
+    )
+    json: Path | None = field(metadata=_typed("write everything that was measured to this file", None, "FILE"))
+    csv: Path | None = field(metadata=_typed("write the table to this file", None, "FILE"))
+    plot: Path | None = field(
+        metadata=_typed("draw latency and bandwidth; the file's name chooses PNG, PDF or SVG", None, "FILE")
+    )
 
     @property
     def sizes(self) -> list[int]:
-        found = [self.low]
-        while found[-1] * self.factor <= self.high:
+        found = [self.min]
+        while found[-1] * self.factor <= self.max:
             found.append(found[-1] * self.factor)
         return found
 
+    def sizes_of(self, collective: Collective) -> list[int]:
+        """Bytes of the largest buffer. OSU's benchmarks count those of a block where there is one for each rank."""
+        if not collective.moves:
+            return [0]
+        blocks = self.ranks if self.format == "osu" and counted_by_block(collective) else 1
+        return [blocks * size for size in self.sizes]
+
+    def measures(self) -> dict[str, Any]:
+        """The fields that say what is measured, and not where it is shown: paths belong to this machine."""
+        return {each.name: getattr(self, each.name) for each in fields(self) if each.name not in _SHOWN}
+
     def command(self) -> str:
-        """The command that measures the same. It names no output files, because paths belong to this machine."""
-        arguments = ["mpicoll bench", ",".join(self.collectives), f"-n {self.ranks}"]
-        if self.backends:
-            arguments.append("--backends " + ",".join(self.backends))
-        arguments.append(f"--min {size_text(self.low)} --max {size_text(self.high)} --factor {self.factor}")
-        arguments.append(f"--dtype {self.dtype} --op {self.op} --root {self.root} --device {self.device}")
-        if self.algorithms:
-            arguments.append("--algorithms " + ",".join(self.algorithms))
-        return " ".join([*arguments, f"--seconds {self.seconds:g}"])
+        """The command that measures the same."""
+        given = self.measures() | {"min": size_text(self.min), "max": size_text(self.max)}
+        words = ["mpicoll bench", ",".join(given.pop("collectives")), f"-n {given.pop('ranks')}"]
+        for name, value in given.items():
+            if value != ():
+                words.append(f"--{name} {','.join(value) if isinstance(value, tuple) else value}")
+        return " ".join(words)
+
+
+_SHOWN = "format", *OUTPUTS
+TYPED = {each.name: each.metadata for each in fields(Options) if each.metadata}
+"""What the command line says of each option."""
+
+
+def counted_by_block(collective: Collective) -> bool:
+    """Whether OSU's benchmarks mean a block by the size: not in a reduce_scatter, where they mean the vector."""
+    return collective.by_rank and not collective.reduces
 
 
 def read(given: Mapping[str, Any]) -> Options:
@@ -93,12 +135,14 @@ def read(given: Mapping[str, Any]) -> Options:
         raise bad("--min", f"no more than --max ({size_text(high)})", typed["min"])
     collectives = _collectives(typed["collective"])
     device = names("device", DEVICES)[0]
+    form = names("format", FORMATS)[0]
+    backends = names("backends", BACKENDS, "backend") if typed["backends"] else ("mpicoll",) * (form == "osu")
     options = Options(
         collectives=collectives,
         ranks=ranks,
-        backends=names("backends", BACKENDS, "backend") if typed["backends"] else (),
-        low=low,
-        high=high,
+        backends=backends,
+        min=low,
+        max=high,
         factor=number("factor", 2, 1 << 40, "a whole number from 2 on"),
         dtype=dtype,
         op=_op(names("op", (each for each in OPS if each != "premul_sum"), "operation")[0], dtype, collectives),
@@ -106,9 +150,11 @@ def read(given: Mapping[str, Any]) -> Options:
         device=device,
         algorithms=() if given["algorithms"] is None else _algorithms(typed["algorithms"], collectives, device),
         seconds=number("seconds", 1e-3, 3600, "seconds from 0.001 to 3600", float),
-        **outputs("bench", **{name: given[name] for name in ("json", "csv", "plot")}),
-        wide=given["wide"] is not None,
+        format=form,
+        **outputs("bench", **{name: given[name] for name in OUTPUTS}),
     )
+    if form == "osu" and max(len(backends), len(options.algorithms)) > 1:
+        raise bad("--format", "osu with one backend and one algorithm: its table has no column for them", form)
     if options.algorithms and options.backends and "mpicoll" not in options.backends:
         raise bad("--algorithms", "mpicoll among --backends", typed["backends"])
     return options

@@ -23,7 +23,7 @@ from mpicoll.fabrics.routes.node import meet
 from mpicoll.launch.cores import oversubscribed
 from mpicoll.machine.cpu import cpus, fingerprint
 from mpicoll.machine.mpi_library import library, takes_device_memory
-from mpicoll.machine.system import huge_pages, version_of
+from mpicoll.machine.system import huge_pages, overload, version_of
 from mpicoll.units import ranges
 
 _DRIVER = Path("/proc/driver/nvidia/version")
@@ -82,6 +82,7 @@ def environment(session: Session) -> dict[str, Any]:
         "shared_memory": nodes == 1 and world.size > 1 and meet(world, False) is not None,
         "ranks": world.size,
         "binding": bindings,
+        "overload": [*dict.fromkeys(filter(None, world.allgather(overload())))],
         "oversubscribed": oversubscribed(session.node),
         "huge_pages": huge_pages(),
         "gpus": [*dict(world.allgather(_gpu(session))).values()] if session.on_gpu else [],

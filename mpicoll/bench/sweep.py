@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from importlib.util import find_spec
@@ -12,7 +12,6 @@ from typing import Any, TypeVar
 
 from mpi4py import MPI
 
-from mpicoll import units
 from mpicoll.algorithms.collectives import COLLECTIVES, Collective
 from mpicoll.bench import table
 from mpicoll.bench.backends import Backend, Unavailable, open_backend
@@ -52,13 +51,12 @@ def sweep(options: Options, session: Session, backends: dict[str, Backend], repo
     arena = Arena(session.device)
     arenas = {name: Arena(session.device, backend.new) if backend.new else arena for name, backend in backends.items()}
     width = max(map(len, backends), default=0)
-    sizes = {c.name: options.sizes if c.moves else [0] for c in collectives}
+    sizes = {c.name: options.sizes_of(c) for c in collectives}
     with Progress(sum(map(len, sizes.values())), session.world.rank == 0) as progress:
         progress.write(table.header(report))
-        progress.write(_how_long(options, sum(map(len, sizes.values()))))
         for collective in collectives:
             known = len(report.notes)
-            progress.write(table.heading(collective, width, options.wide))
+            progress.write(table.heading(collective, width, options.format))
             part = _Sweep(options, session, backends, report, arena, arenas, collective)
             for size in sizes[collective.name]:
                 if asked_to_stop(session.world):
@@ -68,7 +66,7 @@ def sweep(options: Options, session: Session, backends: dict[str, Backend], repo
                 rows = part.rows(size)
                 report.rows += rows
                 for of_backend in grouped(rows, "backend").values():
-                    progress.write(table.line(of_backend, width, options.wide))
+                    progress.write(table.line(of_backend, width, options.format))
                 progress.step()
             for note in table.merged(report.notes[known:]):
                 progress.write(f"# {note}")
@@ -134,12 +132,6 @@ class _Sweep:
         return Runner(pairs, [backend.bind(pair) for pair in pairs], backend.route)
 
 
-def _how_long(options: Options, sizes: int) -> str:
-    seconds = sizes * options.seconds
-    about = f"{seconds / 60:.0f} min" if seconds >= 120 else f"{units.rough(seconds)} s"
-    return f"# about {about} for {units.count(sizes, 'size')}, {options.seconds:g} s each; long calls take longer"
-
-
 def _case(options: Options, session: Session, collective: Collective, size: int, placement: Placement) -> Case:
     rank, ranks = session.world.rank, session.world.size
     count = elements(collective, size, options.dtype, ranks)
@@ -153,7 +145,7 @@ def _check_room(
     options: Options, session: Session, collectives: Sequence[Collective], backends: dict[str, Backend]
 ) -> None:
     """Raise ArgumentError if a node does not have the memory that its ranks need for the largest case."""
-    cases = [_case(options, session, c, options.high, p) for c in collectives for p in PLACEMENTS[c.name]]
+    cases = [_case(options, session, c, options.sizes_of(c)[-1], p) for c in collectives for p in PLACEMENTS[c.name]]
     arenas = 1 + sum(backend.new is not None for backend in backends.values())
     need = arenas * arena_bytes([*cases, *(copy_case(c.bytes, session.device) for c in cases)])
     free = session.world.allreduce(_free_memory(session), MPI.MIN)
@@ -162,7 +154,7 @@ def _check_room(
         raise bad(
             "--max",
             f"buffers of {ranks} ranks that fit into the {free >> 20} MiB free on a {where}",
-            f"{options.high} bytes, for which they need {need * ranks >> 20} MiB",
+            f"{options.max} bytes, for which they need {need * ranks >> 20} MiB",
         )
 
 
@@ -177,8 +169,7 @@ def _free_memory(session: Session) -> int:
 
 
 def _settings(options: Options) -> dict[str, Any]:
-    found = {k: v for k, v in asdict(options).items() if k not in ("json", "csv", "plot", "wide")}
-    return found | {"dtype": options.dtype.name, "sizes": options.sizes}
+    return options.measures() | {"dtype": options.dtype.name, "sizes": options.sizes}
 
 
 def _now() -> str:

@@ -1,4 +1,5 @@
-"""The table: a narrow one that fits 80 columns and shows medians, or a wide one with the columns of nccl-tests.
+"""The table: a short one that fits 80 columns and shows medians, one with the columns of nccl-tests, or with those of
+OSU's benchmarks.
 
 A line of it is the rows of one size on one backend, one for each placement.
 
@@ -14,13 +15,16 @@ from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
-from mpicoll.algorithms.collectives import Collective
+from mpicoll.algorithms.collectives import COLLECTIVES, Collective
+from mpicoll.arrays.dtypes import DTYPES
 from mpicoll.bench.cases import PLACEMENTS
+from mpicoll.bench.options import counted_by_block
 from mpicoll.bench.records import IN_FILES, Note, Report, Row, grouped
 from mpicoll.units import count, rough, size_text
 
 _NARROW = "{:>8} {:>9} {:>9} {:>7} {:>7} {:>6}  {}"
 _WIDE = "{:>10} {:>9} {:>10} {:>5} {:>4}  {:<{width}}" + 2 * " {:>8} {:>6} {:>6} {:>6}" + "  {:>8} {:>8} {:>7}"
+_OSU = "{:<10} {:>17}"
 _NARROW_NAMES = "size", "p50", "p99", "busbw", "ratio", "wrong", "backend"
 _WIDE_NAMES = (
     *("size", "count", "type", "redop", "root", "backend"),
@@ -47,30 +51,37 @@ def header(report: Report) -> str:
         "; ".join((f"{e['cpu']}, {e['cores']} cores", *dict.fromkeys(e["gpus"]))),
         f"{e['mpi']}, {', '.join(versions)}, mpicoll {e['mpicoll']}, Python {e['python']}",
         *(f"{name}: {how}" for name, how in report.clocks.items() if e["gpus"]),
+        *(f"OVERLOADED, so these times say little: {each}" for each in e["overload"]),
         *map(str, report.notes),
     ]
     return "\n".join(f"# {each}" for each in lines)
 
 
-def heading(collective: Collective, width: int, wide: bool = False) -> str:
+def heading(collective: Collective, width: int, form: str = "short") -> str:
     """The names of the columns, and their units. ``width`` is that of the longest backend's name."""
     usual = IN_FILES[PLACEMENTS[collective.name][0]]
-    form, names = (_WIDE, _WIDE_NAMES) if wide else (_NARROW, _NARROW_NAMES)
+    if form == "osu":
+        title = f"# OSU MPI {collective.name.capitalize()} Latency Test, as mpicoll bench measures it ({usual})"
+        return f"\n{title}\n{_OSU.format('# Size' if collective.moves else '#', 'Avg Latency(us)')}"
+    wide = form == "nccl"
+    columns, names = (_WIDE, _WIDE_NAMES) if wide else (_NARROW, _NARROW_NAMES)
     lines = [collective.name if wide else f"{collective.name} {usual}"]
     if wide:
         groups = "".join(f"{placement:^30}" for placement in IN_FILES.values())
         lines.append(f"{'':{width + 42}}{groups}{usual:^27}")
     for cells in (names, [_UNITS.get(name, "") for name in names]):
-        lines.append(form.format(*cells, width=width)[2:])
+        lines.append(columns.format(*cells, width=width)[2:])
     return "\n".join(["#", *(f"# {each}".rstrip() for each in lines)])
 
 
-def line(rows: Sequence[Row], width: int, wide: bool = False) -> str:
+def line(rows: Sequence[Row], width: int, form: str = "short") -> str:
     """One size of one backend."""
     first = rows[0]
+    if form == "osu":
+        return "\n".join(_OSU.format(_osu_size(row), f"{row.time_us:.2f}") for row in rows if row.is_usual)
     p50, p99, busbw, ratio = next((_usual(row) for row in rows if row.is_usual), ("N/A",) * 4)
     caveat = f"  ({first.caveat})" if first.caveat else ""
-    if not wide:
+    if form == "short":
         wrong = sum(row.wrong for row in rows)
         return _NARROW.format(size_text(first.size), p50, p99, busbw, ratio, wrong, first.backend) + caveat
     root = -1 if first.root is None else first.root
@@ -78,6 +89,14 @@ def line(rows: Sequence[Row], width: int, wide: bool = False) -> str:
     cells = [cell for placement in IN_FILES.values() for cell in figures.get(placement, ("N/A",) * 4)]
     what = first.size, first.count, first.type, first.redop or "none", root, first.backend
     return _WIDE.format(*what, *cells, p50, p99, ratio, width=width) + caveat
+
+
+def _osu_size(row: Row) -> int | str:
+    """What OSU's benchmarks call the size: the bytes of a block, where a rank gives or gets one for each rank."""
+    collective = COLLECTIVES[row.collective]
+    if not collective.moves:
+        return ""
+    return row.count * DTYPES[row.type].itemsize if counted_by_block(collective) else row.size
 
 
 def _figures(row: Row) -> tuple[Any, ...]:

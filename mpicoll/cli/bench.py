@@ -11,7 +11,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from mpicoll.bench.backends import BACKENDS
+from mpicoll.bench.options import OUTPUTS, TYPED
 from mpicoll.cli.arguments import Refused, collectives, completes, writing
 from mpicoll.errors import ArgumentError
 from mpicoll.launch.launch_env import check_not_alone, under_launcher
@@ -29,15 +29,23 @@ Started by itself, the command starts its own ranks. Inside `mpicoll run`, mpiru
 Ctrl-C ends it after the current size, and keeps what was measured.
 """
 _NOT_HERE = {
-    "-w": "each batch begins with two calls that are not timed",
-    "-c": "every result is checked",
-    "-m": "each call is timed by itself",
-    "-i": "sizes grow by a factor (-f)",
-    "-g": "the number of ranks is -n",
-    "-t": "the number of ranks is -n",
+    ("-x", "-w"): "each batch begins with two calls that are not timed",
+    ("-i",): "--seconds is the time for each size, in place of a number of calls, and -f the factor between sizes",
+    ("-c",): "every result is checked",
+    ("-g", "-t"): "the number of ranks is -n",
 }
-"""Short flags of nccl-tests that bench does not have, and why."""
-_HERE = "Of nccl-tests' flags there are -b, -e, -f, -d, -o and -r; -n is the number of ranks"
+"""Short flags of nccl-tests and of OSU's benchmarks that bench does not have, and why."""
+_HERE = "bench has -b, -e, -f, -d, -o and -r of nccl-tests, and -m of OSU's benchmarks; -n is the number of ranks"
+
+
+class _Sizes(argparse.Action):
+    """``-m [MIN:]MAX``. A size that is left out keeps its default."""
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, given: argparse.Namespace, text: Any, option: str | None = None
+    ) -> None:
+        low, _, high = text.rpartition(":")
+        given.min, given.max = low or given.min, high or given.max
 
 
 def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -49,31 +57,14 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         collectives,
     )
     p.add_argument("-n", default=None, metavar="RANKS", help="the number of ranks to start (2)")
-    p.add_argument(
-        "--backends",
-        metavar="NAMES",
-        help=f"some of {', '.join(BACKENDS)}; ratios are to the first (mpicoll,mpi, and gloo if torch is installed)",
-    )
-    p.add_argument("-b", "--min", default="8", metavar="BYTES", help="the smallest size (8); K, M and G are binary")
-    p.add_argument("-e", "--max", default="64M", metavar="BYTES", help="the largest size (64M)")
-    p.add_argument("-f", "--factor", default="2", metavar="N", help="the factor from one size to the next (2)")
-    p.add_argument("-d", "--dtype", default="float32", metavar="NAME", help="the dtype, as torch names it (float32)")
-    p.add_argument("-o", "--op", default="sum", metavar="NAME", help="the operation of reductions (sum)")
-    p.add_argument(
-        "-r", "--root", default="0", metavar="RANK", help="the root of bcast, reduce, gather and scatter (0)"
-    )
-    p.add_argument("--device", default="cpu", metavar="NAME", help="where the buffers are: cpu or cuda (cpu)")
-    p.add_argument("--algorithms", metavar="NAMES", help="algorithms of mpicoll to measure, each on its own line")
-    p.add_argument("--seconds", default="1.5", metavar="S", help="time to measure one size of one collective (1.5)")
-    p.add_argument("--json", metavar="FILE", help="write everything that was measured to this file")
-    p.add_argument("--csv", metavar="FILE", help="write the table to this file")
-    p.add_argument("--plot", metavar="FILE", help="draw latency and bandwidth; the file's name chooses PNG, PDF or SVG")
-    p.add_argument(
-        "--wide", action="store_const", const="", help="print all columns of nccl-tests, out of place and in place"
-    )
-    for flag, why in _NOT_HERE.items():
+    for name, option in TYPED.items():
+        flags = *option["shorter"], f"--{name}"
+        p.add_argument(*flags, default=option["default"], metavar=option["metavar"], help=option["about"])
+    about = "the largest size, or the smallest and the largest, as OSU's benchmarks take them"
+    p.add_argument("-m", action=_Sizes, dest="max", default=argparse.SUPPRESS, metavar="[MIN:]MAX", help=about)
+    for flags, why in _NOT_HERE.items():
         said = f": not supported: {why}. {_HERE}"
-        p.add_argument(flag, action=Refused, const=said, nargs="?", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
+        p.add_argument(*flags, action=Refused, const=said, nargs="?", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
 
 
 def _handle(args: argparse.Namespace) -> int:
@@ -134,8 +125,8 @@ def _measure(options: Options, world: Intracomm) -> int:
 
     report = sweep.run(options, world)
     if world.rank == 0:
-        writes = {"json": records.write_json, "csv": records.write_csv, "plot": plot.draw}
-        files = {name: file for name in writes if (file := getattr(options, name))}
+        writes = dict(zip(OUTPUTS, (records.write_json, records.write_csv, plot.draw), strict=True))
+        files = {name: file for name in OUTPUTS if (file := getattr(options, name))}
         for name, file in files.items():
             with writing(file, "bench", f"--{name}"):
                 writes[name](report, file)

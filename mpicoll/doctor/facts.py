@@ -14,7 +14,7 @@ from mpicoll.errors import LaunchError
 from mpicoll.launch.cores import numa_nodes
 from mpicoll.launch.launch_env import RANK, launched_rank, rank_here, started_as, under_launcher
 from mpicoll.machine.cpu import cpus, fingerprint
-from mpicoll.machine.system import free_memory, home, huge_pages, version_of
+from mpicoll.machine.system import free_memory, home, huge_pages, overload, version_of
 from mpicoll.machine.vendors import RANK_VARIABLES, VENDORS
 from mpicoll.node.loaded import missing
 from mpicoll.probe.child import SECONDS, SECONDS_OF_ALL_JOBS, ask
@@ -98,6 +98,8 @@ class Machine:
     cpu: str = field(default_factory=fingerprint)
     cores: tuple[int, ...] = field(default_factory=lambda: tuple(sorted(cpus())))
     """The CPUs that the process may use."""
+    overload: str = field(default_factory=overload)
+    """What leaves the process less time than its cores have."""
     omp_threads: int | None = field(default_factory=partial(_number, "OMP_NUM_THREADS"))
     memory: int | None = field(default_factory=free_memory)
     """Bytes of memory that are free."""

@@ -125,6 +125,10 @@ RULES: tuple[tuple[str, tuple[Rule, ...]], ...] = (
                             "collectives of torch block"),
          "Use an MPI that was built with it, and leave mpi4py.rc.thread_level as it is"),
     )),
+    ("cores", (
+        ("warning", lambda f: f.machine.overload and f"the machine is overloaded: {f.machine.overload}",
+         "Measure nothing meanwhile. End the other programs, or raise the limit (docker run --cpus)"),
+    )),
     ("kernel", (
         ("ok", lambda f: not f.machine.kernel and "mpicoll's own collectives serve the ranks of a node", ""),
         ("warning", lambda f: f"{f.machine.kernel}: collectives of a node are the MPI library's",

@@ -10,6 +10,7 @@ from pathlib import Path
 
 _MEMORY = Path("/proc/meminfo")
 _CGROUP = Path("/sys/fs/cgroup")
+_OWN_GROUPS = Path("/proc/self/cgroup")
 _EXITING = 4
 """The kernel's flag of a process that is about to end."""
 _HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage")
@@ -32,6 +33,43 @@ def free_memory() -> int | None:
         return free
     kept = sum(int(n) for name, n in map(str.split, lines) if name in ("active_file", "inactive_file"))
     return free if limit == "max" else max(0, min(free, int(limit) - taken + kept))
+
+
+def overload() -> str:
+    """What leaves programs less time than the machine's cores have: a control group's limit, or more programs that
+    compute than there are cores. Empty if nothing is known of either."""
+    found = []
+    cores, load = os.cpu_count() or 1, os.getloadavg()[0]
+    limit = min(filter(None, map(_cores_of, _groups())), default=cores)
+    if limit < len(os.sched_getaffinity(0)):
+        found.append(f"a control group limits all processes together to the time of {limit:g} cores")
+    if load > cores:
+        found.append(f"{load:.0f} programs compute on {cores} cores (the load average of the last minute)")
+    return "; ".join(found)
+
+
+def _groups() -> list[Path]:
+    """The folders of the control groups whose limits on time hold for this process. The first version has one tree for
+    each kind of limit."""
+    found = []
+    for line in _OWN_GROUPS.read_text().splitlines() if _OWN_GROUPS.exists() else []:
+        _, kinds, path = line.split(":", 2)
+        if kinds == "" or "cpu" in kinds.split(","):
+            group = _CGROUP / ("cpu" if kinds else "") / path.strip("/")
+            found += [each for each in (group, *group.parents) if each.is_relative_to(_CGROUP)]
+    return found
+
+
+def _cores_of(group: Path) -> float | None:
+    """The limit of a control group as a number of cores; None if it has none."""
+    try:
+        if (group / "cpu.max").exists():
+            quota, period = (group / "cpu.max").read_text().split()
+        else:
+            quota, period = ((group / f"cpu.cfs_{name}_us").read_text().strip() for name in ("quota", "period"))
+    except OSError:
+        return None
+    return int(quota) / int(period) if quota.isdecimal() else None
 
 
 def huge_pages(which: str = "enabled") -> str | None:

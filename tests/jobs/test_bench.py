@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import sys
 from importlib.util import find_spec
@@ -103,13 +104,22 @@ def test_ctrl_c_keeps_what_was_measured(tmp_path: Path) -> None:
 
 
 def test_the_flags_of_nccl_tests() -> None:
-    words = "-b 8 -e 64 -f 8 -d float64 -o max --backends mpi --wide --seconds 0.01"
+    words = "-b 8 -e 64 -f 8 -d float64 -o max --backends mpi --format nccl --seconds 0.01"
     found = bench("allreduce", *words.split())
     assert found.code == 0, found.output
     assert [line.split()[:4] for line in found.output.splitlines() if line[0] != "#"] == [
         ["8", "1", "float64", "max"],
         ["64", "8", "float64", "max"],
     ]
+
+
+def test_the_words_and_columns_of_osu() -> None:
+    """As ReFrame's tests and others read them: the size at the beginning of a line, then the time."""
+    found = bench("allgather", "-m", "8:16", "--format", "osu", "--seconds", "0.01")
+    assert found.code == 0, found.output
+    assert "OSU MPI Allgather Latency Test" in found.output
+    assert re.search(r"^# Size +Avg Latency\(us\)$", found.output, re.MULTILINE), found.output
+    assert [size for size, _ in re.findall(r"^(\d+) +(\d+\.\d\d)$", found.output, re.MULTILINE)] == ["8", "16"]
 
 
 def test_as_ranks_of_a_job_that_runs_already() -> None:
@@ -143,6 +153,7 @@ def test_a_setting_that_is_wrong_ends_it() -> None:
             "mpicoll: bench: --min: expected no more than --max (8); given 1M",
         ),
         (["allreduce", "-w", "5"], "mpicoll bench: -w: not supported: each batch begins with two calls"),
+        (["allreduce", "-i", "1000"], "mpicoll bench: -i: not supported: --seconds is the time for each size"),
         (["allgahter"], "mpicoll: bench: collective: expected one of bcast"),
         (["allreduce", "--backends", "mpi,nickel"], "given 'nickel'"),
         (["allreduce", "--algorithms", "rong"], "mpicoll: bench: --algorithms: expected one of native"),
@@ -179,3 +190,16 @@ def test_the_gpu_check_says_why_it_does_nothing(tmp_path: Path) -> None:
     assert found.code == 0, found.output
     assert "No GPU check: " in found.output
     assert not (tmp_path / "record").exists()
+
+
+REFRAME = shutil.which("reframe", path=Path(sys.executable).parent)
+
+
+@pytest.mark.skipif(REFRAME is None, reason="ReFrame is not installed")
+def test_reframe_reads_it(tmp_path: Path) -> None:
+    where = ["--prefix", str(tmp_path), "--report-file", str(tmp_path / "report.json")]
+    assert REFRAME is not None
+    found = done(REFRAME, *where, "-c", str(REPOSITORY / "benchmarks/reframe_check.py"), "-r")
+    assert found.code == 0, found.output
+    assert "Ran 2/2 test case(s) from 2 check(s) (0 failure(s)" in found.output
+    assert found.output.count("latency_1048576") == 2

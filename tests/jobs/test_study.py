@@ -84,7 +84,7 @@ def test_a_record_of_other_settings_does_not_count(tmp_path: Path, asked: dict[s
     part = Part("allreduce", "float32", tmp_path)
     usual = {"max": "1K", "factor": "2", "n": 2, "device": "cpu"}
     assert not part.is_done(Namespace(**usual))
-    settings = {"high": 1024, "factor": 2, "ranks": 2, "device": "cpu"}
+    settings = {"max": 1024, "factor": 2, "ranks": 2, "device": "cpu"}
     write_json(Report("", "", settings, {}), part.record)
     assert part.is_done(Namespace(**(usual | asked))) == done
 

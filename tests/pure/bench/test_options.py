@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from mpicoll.algorithms.collectives import COLLECTIVES
 from mpicoll.bench.backends import BACKENDS
 from mpicoll.bench.options import Options, read
 from mpicoll.cli import parser
@@ -38,12 +39,26 @@ def test_the_defaults() -> None:
     [("8", 8), ("4K", 4096), ("4k", 4096), ("4KiB", 4096), ("64MB", 64 << 20), ("1G", 1 << 30), ("12", 12)],
 )
 def test_sizes(text: str, size: int) -> None:
-    assert options(min=text, max="1G").low == size
+    assert options(min=text, max="1G").min == size
 
 
 @pytest.mark.parametrize("size", [8, 12, 1024, 1536, 64 << 20, 3 << 30])
 def test_a_size_reads_back_as_itself(size: int) -> None:
-    assert options(min=size_text(size), max="8G").low == size
+    assert options(min=size_text(size), max="8G").min == size
+
+
+@pytest.mark.parametrize(("typed", "sizes"), [("8:32", [8, 16, 32]), ("16", [8, 16]), ("32M:", [32 << 20, 64 << 20])])
+def test_the_sizes_of_osu(typed: str, sizes: list[int]) -> None:
+    assert read(vars(parser().parse_args(["bench", "allreduce", "-n2", "-m", typed]))).sizes == sizes
+
+
+def test_osu_counts_a_block_where_there_is_one_for_each_rank() -> None:
+    osu = options(format="osu", max="16")
+    assert osu.backends == ("mpicoll",)
+    assert osu.sizes_of(COLLECTIVES["allreduce"]) == osu.sizes_of(COLLECTIVES["reduce_scatter"]) == [8, 16]
+    assert osu.sizes_of(COLLECTIVES["alltoall"]) == [16, 32]
+    assert options(max="16").sizes_of(COLLECTIVES["alltoall"]) == [8, 16]
+    assert osu.sizes_of(COLLECTIVES["barrier"]) == [0]
 
 
 def test_the_last_size_is_never_above_the_maximum() -> None:
@@ -103,6 +118,9 @@ def test_the_command_gives_the_same_again() -> None:
         ("--device", {"device": "tpu"}),
         ("--algorithms", {"algorithms": "native,rong"}),
         ("--algorithms", {"algorithms": "ring", "backends": "mpi"}),
+        ("--format", {"format": "wide"}),
+        ("--format", {"format": "osu", "backends": "mpi,gloo"}),
+        ("--format", {"format": "osu", "algorithms": "ring,native"}),
         ("--json", {"json": "/no/such/directory/f.json"}),
         ("--csv", {"json": "/tmp/one", "csv": "/tmp/../tmp/one"}),
         ("--csv", {"csv": "."}),

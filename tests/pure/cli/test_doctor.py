@@ -21,8 +21,8 @@ START = Start("Open MPI's mpirun", "PMIx", 0, 2, None)
 ALONE = Start(None, None, None, 1, None)
 WORLD = World(0, 2, "Open MPI 5.0.11", "MULTIPLE", True, True, True, tuple((n, "ring", "a reason") for n in SIZES))
 MACHINE = Machine(
-    node="node1", cpu="a CPU", cores=(0,), omp_threads=1, memory=GIB, shm_size=GIB, shm_free=GIB, locked=None,
-    files=1024, rdma=False, huge_pages="madvise", shared_huge_pages="never", kernel="",
+    node="node1", cpu="a CPU", cores=(0,), overload="", omp_threads=1, memory=GIB, shm_size=GIB, shm_free=GIB,
+    locked=None, files=1024, rdma=False, huge_pages="madvise", shared_huge_pages="never", kernel="",
     versions={"mpicoll": "1", "torch": "2"}, variables={},
 )  # fmt: skip
 WITH_GPU = Gpu("13.0", ("H200", "H200"), 0, "12.8", True, "2.30", True)
@@ -105,6 +105,7 @@ OUT_OF_ORDER = [
     (of_rank(3, job(4, nodes=2), machine={"cores": (0,)}), "problem cores ranks 2-3 on node2: 2 ranks take turns on 1"),
     (job(cores=(0, 1), omp_threads=None), "warning cores 2 ranks with 4 threads together (OMP_NUM_THREADS is not set)"),
     (job(cores=(0, 1), omp_threads=2), "problem cores 2 ranks with 4 threads together (OMP_NUM_THREADS) on 2 cores"),
+    (job(overload="9 programs compute on 2 cores"), "warning cores the machine is overloaded: 9 programs compute on 2"),
     (of_rank(1, machine={"omp_threads": 8}), "problem cores rank 1: 1 rank with 8 threads together (OMP_NUM_THREADS)"),
     (
         of_rank(1, machine={"kernel": "no kernel"}),

@@ -33,6 +33,44 @@ def test_a_machine_without_a_limit(said: Path) -> None:
     assert system.free_memory() == 1000 * MIB
 
 
+@pytest.mark.parametrize(
+    ("tree", "named", "folder", "limit"),
+    [
+        ("0::/job/step\n", "cpu.max", "job", "150000 100000"),
+        ("0::/\n", "cpu.max", ".", "150000 100000"),
+        ("3:memory:/job\n4:cpu,cpuacct:/job\n", "cpu.cfs_quota_us", "cpu/job", "150000"),
+    ],
+)
+def test_a_control_group_may_limit_time(
+    said: Path, monkeypatch: pytest.MonkeyPatch, tree: str, named: str, folder: str, limit: str
+) -> None:
+    """Also that of a group above. A limit of more than the process's cores is none."""
+    monkeypatch.setattr(system, "_OWN_GROUPS", said / "groups")
+    monkeypatch.setattr("os.getloadavg", lambda: (2.0, 2.0, 2.0))
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1})
+    assert system.overload() == ""
+    (said / "groups").write_text(tree)
+    (said / folder).mkdir(parents=True, exist_ok=True)
+    assert system.overload() == ""
+    (said / folder / "cpu.cfs_period_us").write_text("100000\n")
+    (said / folder / named).write_text(f"{limit}\n")
+    assert system.overload() == "a control group limits all processes together to the time of 1.5 cores"
+    (said / folder / named).write_text(limit.replace("150000", "300000"))
+    assert system.overload() == ""
+    (said / folder / named).write_text(limit.replace("150000", "max" if named == "cpu.max" else "-1"))
+    assert system.overload() == ""
+
+
+def test_more_programs_than_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(system, "_OWN_GROUPS", Path("/nowhere"))
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    monkeypatch.setattr("os.getloadavg", lambda: (2.0, 9.0, 9.0))
+    assert system.overload() == ""
+    monkeypatch.setattr("os.getloadavg", lambda: (7.6, 0.0, 0.0))
+    assert system.overload() == "8 programs compute on 2 cores (the load average of the last minute)"
+
+
 def test_a_control_group(said: Path) -> None:
     """Files that are kept in memory give way to what processes take."""
     limited(said, f"{500 * MIB}", 450 * MIB, 300 * MIB)

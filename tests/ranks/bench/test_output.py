@@ -25,7 +25,8 @@ from mpicoll.bench.table import verdict
 pytestmark = pytest.mark.first_mpi
 
 ENVIRONMENT = {
-    "cpu": "A Processor", "fingerprint": "A of 1", "oversubscribed": True, "huge_pages": "madvise", "cores": 2,
+    "cpu": "A Processor", "fingerprint": "A of 1", "overload": [], "oversubscribed": True, "huge_pages": "madvise",
+    "cores": 2,
     "nodes": 1, "shared_memory": True, "ranks": 4, "binding": ["0", "1", "0", "1"],
     "gpus": [], "system": "Linux x86_64", "python": "3.11", "mpicoll": "0.1.0", "mpi": "Open MPI 5.0.11",
     "mpi_standard": "3.1", "mpi_takes_gpu_memory": None, "mpi4py": "4.1.2", "numpy": "2.4.6", "torch": None,
@@ -67,10 +68,10 @@ def test_bandwidths_are_those_of_nccl_tests() -> None:
     assert gathered.busbw_gbs == pytest.approx(0.5 * 3 / 4)
 
 
-@pytest.mark.parametrize("wide", [False, True])
-def test_rows_line_up_with_the_heading(wide: bool) -> None:
-    shown = table.heading(COLLECTIVES["allreduce"], 7, wide).splitlines()
-    shown += [table.line(rows, 7, wide) for rows in lines(report())]
+@pytest.mark.parametrize("form", ["short", "nccl"])
+def test_rows_line_up_with_the_heading(form: str) -> None:
+    shown = table.heading(COLLECTIVES["allreduce"], 7, form).splitlines()
+    shown += [table.line(rows, 7, form) for rows in lines(report())]
     ends = {re.search(r"ratio| \d+\.\d\d(?=( +0  \w+)?$)", line) for line in shown if re.search("ratio|mpi|gloo", line)}
     assert len({found.end() for found in ends if found}) == 1
     assert None not in ends
@@ -78,7 +79,7 @@ def test_rows_line_up_with_the_heading(wide: bool) -> None:
 
 def test_a_row_says_what_there_is() -> None:
     rows = lines(report())[5]
-    cells = table.line(rows, 7, wide=True).split()
+    cells = table.line(rows, 7, "nccl").split()
     assert cells[:6] == ["4000", "1000", "float32", "sum", "-1", "gloo"]
     assert cells[6:10] == ["N/A"] * 4
     assert cells[-1] == "50.00"
@@ -143,6 +144,12 @@ def test_a_header_of_a_gpu_names_its_clocks() -> None:
     assert "CUDA events" not in table.header(found)
     found.environment = {**ENVIRONMENT, "gpus": ["A GPU"] * 4}
     assert "# event_p50_us: CUDA events" in table.header(found).splitlines()
+
+
+def test_an_overloaded_machine_is_named_before_the_figures() -> None:
+    found = report()
+    found.environment = {**ENVIRONMENT, "overload": ["9 programs compute on 2 cores"]}
+    assert "# OVERLOADED, so these times say little: 9 programs compute on 2 cores" in table.header(found).splitlines()
 
 
 def test_routes_are_named_where_there_are_several() -> None:

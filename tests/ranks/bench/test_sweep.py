@@ -28,15 +28,15 @@ pytestmark = [pytest.mark.mpi, pytest.mark.sizes(1, 2), pytest.mark.first_mpi]
 ENVIRONMENT: dict[str, Any] = {
     **dict.fromkeys(("cpu", "mpi", "mpi4py", "numpy", "torch", "nccl", "mpicoll", "python"), "1"),
     **dict.fromkeys(("ranks", "nodes", "cores"), 1),
-    **dict.fromkeys(("binding", "gpus"), ()),
+    **dict.fromkeys(("binding", "gpus", "overload"), ()),
 }
 
 
 def options(collective: str, **typed: str | None) -> Options:
     size = MPI.COMM_WORLD.size
-    given: dict[str, str | None] = dict.fromkeys(("algorithms", "json", "csv", "plot", "wide"))
+    given: dict[str, str | None] = dict.fromkeys(("algorithms", "json", "csv", "plot"))
     given |= {"n": str(size), "backends": "mpi", "min": "16", "max": "64K", "factor": "4096", "dtype": "float32"}
-    given |= {"op": "sum", "root": str(size - 1), "device": "cpu", "seconds": "0.001"}
+    given |= {"op": "sum", "root": str(size - 1), "device": "cpu", "seconds": "0.001", "format": "short"}
     return read(given | typed | {"collective": collective})
 
 
@@ -336,7 +336,7 @@ def test_buffers_that_cannot_fit_are_refused(session: Session) -> None:
     from mpicoll.errors import ArgumentError
 
     with pytest.raises(ArgumentError, match="--max: expected buffers of"):
-        swept(session, replace(options("allreduce"), high=1 << 50), {})
+        swept(session, replace(options("allreduce"), max=1 << 50), {})
 
 
 def test_unavailable_is_no_crash(session: Session) -> None:

@@ -69,10 +69,11 @@ def _handle(args: argparse.Namespace) -> int:
         if options or args.set or args.check or args.explain:
             args.parser.error("expected a template before its options")
         return _list()
-    known = {name for each in sbatch.TEMPLATES for name in sbatch.variables(each)}
+    known = {name for each in sbatch.TEMPLATES for site in sbatch.sites() for name in sbatch.variables(each, site)}
     given = defaults.read(sbatch.OPTIONS, sbatch.sites(), known)
-    own = {name: value for name, value in given.variables.items() if name in sbatch.variables(args.template)}
-    lines = sbatch.script(args.template, args.site or given.site, given.options | options, own | dict(args.set))
+    site = args.site or given.site
+    own = {n: value for n, value in given.variables.items() if n in sbatch.variables(args.template, site)}
+    lines = sbatch.script(args.template, site, given.options | options, own | dict(args.set))
     if args.explain:
         return _explain(lines)
     if args.check:
@@ -110,7 +111,7 @@ def _check(template: str, script: str) -> int:
         return 1
     absent = _why_no_slurm()
     if absent:
-        print(f"{template}: only the syntax was checked (bash -n), and is valid: {absent}")
+        print(f"{template}: its syntax is valid (bash -n). Nothing else was checked: {absent}")
         return 0
     asked = subprocess.run(["sbatch", "--test-only"], input=script, capture_output=True, text=True)
     print((asked.stdout + asked.stderr).strip())

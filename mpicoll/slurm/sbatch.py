@@ -24,7 +24,7 @@ TEMPLATES = {
     "train": "ddp_train.sbatch",
     "scaling": "scaling_array.sbatch",
     "preemptible": "preemptible.sbatch",
-    "apptainer": "apptainer.sbatch",
+    "container": "container.sbatch",
 }
 
 
@@ -46,6 +46,11 @@ OPTIONS = {
     "ntasks-per-node": Option(*_COUNT, "number of ranks on each node"),
     "gpus-per-node": Option(
         r"0|([\w.-]+:)?[1-9]\d*", "a number or TYPE:NUMBER", "number of GPUs on each node; 0 asks for none"
+    ),
+    "gres": Option(
+        r"gpu(:[\w.-]+)?:[1-9]\d*",
+        "gpu:NUMBER or gpu:TYPE:NUMBER",
+        "GPUs on each node, where Slurm does not know --gpus-per-node",
     ),
     "cpus-per-task": Option(*_COUNT, "number of cores for each rank"),
     "mem": Option(r"\d+[KMGT]?", "a number, with K, M, G or T", "memory on each node; 0 asks for all of it"),
@@ -120,18 +125,25 @@ def script(template: str, site: str, options: Mapping[str, str], variables: Mapp
 
     Raises ArgumentError for a value that its option cannot have, and for a variable that the template does not have.
     """
-    shebang, *lines = _composed(TEMPLATES[template], site)
+    shebang, *lines = _with_preset(_composed(TEMPLATES[template], site), site)
     lines = _with_options(lines, _checked(template, lines, options))
-    lines = _with_variables(template, lines, site, variables)
+    lines = _with_variables(template, lines, variables)
     given = [f"--{name}={value}" for name, value in options.items()]
     given += [f"--set={name}={value}" for name, value in variables.items()]
     command = shlex.join(["mpicoll", "slurm", template, f"--site={site}", *given])
     return [shebang, Line(shebang.file, f"# Written by: {command}"), *lines]
 
 
-def variables(template: str) -> list[str]:
-    """The variables of a template."""
-    return [*_variables(_composed(TEMPLATES[template], "auto"))]
+def variables(template: str, site: str = "auto") -> list[str]:
+    """The variables of a template, with those of the preset that is written into it."""
+    return [*_variables(_with_preset(_composed(TEMPLATES[template], site), site))]
+
+
+def launching(site: str = "") -> str:
+    """What a job runs to start ranks: slurm/launch.sh, with this preset in it."""
+    if site not in sites():
+        raise ArgumentError("slurm", "SITE", f"one of {', '.join(sites())}", repr(site))
+    return text([*_composed("launch.sh", site)])
 
 
 def text(lines: list[Line]) -> str:
@@ -147,6 +159,20 @@ def _composed(file: str, site: str) -> Iterator[Line]:
             yield Line(file, line)
 
 
+def _with_preset(lines: Iterable[Line], site: str) -> Iterator[Line]:
+    """The script with this preset in it. With ``auto``, the job looks at its network and takes a preset itself."""
+    for line in lines:
+        if site == "auto":
+            yield line
+        elif line.variable == "SITE":  # the environment cannot change what is written here
+            unheeded = f"SITE=$SITE changes nothing: this script was written with --site {site}. Write it again"
+            yield Line(line.file, f'[[ ${{SITE:-{site}}} == {site} ]] || echo "mpicoll: {unheeded}" >&2')
+            yield Line(line.file, f"SITE={site}{line.tail}")
+            yield from (Line(line.file, "set -a"), *_composed(f"sites/{site}.env", site), Line(line.file, "set +a"))
+        else:
+            yield replace(line, text=line.text.replace('-m mpicoll.slurm "$SITE"', "-m mpicoll.slurm none"))
+
+
 # -- filling in -----------------------------------------------------------------------------------------------------
 
 
@@ -158,8 +184,10 @@ def _checked(template: str, lines: list[Line], options: Mapping[str, str]) -> di
             raise _bad(template, f"--{name}", OPTIONS[name].expected, repr(value))
     found = [f for line in lines if (f := _SETTING.fullmatch(line.text))]
     own, given = {f["option"]: f["value"] for f in found}, dict(options)
-    gpus = int((own | given).get("gpus-per-node", "0").rpartition(":")[2])
-    if "gpus-per-node" in given and gpus:
+    if "gres" in given and "gpus-per-node" in given:
+        raise _bad(template, "--gres", "it or --gpus-per-node", "both")
+    gpus = int((own | given).get("gres", (own | given).get("gpus-per-node", "0")).rpartition(":")[2])
+    if given.keys() & {"gres", "gpus-per-node"} and gpus:
         given.setdefault("ntasks-per-node", str(gpus))
     ranks = int((own | given)["ntasks-per-node"])
     nodes = (own | given)["nodes"]
@@ -190,6 +218,8 @@ def _with_options(lines: list[Line], options: Mapping[str, str]) -> list[Line]:
     after the template's last one."""
     filled: list[Line] = []
     rest, end = dict(options), 0
+    if "gres" in rest:
+        lines = [line for line in lines if line.option != "gpus-per-node"]
     for line in lines:
         if line.option in rest:
             line = replace(line, text=_option(line.option, rest.pop(line.option)) + line.tail)
@@ -209,7 +239,7 @@ def _option(name: str, value: str) -> str:
     return f"#SBATCH --{name}={shlex.quote(value)}"
 
 
-def _with_variables(template: str, lines: list[Line], site: str, variables: Mapping[str, str]) -> list[Line]:
+def _with_variables(template: str, lines: list[Line], variables: Mapping[str, str]) -> list[Line]:
     known = _variables(lines)
     for name, value in variables.items():
         if name == "SITE":
@@ -218,11 +248,7 @@ def _with_variables(template: str, lines: list[Line], site: str, variables: Mapp
             raise _bad(template, "--set", f"one of {', '.join(known)}", misspelt(name, known))
     filled: list[Line] = []
     for line in lines:
-        if line.variable == "SITE":  # the script contains the site's preset: the environment cannot change it
-            unheeded = f"SITE=$SITE changes nothing: this script was written with --site {site}. Write it again"
-            filled.append(replace(line, text=f'[[ ${{SITE:-{site}}} == {site} ]] || echo "mpicoll: {unheeded}" >&2'))
-            line = replace(line, text=f"SITE={site}{line.tail}")
-        elif line.variable is not None and line.variable in variables:
+        if line.variable is not None and line.variable in variables:
             default = _quoted(variables[line.variable])
             line = replace(line, text=f"{line.variable}=${{{line.variable}:-{default}}}{line.tail}")
         filled.append(line)

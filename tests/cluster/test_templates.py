@@ -11,6 +11,7 @@ import pytest
 
 from tests.cluster.jobs import Job
 
+CORE = "--cpus-per-task=1"
 TINY = "--min 8 --max 64 --factor 8"
 COMPARED = ("allreduce", "alltoall")
 """Each collective is a launch of its own."""
@@ -21,7 +22,7 @@ def is_png(file: Path) -> bool:
 
 
 @pytest.mark.any_mpi
-@pytest.mark.job("gpu_multi_node")
+@pytest.mark.job("gpu_multi_node", CORE)
 def test_gpus_that_torch_cannot_use_end_the_job(job: Job) -> None:
     """The GPUs are Slurm's, but not torch's: nothing runs on the CPUs in their place."""
     assert job.state == "FAILED", job.log
@@ -122,10 +123,10 @@ def test_an_array_whose_first_task_fails_is_gathered(job: Job) -> None:
 
 
 REFUSED = [
-    (("gpu_multi_node", "--ntasks-per-node=1"), "one rank a GPU: expected --ntasks-per-node=2; given 1"),
-    (("gpu_multi_node", "--gpus-per-node=0"), "one rank a GPU: expected --gpus-per-node to be at least 1; given 0"),
+    (("gpu_multi_node", CORE, "--ntasks-per-node=1"), "one rank a GPU: expected --ntasks-per-node=2; given 1"),
+    (("gpu_multi_node", CORE, "--gpus-per-node=0"), "expected --gpus-per-node to be at least 1; given 0"),
     (("scaling_array", "--array=4"), "--array: expected numbers from 1 to 2, as --nodes says; given 4"),
-    *[(("apptainer",), "CONTAINER: expected apptainer on PATH")] * (not shutil.which("apptainer")),
+    *[(("container",), "CONTAINER: expected apptainer or singularity on PATH")] * (not shutil.which("apptainer")),
 ]
 
 

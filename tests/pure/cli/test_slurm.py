@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from mpicoll.cli import main
+from mpicoll.errors import ArgumentError
 from mpicoll.slurm import limits, sbatch
 
 SLURM = Path(__file__).parents[3] / "slurm"
@@ -72,6 +73,10 @@ def test_a_script_needs_no_file_beside_it(capsys: pytest.CaptureFixture[str], te
         script = rendered(capsys, template, "--site", site)
         assert script.startswith("#!/usr/bin/env bash\n# Written by: mpicoll slurm ")
         assert not re.search(r"^\s*source .*(common\.sh|\.env\")", script, re.MULTILINE)
+        assert len(script.splitlines()) < (130 if site == "auto" else 160)
+        if site == "auto":
+            assert "\nSITE=${SITE:-auto} " in script
+            continue
         assert f"\nSITE={site} " in script
         lines = (SLURM / "sites" / f"{site}.env").read_text().splitlines()
         own = [line for line in lines if line[:1] not in ("", "#") and "source" not in line]
@@ -212,22 +217,67 @@ def test_without_a_site_the_job_looks_at_its_network(
         (folder / "link_layer").write_text(f"{layer}\n")
         (folder / "state").write_text(f"{state}\n")
 
-    def set_by(*arguments: str) -> str:
-        script = rendered(capsys, "compare", *arguments).replace("/sys/class/", f"{tmp_path}/")
-        presets = script[script.index("\nSITE=") : script.index("\nset +a\n")]
-        shown = in_bash(f"{presets}\nunset BASH_EXECUTION_STRING; set -o posix; set")
+    def set_by(script: str, site: str) -> str:
+        script = script.replace("/sys/class/", f"{tmp_path}/")
+        presets = script[script.index("\nset -a\n") : script.index("\nset +a\n")]
+        shown = in_bash(f"SITE={site}\n{presets}\nunset BASH_EXECUTION_STRING; set -o posix; set")
         return "\n".join(re.findall(r"^(?:SITE|NCCL|OMPI|FI|I_MPI|MPIR)\w*=.*", shown, re.MULTILINE))
 
-    assert set_by() == set_by("--site", expected)
-    assert f"SITE={expected}" in set_by()
+    found = set_by(sbatch.launching("auto"), "auto")
+    assert found == set_by(rendered(capsys, "compare", "--site", expected), expected)
+    assert found == set_by(sbatch.launching(expected), expected)
+    assert f"SITE={expected}" in found
 
 
-def test_explain_shows_the_presets_that_the_job_chooses_from(capsys: pytest.CaptureFixture[str]) -> None:
-    explained = rendered(capsys, "compare", "--explain")
-    for site in ("slingshot", "infiniband", "efa", "ethernet"):
-        assert f"== slurm/sites/{site}.env\n" in explained
-    for value in ("IB", "Socket", "AWS Libfabric"):
-        assert f"NCCL_NET=${{NCCL_NET:-{value}}}\n" in explained
+def test_what_a_written_preset_lacks_is_not_set_by_the_package(capsys: pytest.CaptureFixture[str]) -> None:
+    assert '-m mpicoll.slurm "$SITE")' in rendered(capsys, "multi-node")
+    assert "-m mpicoll.slurm none)" in rendered(capsys, "multi-node", "--site", "infiniband")
+    assert "NCCL_NET" not in sbatch.launching("none")
+    with pytest.raises(ArgumentError, match=r"SITE: expected one of auto, efa, .*; given 'eth'"):
+        sbatch.launching("eth")
+
+
+CONTAINERS = {
+    "apptainer": ("image.sif", "", "apptainer exec --bind /here,/results image.sif python3"),
+    "singularity": ("image.sif", "4", "singularity exec --nv --bind /here,/results image.sif python3"),
+    "srun": ("image.sqsh", "4", "srun --nodes=1 --ntasks=1 --overlap --container-image=image.sqsh"),
+}
+
+
+@pytest.mark.parametrize("runtime", CONTAINERS)
+def test_containers(capsys: pytest.CaptureFixture[str], tmp_path: Path, runtime: str) -> None:
+    """Of what is there: the programs are stubs."""
+    image, gpus, expected = CONTAINERS[runtime]
+    (tmp_path / "bash").symlink_to(shutil.which("bash") or "")
+    for name in {runtime, "srun"}:
+        (tmp_path / name).write_text("#!/bin/bash\necho --container-image\n")
+        (tmp_path / name).chmod(0o755)
+    script = rendered(capsys, "container")
+    part = script[script.index("python=(python3)") : script.index("# The rest comes")]
+    job = {"CONTAINER": image, "SLURM_SUBMIT_DIR": "/here", "RESULTS": "/results", "SLURM_GPUS_ON_NODE": gpus}
+    env = {"PATH": str(tmp_path), **{name: value for name, value in job.items() if value}}
+    shown = in_bash(f'die() {{ echo "$*"; exit 0; }}\n{part}\necho "${{python[*]}}"; echo "${{in_ranks[*]}}"', **env)
+    here, ranks = shown.splitlines()
+    assert here.removeprefix(f"{tmp_path}/").startswith(expected)
+    assert ranks == ("python3" if runtime == "srun" else here)
+
+
+def test_modules_replace_those_of_the_shell_that_submits(capsys: pytest.CaptureFixture[str]) -> None:
+    script = rendered(capsys, "multi-node", "--set", "MPICOLL_MODULES=gcc openmpi")
+    part = script[script.index("if [[ -n $MPICOLL_MODULES") : script.index("if [[ -n $MPICOLL_ENV")]
+    shown = f'module() {{ echo "$*"; }}\nMPICOLL_MODULES="gcc openmpi"\n{part}'
+    assert in_bash(shown) == "purge\nload gcc openmpi\n"
+    assert in_bash(shown, CRAYPE_VERSION="2.7") == "load gcc openmpi\n"
+
+
+def test_gpus_as_a_generic_resource(capsys: pytest.CaptureFixture[str]) -> None:
+    script = rendered(capsys, "gpu-multi-node", "--gres", "gpu:a100:4")
+    assert re.search(r"^#SBATCH --gres=gpu:a100:4$", script, re.MULTILINE)
+    assert re.search(r"^#SBATCH --ntasks-per-node=4 ", script, re.MULTILINE)
+    assert "#SBATCH --gpus-per-node" not in script
+    assert "--gres: expected it or --gpus-per-node" in refused(
+        capsys, "train", "--gres", "gpu:1", "--gpus-per-node", "1"
+    )
 
 
 @pytest.mark.parametrize("template", TEMPLATES)
@@ -279,7 +329,8 @@ def test_check_without_slurm(
     (tmp_path / "bash").symlink_to(shutil.which("bash") or "")
     monkeypatch.setenv("PATH", str(tmp_path))
     shown = rendered(capsys, "single-node", "--check")
-    assert shown == "single-node: only the syntax was checked (bash -n), and is valid: there is no sbatch on PATH\n"
+    checked = "its syntax is valid (bash -n). Nothing else was checked: there is no sbatch on PATH"
+    assert shown == f"single-node: {checked}\n"
 
 
 def test_the_manuals_commands(capsys: pytest.CaptureFixture[str]) -> None:
@@ -322,7 +373,7 @@ def test_no_gpus_is_said_to_the_job_itself(capsys: pytest.CaptureFixture[str]) -
     assert not [line for line in lines if line.startswith("#SBATCH --gpus-per-node")]
     at = lines.index("SLURM_GPUS_PER_NODE=0")
     assert not [line for line in lines[at:] if line.startswith("#SBATCH")]
-    assert at < next(i for i, line in enumerate(lines) if "SLURM_GPUS_ON_NODE" in line)
+    assert at < next(i for i, line in enumerate(lines) if "mpicoll.slurm" in line)
 
 
 def test_a_file_of_defaults(capsys: pytest.CaptureFixture[str], config: Path) -> None:

@@ -8,15 +8,15 @@ from dataclasses import dataclass, field, fields
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mpicoll.algorithms.collectives import COLLECTIVES, Collective, canonical
-from mpicoll.arrays.dtypes import DTYPES, OPS, Dtype, reduction
 from mpicoll.bench.backends import BACKENDS
-from mpicoll.calls import choose
-from mpicoll.calls.choose import DEVICE, IPC, STAGED
 from mpicoll.errors import ArgumentError, DtypeError, misspelt
 from mpicoll.units import nbytes, size_text
+
+if TYPE_CHECKING:
+    from mpicoll.arrays.dtypes import Dtype
 
 DEVICES = ("cpu", "cuda")
 FORMATS = ("short", "nccl", "osu")
@@ -114,6 +114,8 @@ def counted_by_block(collective: Collective) -> bool:
 
 def read(given: Mapping[str, Any]) -> Options:
     """The options from what was typed, by their names without dashes. Raises ArgumentError, which names the option."""
+    from mpicoll.arrays.dtypes import DTYPES, OPS  # this imports NumPy, which the command line can do without
+
     typed = {name: text or "" for name, text in given.items()}
 
     def number(name: str, low: float, high: float, what: str, kind: Callable[[str], Any] = int) -> Any:
@@ -190,6 +192,8 @@ def _collectives(text: str) -> tuple[str, ...]:
 
 def _op(op: str, dtype: Dtype, collectives: Sequence[str]) -> str:
     """The operation, if all of the collectives that reduce can compute it."""
+    from mpicoll.arrays.dtypes import reduction
+
     for name in collectives:
         if COLLECTIVES[name].reduces:
             try:
@@ -201,6 +205,9 @@ def _op(op: str, dtype: Dtype, collectives: Sequence[str]) -> str:
 
 def _algorithms(text: str, collectives: Sequence[str], device: str) -> tuple[str, ...]:
     """Names that at least one of the collectives knows. On a GPU, routes are among them, as ``staged:ring``."""
+    from mpicoll.calls import choose
+    from mpicoll.calls.choose import DEVICE, IPC, STAGED
+
     known = dict.fromkeys(a for c in collectives for a in choose.names(c))
     if device != "cpu":
         asked = (name.strip() for name in text.split(","))

@@ -101,7 +101,7 @@ lint: $(OPENMPI)/.ready $(KERNEL)
 
 compare: $(OPENMPI)/.ready $(KERNEL)
 	@mkdir -p results
-	@echo "24 sizes on 3 backends: about a minute, on a busy machine a few. Ctrl-C keeps what was measured."
+	@echo "24 sizes on 3 backends. Ctrl-C keeps what was measured."
 	$(OPENMPI)/bin/mpicoll bench allreduce -n 2 --backends mpicoll,mpi,gloo --min 8 --max 64M \
 		--json results/compare.json --plot results/compare.png
 

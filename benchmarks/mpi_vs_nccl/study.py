@@ -59,7 +59,7 @@ class Part:
         if not self.record.exists():
             return False
         record = load(self.record)
-        wanted = {"high": nbytes(asked.max), "factor": int(asked.factor), "ranks": asked.n, "device": asked.device}
+        wanted = {"max": nbytes(asked.max), "factor": int(asked.factor), "ranks": asked.n, "device": asked.device}
         return not record.interrupted and all(record.settings[key] == value for key, value in wanted.items())
 
     def measure(self, asked: argparse.Namespace) -> str:

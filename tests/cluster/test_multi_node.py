@@ -27,9 +27,10 @@ def cores(text: str) -> set[int]:
     return {core for first, *last in ends for core in range(int(first), int(*last or [first]) + 1)}
 
 
-@pytest.mark.job("single_node", PROGRAM=WHERE)
+@pytest.mark.job("single_node", PROGRAM=WHERE, DOCTOR="no")
 def test_one_node(job: Job, environment: Environment) -> None:
     assert job.state == "COMPLETED", job.log
+    assert not [*job.folder.glob("*/doctor*.txt")]
     said = ranks(job)
     assert [(r["rank"], r["size"]) for r in said] == [(0, 2), (1, 2)], job.log
     assert len({r["host"] for r in said}) == 1

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.jobs.jobs import NEEDS_TORCH, Done, half, python, run, script
-from tests.jobs.programs import plain_mpi
+from tests.jobs.programs import plain_faults, plain_mpi
+from tests.jobs.programs.plain_faults import FAULTS, LATE
 
 pytestmark = pytest.mark.slow
 
@@ -20,8 +21,17 @@ LOSES = "forgotten_wait", "nobody_receives"
 """They come to their end."""
 
 
-def watched(n: int, *program: str) -> Done:
-    return run(n, "--watch", *program, env={"OMPI_MCA_osc": "^ucx"})  # that component complains of its absence
+def watched(n: int, *program: str, timeout: str = "600") -> Done:
+    env = {"MPICOLL_TIMEOUT": timeout, "OMPI_MCA_osc": "^ucx"}  # that component complains of its absence
+    return run(n, "--watch", *program, env=env)
+
+
+def by_torchrun(*program: str, timeout: str = "600") -> Done:
+    """Unchanged."""
+    of_nccl = {"NCCL_MULTI_RANK_GPU_ENABLE": "1", "NCCL_MAX_CTAS": "2"}  # where ranks share a GPU
+    watch = {"MPICOLL_WATCH": "1", "MPICOLL_TIMEOUT": timeout, "PYTHONPATH": str(FOLDER.parents[1])}
+    argv = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", *program]
+    return python(*argv, env=watch | of_nccl)
 
 
 @pytest.mark.parametrize("name", half(HANGS))
@@ -121,6 +131,30 @@ def test_the_program_begins_mpi_itself(tmp_path: Path) -> None:
     assert "rank 1  call 0: bcast root 1, at script.py:10" in result.output, result.output
 
 
+def said_of(fault: str, result: Done) -> None:
+    _, title, line = FAULTS[fault]
+    assert result.code != 0, result.output
+    for piece in (title, line):
+        assert piece in result.output, result.output
+
+
+def seconds(fault: str) -> str:
+    """The timeout of calls: two faults show only by that."""
+    return "3" if FAULTS[fault][1] == LATE else "600"
+
+
+@pytest.mark.parametrize("fault", half(FAULTS))
+def test_a_kind_of_fault_is_named(fault: str) -> None:
+    said_of(fault, watched(3, plain_faults.__file__, "mpi", fault, timeout=seconds(fault)))
+
+
+@NEEDS_TORCH
+@pytest.mark.parametrize("fault", half([*FAULTS][1:]))
+def test_a_kind_of_fault_is_named_over_gloo(fault: str) -> None:
+    """Those kinds that this MPI's environment leaves to the other one above."""
+    said_of(fault, by_torchrun(plain_faults.__file__, "torch", fault, timeout=seconds(fault)))
+
+
 TORCH = {
     "different": ("the ranks made different calls", "rank 1  call 0: all_reduce max of 4 float32, at plain_torch.py"),
     "ended": ("a rank has come to its end", "of 12 float32, at plain_torch.py"),
@@ -130,17 +164,10 @@ TORCH = {
 }
 
 
-def by_torchrun(name: str) -> Done:
-    """By torchrun, unchanged."""
-    argv = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", PLAIN_TORCH, name]
-    of_nccl = {"NCCL_MULTI_RANK_GPU_ENABLE": "1", "NCCL_MAX_CTAS": "2"}  # where ranks share a GPU
-    return python(*argv, env={"MPICOLL_WATCH": "1", "PYTHONPATH": str(FOLDER.parents[1]), **of_nccl})
-
-
 @NEEDS_TORCH
 @pytest.mark.parametrize("name", half(TORCH))
 def test_a_hang_of_torch_is_named(name: str) -> None:
-    result = by_torchrun(name)
+    result = by_torchrun(PLAIN_TORCH, name)
     assert result.code != 0, result.output
     for piece in TORCH[name]:
         assert piece in result.output, result.output
@@ -148,7 +175,7 @@ def test_a_hang_of_torch_is_named(name: str) -> None:
 
 @NEEDS_TORCH
 def test_nothing_is_said_of_torchs_legal_calls() -> None:
-    result = by_torchrun("legal")
+    result = by_torchrun(PLAIN_TORCH, "legal")
     assert result.code == 0, result.output
     assert "mpicoll" not in result.output, result.output
     assert result.output.count("is done") == 2, result.output

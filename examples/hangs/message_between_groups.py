@@ -8,7 +8,7 @@ from mpi4py import MPI
 
 world = MPI.COMM_WORLD
 group = world.rank % 2
-part = world.Split(group)
-between = part.Create_intercomm(0, world, 1 - group)
+members = world.Get_group().Incl(range(group, world.size, 2))
+between = world.Create_group(members).Create_intercomm(0, world, 1 - group)
 got = between.recv(source=0, tag=7)
 between.send(got, dest=0, tag=7)

@@ -7,6 +7,7 @@ import sys
 import tempfile
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -86,7 +87,7 @@ def groups() -> None:
 
 def split() -> None:
     """In a group that torch's ``split_group`` makes. It refuses to over gloo, unless it is asked so."""
-    whole = dist.distributed_c10d._get_default_group()
+    whole: Any = dist.distributed_c10d._get_default_group()
     made = whole.split_group([*range(size)], timeout=timedelta(seconds=60), group_name="split")
     made.allreduce([x]).wait()
     made.broadcast(x, rank).wait()

@@ -169,5 +169,5 @@ def test_what_a_page_says_of_a_mistake(page: str, file: str, started: list[str],
     result = python("-m", *started, str(tmp_path / file), env={"MPICOLL_WATCH": "1", "PYTHONPATH": str(REPOSITORY)})
     assert result.code == 1
     for line in table.text.splitlines():
-        said = re.split(r" for \d|(?<=: waits)", line)[0]  # a rank may begin to wait at that moment
+        said = re.split(r" for \d|(?<=: waiting)", line)[0]  # a rank may begin to wait at that moment
         assert said in result.output

@@ -157,7 +157,7 @@ FAULTS: dict[str, tuple[Program, str, str]] = {
     "an exception": (raises, "", "KeyError: 'of the program'"),
     "killed": (is_killed, "", ""),
     "stopped": (is_stopped, LATE, "does not answer"),
-    "busy": (is_busy, LATE, "has not come"),
+    "busy": (is_busy, LATE, "has not arrived"),
     "each receives first": (lambda it: it.receive((it.rank + 1) % it.size), STUCK, "no message came from rank 1"),
     "another tag": (
         lambda it: it.send(1, tag=2) if it.rank == 0 else it.receive(0, tag=1) if it.rank == 1 else None,

@@ -38,13 +38,15 @@ def _nodes(recording: Recording, rank: int) -> Iterator[bytes]:
     ids = count(1)
     open_calls: list[tuple[int, float]] = []
     now, before = recording.spans[rank][0], 0
-    for call in (each for each in recording.calls if each.rank == rank):
+    for call in recording.by_rank[rank]:
         waited = [before, *(node for node, complete in open_calls if complete <= call.issued)]
         open_calls = [(node, complete) for node, complete in open_calls if complete > call.issued]
         computation, node = next(ids), next(ids)
         begin = max(now, call.issued)
         yield _node(computation, "computation", _COMPUTATION, [each for each in waited if each], now, begin - now)
-        yield _node(node, call.description, _kind(call), [computation], begin, call.complete - begin, _about(call))
+        yield _node(
+            node, call.description, _kind(call), [computation], begin, max(0.0, call.complete - begin), _about(call)
+        )
         before = node if call.blocks else computation
         if not call.blocks:
             open_calls.append((node, call.complete))

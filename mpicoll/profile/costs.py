@@ -47,6 +47,8 @@ class SiteCosts:
     site: str
     nbytes: int
     calls: int = 0
+    blocks: bool = True
+    """Whether the program could do nothing during each of them."""
     exposed: float = 0.0
     late: float = 0.0
     hidden: float = 0.0
@@ -86,6 +88,7 @@ def costs(recording: Recording) -> Costs:
         key = call.kind, call.site, call.nbytes
         of = sites.setdefault(key, SiteCosts(*key))
         of.calls += 1
+        of.blocks &= call.blocks
         of.exposed += total(own[call])
         in_flight[key, call.rank].append(call)
         if call in late:
@@ -95,24 +98,29 @@ def costs(recording: Recording) -> Costs:
             last[rank] += seconds
             late_of[call.rank] += seconds
     for (key, _), calls in in_flight.items():
-        whole = union((call.issued, call.complete) for call in calls)
-        sites[key].hidden += total(whole) - sum(total(within(whole, span)) for span in _exposed(calls))
-    ranks = [_rank_costs(rank, span, recording.calls, late_of[rank]) for rank, span in recording.spans.items()]
+        sites[key].hidden += _hidden(calls)
+    by_rank = recording.by_rank
+    ranks = [_rank_costs(rank, span, by_rank[rank], late_of[rank]) for rank, span in recording.spans.items()]
     costly = sorted(sites.values(), key=lambda each: -each.exposed)
     everything = sum(each.time for each in ranks)
     advice = [each for each in [*_coalesce(recording), *_overlap(costly)] if each.cost >= _SHARE * everything]
     return Costs(ranks, costly, last, sorted(advice, key=lambda each: -each.cost))
 
 
-def _rank_costs(rank: int, span: Span, calls: Iterable[Call], late: float) -> RankCosts:
-    mine = [call for call in calls if call.rank == rank]
-    exposed = within(_exposed(mine), span)
-    under_way = within(union((call.issued, call.complete) for call in mine), span)
-    return RankCosts(rank, span[1] - span[0], total(exposed), late, total(under_way) - total(exposed))
+def _rank_costs(rank: int, span: Span, calls: Sequence[Call], late: float) -> RankCosts:
+    exposed = total(within(_exposed(calls), span))
+    return RankCosts(rank, span[1] - span[0], exposed, late, _hidden(calls, span))
 
 
 def _exposed(calls: Iterable[Call]) -> list[Span]:
     return union(each for call in calls for each in call.exposed)
+
+
+def _hidden(calls: Sequence[Call], window: Span = (-inf, inf)) -> float:
+    """How long some of them were under way while the program was in none of them."""
+    exposed = _exposed(calls)  # a wait may end later than the call
+    either = union([*exposed, *(call.under_way for call in calls)])
+    return total(within(either, window)) - total(within(exposed, window))
 
 
 def _own(calls: Iterable[Call]) -> dict[Call, list[Span]]:
@@ -173,13 +181,12 @@ def _needed(call: Call) -> Sequence[int]:
 def _coalesce(recording: Recording) -> Iterator[Advice]:
     """Short collectives that follow each other, of one kind and with nothing between: one call could carry them."""
     found: defaultdict[tuple[str, str], list[list[Call]]] = defaultdict(list)
-    for rank in recording.spans:
-        mine = [call for call in recording.calls if call.rank == rank and call.number is not None]
+    for calls_of_rank in recording.by_rank.values():
+        mine = [call for call in calls_of_rank if call.number is not None]
         run: list[Call] = mine[:1]
         for before, call in pairwise(mine):
-            alike = call.operation == before.operation and call.dtype == before.dtype
-            joins = alike and call.communicator == before.communicator and max(call.nbytes, before.nbytes) <= _SHORT
-            if joins and call.nbytes > 0 and call.issued - before.complete <= _APART and call.blocks:
+            joins = _alike(before) == _alike(call) and call.issued - before.complete <= _APART and call.blocks
+            if joins and 0 < call.nbytes <= _SHORT and before.nbytes <= _SHORT:
                 run.append(call)
                 continue
             _keep(found, run)
@@ -192,9 +199,15 @@ def _coalesce(recording: Recording) -> Iterator[Advice]:
         nbytes = sum(call.nbytes for run in runs for call in run) / len(runs)
         yield Advice(
             f"{operation} at {site}: {each:.0f} short calls follow each other with nothing between, {nbytes:.0f} bytes "
-            f"together. One call of a larger array could carry them.",
+            f"together. If none needs the result of the one before, one call could carry them.",
             cost * (1 - 1 / each),
         )
+
+
+def _alike(call: Call) -> tuple[object, ...]:
+    """What calls must have in common if one of them could carry the others: not their lengths."""
+    what = call.description.partition(" of ")[0]  # also the operator of a reduction
+    return call.communicator, call.operation, what, call.root, call.dtype, call.thread
 
 
 def _keep(found: defaultdict[tuple[str, str], list[list[Call]]], run: list[Call]) -> None:
@@ -208,7 +221,7 @@ def _overlap(sites: Iterable[SiteCosts]) -> Iterator[Advice]:
         itself = each.exposed - each.late
         if each.nbytes > _SHORT and each.hidden < 0.1 * itself:
             begins = each.kind.split()[0]
-            how = "is waited for as soon as it is begun" if begins[0] == "i" else "blocks"
+            how = "blocks" if each.blocks else "is waited for as soon as it is begun"
             yield Advice(
                 f"{begins} of {each.nbytes} bytes at {each.site} {how}. If there is work that does not need its "
                 f"result, begin it earlier and wait for it later.",

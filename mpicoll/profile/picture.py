@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,18 +25,20 @@ def draw(recording: Recording, file: Path, last: float | None) -> None:
     end = max(until for _, until in recording.spans.values())
     begin = min(since for since, _ in recording.spans.values()) if last is None else end - last * 1e3
     calls = [call for call in recording.calls if call.complete >= begin]
-    rows = sorted({row for call in calls for row, _, _ in _bars(call)})
+    alike: defaultdict[tuple[str, tuple[int, bool], float], list[Span]] = defaultdict(list)
+    for call in calls:
+        for row, height, spans in _bars(call):
+            alike[call.kind, row, height] += spans
+    rows = sorted({row for _, row, _ in alike})
     looks = styles(call.kind for call in calls)
     with matplotlib.rc_context(SETTINGS):
         figure = Figure(figsize=(WIDTH, 1), dpi=200, layout="constrained")
         axes = figure.subplots()
         handles: dict[str, Any] = {}
-        for call in calls:
-            color = looks[call.kind].color
-            for row, height, spans in _bars(call):
-                bars = [((since - begin) / 1e3, (until - since) / 1e3) for since, until in spans]
-                where = rows.index(row) - height / 2, height
-                handles[call.kind] = axes.broken_barh(bars, where, facecolors=color, edgecolors=color)
+        for (kind, row, height), bars in alike.items():
+            color, where = looks[kind].color, (rows.index(row) - height / 2, height)
+            shown = [((since - begin) / 1e3, (until - since) / 1e3) for since, until in bars]
+            handles[kind] = axes.broken_barh(shown, where, facecolors=color, edgecolors=color)
         for at, (rank, _) in enumerate(rows):
             if rank % 2:
                 axes.axhspan(at - 0.5, at + 0.5, color=_BAND, zorder=0)

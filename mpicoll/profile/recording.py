@@ -66,6 +66,11 @@ class Call:
         """When the program was in the method."""
         return [] if self.thread == ASYNCHRONOUS else [self.method]
 
+    @property
+    def under_way(self) -> Span:
+        """From its issue until it was complete."""
+        return self.issued, self.complete
+
     @cached_property
     def exposed(self) -> list[Span]:
         """When a thread of the program was in it, and did nothing else."""
@@ -99,6 +104,14 @@ class Recording:
     hosts: dict[int, str]
     size: int
 
+    @cached_property
+    def by_rank(self) -> dict[int, list[Call]]:
+        """The calls of each rank."""
+        found: dict[int, list[Call]] = {rank: [] for rank in self.spans}
+        for call in self.calls:
+            found[call.rank].append(call)
+        return found
+
 
 def load(file: Path) -> Recording:
     """Read a recording. Raises ArgumentError if it is none."""
@@ -107,7 +120,7 @@ def load(file: Path) -> Recording:
         return _of(content["traceEvents"], content["mpicoll"])
     except OSError as e:
         raise ArgumentError("report", "FILE", "a file that can be read", f"{str(file)!r} ({e.strerror})") from None
-    except (ValueError, KeyError, TypeError, IndexError):
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         expected = "a file that mpicoll.record or MPICOLL_TRACE has written"
         raise ArgumentError("report", "FILE", expected, repr(str(file))) from None
 

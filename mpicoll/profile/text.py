@@ -12,6 +12,9 @@ from mpicoll.units import count, named, rough
 _WIDTH = 100
 _MOST = 10
 """Lines of the program that are listed, and ranks."""
+_NO_CALLS = """\
+It has no calls. Not recorded are communicators of one rank, those of mpicoll.threads, and those with check="off". Calls
+of mpi4py, and of torch over gloo, are recorded where they are watched: mpicoll run --watch, or MPICOLL_WATCH=1."""
 _RANKS = "{:<8} {:>10} {:>10} {:>10} {:>5}  {:>10} {:>10}"
 _SITES = "{:>10} {:>5} {:>10} {:>10} {:>7}  {}"
 
@@ -20,7 +23,7 @@ def text(name: str, recording: Recording, costs: Costs) -> str:
     """What there is to say, with the file's name."""
     lines = [_first_line(name, recording), ""]
     if not recording.calls:
-        return f"{lines[0]}\nIt has no calls. Only calls of communicators with two ranks or more are recorded."
+        return f"{lines[0]}\n{_NO_CALLS}"
     lines += ["Where each rank's time went. Late: exposed before the ranks had come whose data it needed."]
     lines += [_RANKS.format("", "time", "computing", "exposed", "", "of it late", "hidden")]
     shown = costs.ranks if len(costs.ranks) <= _MOST else sorted(costs.ranks, key=lambda each: -each.exposed)[:_MOST]

@@ -161,7 +161,7 @@ class Coordinator:
             await self._check_waits()
             await self._check_silence()
         if self._trace is not None and not self._dismissed:
-            self._say_once(await self._trace.write(self._processes))
+            self._say_once(await self._trace.write(self._processes, len(self._processes)))
         self.dismiss()
 
     def dismiss(self) -> None:
@@ -354,7 +354,7 @@ class Coordinator:
         since = {each.name: kept_by_all(each.most()) for each in self._communicators.values()}
         self._say_once(report.files(await self._processes.ask(self._processes, msg.WriteFiles(why, since))))
         if self._trace is not None:
-            self._say_once(await self._trace.write(self._processes, SECONDS_TO_ANSWER))
+            self._say_once(await self._trace.write(self._processes, len(self._processes), SECONDS_TO_ANSWER))
 
     async def _dump_for(self, asking: int, request: msg.Dump) -> None:
         """All ranks may ask at once. Files serve everybody who has asked before they were begun.
@@ -373,10 +373,11 @@ class Coordinator:
     async def _write_recording_for(self, asking: int, file: str) -> None:
         """All ranks ask, each when it has recorded. The file has what those have told that have asked by then."""
         recording = self._recordings.setdefault(file, Trace(Path(file), self._processes.ask, file))
+        recording.told_by.add(asking)
         before = recording.begun
         async with recording.writing:
             if recording.begun == before:
-                await recording.write(self._processes)
+                await recording.write(recording.told_by, len(self._processes))
         self._processes.tell(asking, msg.Recorded(file, recording.failure))
 
     def _say_once(self, text: str) -> None:

@@ -310,7 +310,7 @@ class Event(Message):
     begun: float
     returned: float | None
     """When the method that has begun it returned. None if the program could only wait meanwhile."""
-    waits: list[tuple[float, float]]
+    waits: list[tuple[float, float, int]]
     """From when to when somebody has waited for it."""
     complete: float | None
     """When it was complete, if anybody knows that besides by waiting."""

@@ -343,6 +343,8 @@ class Recorder(_Ring):
             if self.under_way:
                 self._tape_end(ENDED_MIDWAY)
             self.under_way = False
+            if self._tape is not None:
+                self._tape.close(self)
 
     def _refuse(self, record: Record) -> None:
         """Raise StateError, because a call of another thread has not ended."""

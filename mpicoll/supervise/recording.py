@@ -33,7 +33,7 @@ def record(file: str | os.PathLike[str]) -> Iterator[None]:
         raise ArgumentError("record", "file", "the name of a file", repr(file)) from None
     if path.is_dir():
         raise ArgumentError("record", "file", "the name of a file", f"{str(file)!r}, which is a folder")
-    begin = monotonic()
+    process, begin = os.getpid(), monotonic()
     running = tape.begin()
     watch.tape_all()
     try:
@@ -42,6 +42,7 @@ def record(file: str | os.PathLike[str]) -> Iterator[None]:
         recording = running.copied(begin)
         tape.end()
         watch.tape_all()
-        failure = watch.write_recording(path, recording)
+        # A forked child that comes here has made none of the calls.
+        failure = watch.write_recording(path, recording) if os.getpid() == process else ""
     if failure:
         raise StateError(f"record: {path} could not be written: {failure}")

@@ -65,12 +65,12 @@ def site_of(frame: FrameType) -> tuple[Site, int]:
     return here.site or (frame.f_code, frame.f_lasti), 2
 
 
-def backward_pass(frame: FrameType | None) -> FrameType | None:
-    """The frame of torch's that runs autograd's engine, if the engine has called what is now in ``frame``, and no
-    function of the program's is between: so does the reducer of DistributedDataParallel."""
+def backward_pass(frame: FrameType | None) -> int | None:
+    """The number of the backward pass in which autograd's engine has called what is now in ``frame``, if no function of
+    the program's is between: so does the reducer of DistributedDataParallel."""
     while frame is not None and not is_program(frame.f_code.co_filename):
         if frame.f_globals.get("__name__") == "torch.autograd.graph":
-            return frame
+            return int(sys.modules["torch"]._C._current_graph_task_id())
         frame = frame.f_back
     return None
 

@@ -6,11 +6,11 @@ from __future__ import annotations
 import socket
 import sys
 import threading
+from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from time import monotonic
-from types import FrameType
 from typing import NamedTuple
 
 from mpicoll.supervise import messages
@@ -20,18 +20,20 @@ from mpicoll.supervise.sites import Site, backward_pass, place_of, site_now
 
 MOST = 100_000
 """The last calls of a process that are kept."""
-_MOST_OF_A_KIND = 1024
-"""Messages of one kind that nobody has waited for."""
 _PIECE = 1 << 22
 """Characters after which what is told goes on in another message."""
+
+
+Wait = tuple[float, float, int]
+"""From when to when a thread has waited, and the number of the thread."""
 
 
 class TapedCall:
     """A collective or a message. All times are in seconds of ``time.monotonic``."""
 
     __slots__ = (
-        "backward", "begun", "communicator", "complete", "issued", "number", "returned", "site", "state", "thread",
-        "waits", "what",
+        "backward", "begun", "communicator", "complete", "issued", "number", "pending", "returned", "site", "state",
+        "thread", "waits", "what",
     )  # fmt: skip
 
     def __init__(self, communicator: str, number: int | None, what: Record | Pending, site: Site, issued: float):
@@ -41,14 +43,16 @@ class TapedCall:
         self.thread = threading.get_ident()
         self.returned: float | None = None
         """When the method has returned that has made or begun it. None for a message that may block."""
-        self.waits: list[tuple[float, float]] = []
-        """From when to when a thread has waited for it, besides within that method."""
+        self.waits: list[Wait] = []
+        """When threads have waited for it, besides within that method."""
         self.complete: float | None = None
         """When it was complete, if anybody knows that besides by waiting."""
         self.backward: int | None = None
         """If the reducer of DistributedDataParallel has issued it, the number of the backward pass. The reducer waits
         in C++, where nobody sees it."""
         self.state = UNDER_WAY
+        self.pending: Pending | None = None
+        """What somebody may wait for, if the call does not block. It is kept, so that nothing else has its address."""
 
     @property
     def description(self) -> str:
@@ -56,9 +60,9 @@ class TapedCall:
         what = self.what
         return what.description if isinstance(what, Record) else f"{what.operation}: {what.what}"
 
-    def told(self, now: float) -> messages.Event:
-        """As plain values."""
-        what = self.what
+    def told(self, now: float, waits_now: Sequence[Wait] = ()) -> messages.Event:
+        """As plain values, with the waits that are not over."""
+        what, waits = self.what, [*self.waits, *waits_now]
         route, root, ends = (what.route, what.root, Ends()) if isinstance(what, Record) else ("", None, what.ends)
         return messages.Event(
             communicator=self.communicator,
@@ -78,8 +82,8 @@ class TapedCall:
             thread=self.thread,
             issued=self.issued,
             begun=self.begun,
-            returned=now if self.returned is None and not self.waits else self.returned,
-            waits=self.waits,
+            returned=now if self.returned is None and not waits else self.returned,
+            waits=waits,
             complete=self.complete,
             backward=self.backward,
             state=self.state,
@@ -91,37 +95,63 @@ class Tape:
 
     def __init__(self) -> None:
         self.begin = monotonic()
-        self.calls: deque[TapedCall] = deque(maxlen=MOST)
+        self.calls: deque[TapedCall] = deque()
+        self.is_full = False
+        """Whether the first calls are not kept any more."""
         self._last: dict[Recorder, TapedCall] = {}
         """The last collective of each communicator."""
-        self._under_way: dict[int, deque[TapedCall]] = {}
+        self._under_way: dict[int, list[TapedCall]] = {}
         """What nobody has waited for: messages, and collectives that do not block, by the number of what is pending."""
-        self._waits: dict[int, tuple[TapedCall, float]] = {}
-        """What threads wait for, by the number of what was begun, and since when."""
+        self._waits: dict[int, tuple[TapedCall, float, int]] = {}
+        """What threads wait for, by the number of what was begun, since when, and which thread."""
         self._submitted: dict[float, TapedCall] = {}
         """What was handed in to a thread of mpicoll's, by that time."""
         self.communicators: dict[str, list[int]] = {}
         """Their ranks in the job's world, by their names."""
-        self._waits_for_submitted: list[tuple[float, float, float]] = []
-        """When it was handed in, and from when to when a thread has waited for it."""
+        self._waits_for_submitted: deque[tuple[float, Wait]] = deque(maxlen=MOST)
+        """When it was handed in, and when a thread has waited for it."""
         self.threads: dict[int, str] = {}
-        self._backward: FrameType | None = None
-        """The last backward pass."""
-        self._backwards = 0
-        self._backward_of: dict[float, int | None] = {}
-        """The numbers of those in which something was handed in, by that time."""
+        self._backward_of: dict[float, int] = {}
+        """The backward passes in which something was handed in, by that time."""
 
     def _add(self, call: TapedCall) -> TapedCall:
+        if len(self.calls) == MOST:
+            self._forget(self.calls.popleft())
         self.calls.append(call)
-        self.threads.setdefault(call.thread, threading.current_thread().name)
+        self._this_thread()
         return call
+
+    def _this_thread(self) -> int:
+        me = threading.get_ident()
+        if me not in self.threads:
+            self.threads[me] = threading.current_thread().name
+        return me
+
+    def _forget(self, call: TapedCall) -> None:
+        """Let go what leads to a call that is not kept any more."""
+        self.is_full = True
+        self._submitted.pop(call.issued, None)
+        known = self._under_way.get(id(call.pending), [])
+        if known[:1] == [call]:
+            self._take(known, 0)
+
+    def _take(self, known: list[TapedCall], at: int) -> TapedCall:
+        """Somebody waits for this call, or nobody ever will."""
+        call = known.pop(at)
+        if not known:
+            del self._under_way[id(call.pending)]
+        return call
+
+    def close(self, recorder: Recorder) -> None:
+        """This communicator makes no more calls."""
+        self._last.pop(recorder, None)
 
     # -- collectives --------------------------------------------------------------------------------------------------
 
     def collective_begins(self, recorder: Recorder, name: str, number: int, record: Record, site: Site) -> None:
         """A collective begins, in the method that makes it."""
         self._last[recorder] = call = self._add(TapedCall(name, number, record, site, monotonic()))
-        call.backward = self._backward_now()
+        call.backward = backward_pass(sys._getframe(1))
 
     def was_handed_in(self, recorder: Recorder, site: Site, when: float | None) -> None:
         """The program has handed in the last collective there and then."""
@@ -134,14 +164,8 @@ class Tape:
 
     def hand_in(self, when: float) -> None:
         """The program hands something in to a thread of mpicoll's."""
-        self._backward_of[when] = self._backward_now()
-
-    def _backward_now(self) -> int | None:
-        """The number of the backward pass whose reducer calls."""
-        found = backward_pass(sys._getframe(1))
-        if found is not None and found is not self._backward:
-            self._backward, self._backwards = found, self._backwards + 1
-        return None if found is None else self._backwards
+        if (found := backward_pass(sys._getframe(1))) is not None:
+            self._backward_of[when] = found
 
     def collective_returns(self, recorder: Recorder, state: str | None) -> None:
         """The method returns, or a wait for the last collective does. The call is over in this ``state``; None if it
@@ -155,12 +179,13 @@ class Tape:
         elif call.returned is None:
             call.returned, call.state = monotonic(), state
         elif call.waits:
-            call.waits[-1] = call.waits[-1][0], monotonic()
+            since, _, thread = call.waits[-1]
+            call.waits[-1] = since, monotonic(), thread
 
     def wait_for_last(self, recorder: Recorder) -> None:
         """Somebody waits for the last collective, which does not block."""
         if (call := self._last.get(recorder)) is not None:
-            call.waits.append((monotonic(),) * 2)
+            call.waits.append((now := monotonic(), now, self._this_thread()))
 
     def completion(self, recorder: Recorder) -> Callable[[object], None]:
         """What is to be called when the last collective is complete, if it does not block."""
@@ -179,32 +204,32 @@ class Tape:
         call = self._last.get(recorder)
         if pending.is_message():
             call = self._add(TapedCall(name, None, pending, site_now(), monotonic()))
-            call.state = DONE
             if pending.operation[0] in "iI":
                 call.returned = call.issued
         elif call is None or pending.what != call.description:
             return  # it is nobody's, and complete
-        self._under_way.setdefault(id(pending), deque(maxlen=_MOST_OF_A_KIND)).append(call)
+        call.pending = pending
+        self._under_way.setdefault(id(pending), []).append(call)
 
     def wait_begins(self, name: str, begun: Begun) -> None:
         """A thread begins to wait for this."""
         pending, since = begun
         known = self._under_way.get(id(pending))
         if known:
-            call = min(known, key=lambda each: abs(each.issued - since))
-            known.remove(call)
+            call = self._take(known, _nearest(known, since))
         elif not pending.is_message():
             return
         else:  # a call that blocks
             call = self._add(TapedCall(name, None, pending, site_now(), since))
-            call.state = DONE
-        self._waits[id(begun)] = call, monotonic()
+        self._waits[id(begun)] = call, monotonic(), self._this_thread()
 
     def wait_ends(self, begun: Begun) -> None:
         """It waits no longer."""
-        call, since = self._waits.pop(id(begun), (None, 0.0))
+        call, since, thread = self._waits.pop(id(begun), (None, 0.0, 0))
         if call is not None:
-            call.waits.append((since, monotonic()))
+            call.waits.append((since, monotonic(), thread))
+            if call.number is None:
+                call.state = DONE
 
     @contextmanager
     def waiting(self, handed_in: float) -> Iterator[None]:
@@ -213,19 +238,31 @@ class Tape:
         try:
             yield
         finally:
-            self._waits_for_submitted.append((handed_in, since, monotonic()))
+            self._waits_for_submitted.append((handed_in, (since, monotonic(), self._this_thread())))
 
     # -- what is told -------------------------------------------------------------------------------------------------
 
     def copied(self, begin: float) -> Recording:
         """The calls that were issued since then."""
-        for handed_in, since, until in self._waits_for_submitted:
+        while self._waits_for_submitted:
+            handed_in, wait = self._waits_for_submitted.popleft()
             if (call := self._submitted.get(handed_in)) is not None:
-                call.waits.append((since, until))
-        self._waits_for_submitted.clear()
+                call.waits.append(wait)
         now = monotonic()
-        calls = [each.told(now) for each in [*self.calls] if each.issued >= begin]
+        waits_now: dict[TapedCall, list[Wait]] = {}
+        for call, since, thread in [*self._waits.values()]:
+            waits_now.setdefault(call, []).append((since, now, thread))
+        kept = [*self.calls]
+        if self.is_full and kept:
+            begin = max(begin, kept[0].issued)
+        calls = [each.told(now, waits_now.get(each, ())) for each in kept if each.issued >= begin]
         return Recording(begin, now, calls, dict(self.threads), dict(self.communicators))
+
+
+def _nearest(calls: list[TapedCall], since: float) -> int:
+    """Where the call is that was issued at about that time."""
+    at = bisect_left(calls, since, key=lambda call: call.issued)
+    return min(range(max(0, at - 1), min(at + 1, len(calls))), key=lambda each: abs(calls[each].issued - since))
 
 
 class Recording(NamedTuple):

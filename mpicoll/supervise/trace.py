@@ -30,6 +30,8 @@ class Trace:
     def __init__(self, file: Path, ask: AskRanks, recording: str = "") -> None:
         self._file, self._ask, self._recording = file, ask, recording
         self.writing = asyncio.Lock()
+        self.told_by: set[int] = set()
+        """The ranks that have come to the end of the recording. Others may compute, and not answer for long."""
         self.begun = 0
         """How often it has begun to write."""
         self.failure = ""
@@ -49,20 +51,21 @@ class Trace:
             readings.append((before, answers[rank], monotonic()))
         self._clocks.setdefault(rank, []).append(difference(readings))
 
-    async def write(self, ranks: Iterable[int], seconds: float = _SECONDS_TO_TELL) -> str:
-        """Write what all these ranks tell. Returns a line that says where it is, or why it could not be written."""
+    async def write(self, ranks: Iterable[int], size: int, seconds: float = _SECONDS_TO_TELL) -> str:
+        """Write what these ranks of a job of this ``size`` tell. Returns a line that says where it is, or why it could
+        not be written."""
         self.begun += 1
         ranks = [*ranks]
         await asyncio.gather(*map(self.read_clock, ranks))
         all_told = await asyncio.gather(*(self._told(rank, seconds) for rank in ranks))
         told = {rank: of for rank, of in zip(ranks, all_told, strict=True) if of is not None}
         calls = sum(len(of.events) for of in told.values())
-        if calls < self._written[0]:  # at the end, ranks that were asked again have left
+        if calls < self._written[0] and not self._recording:  # at the end, ranks that were asked again have left
             return self._written[1]
-        self.failure = written(self._file, told, self._clocks, len(ranks))
+        self.failure = written(self._file, told, self._clocks, size)
         if self.failure:
             return f"mpicoll: the trace could not be written to {self._file}: {self.failure}"
-        all_ranks = f"{len(ranks)} ranks" if len(told) == len(ranks) else f"{len(told)} of {len(ranks)} ranks"
+        all_ranks = f"{size} ranks" if len(told) == size else f"{len(told)} of {size} ranks"
         self._written = calls, f"mpicoll: the trace of {all_ranks} is in {self._file}"
         return self._written[1]
 
@@ -86,14 +89,13 @@ def difference(readings: list[tuple[float, float, float]]) -> Reading:
 
 
 def by_this_clock(time: float, readings: list[Reading]) -> float:
-    """A time of another clock by this one. Clocks drift apart evenly between the first reading and the last."""
+    """A time of another clock by this one. Clocks drift apart evenly between the first reading and the last. Beyond
+    these, nobody knows: a little error of two readings that lie close together would become a large one."""
     if not readings:
         return time
     (first, ahead), (last, ahead_then) = readings[0], readings[-1]
-    if last == first:
-        return time - ahead
-    passed = (time - ahead - first) / (last - first)
-    return time - (ahead + (ahead_then - ahead) * passed)
+    passed = (time - ahead - first) / (last - first) if last > first else 0.0
+    return time - (ahead + (ahead_then - ahead) * min(max(passed, 0.0), 1.0))
 
 
 def written(file: Path, told: dict[int, EventList], clocks: dict[int, list[Reading]], size: int) -> str:
@@ -114,17 +116,16 @@ def chrome(told: dict[int, EventList], clocks: dict[int, list[Reading]], size: i
     communicators: dict[str, list[int]] = {}
     ranks: dict[int, dict[str, Any]] = {}
     for rank, of in sorted(told.items()):
-        ahead = starts[rank] - of.begin
+        readings = clocks.get(rank, [])
 
-        def at(time: float, ahead: float = ahead) -> float:
-            return round((time + ahead - first) * 1e6, 3)
+        def at(time: float, readings: list[Reading] = readings) -> float:
+            return round((by_this_clock(time, readings) - first) * 1e6, 3)
 
         threads = {ident: number for number, (ident, _) in enumerate(of.threads, 1)} | {of.main: 0}
         rows.append(_named("process_name", rank, 0, f"rank {rank} on {of.host}"))
         rows.append({"ph": "M", "name": "process_sort_index", "pid": rank, "args": {"sort_index": rank}})
         rows += [_named("thread_name", rank, threads[ident], _row(name)) for ident, name in of.threads]
-        for event in of.events:
-            rows += _rows(rank, threads, at, event)
+        rows += _apart([row for event in of.events for row in _rows(rank, threads, at, event)])
         communicators |= dict(of.communicators)
         ranks[rank] = {"host": of.host, "begin": at(of.begin), "end": at(of.end)}
     about = {"size": size, "ranks": ranks, "communicators": communicators}
@@ -133,21 +134,31 @@ def chrome(told: dict[int, EventList], clocks: dict[int, list[Reading]], size: i
 
 def _rows(rank: int, threads: dict[int, int], at: Callable[[float], float], event: Event) -> list[dict[str, Any]]:
     """A call's row. One that does not block has a row for each wait, too."""
-    spans = [(at(since), at(until)) for since, until in event.waits]
+    waits = [(at(since), at(until), threads[thread]) for since, until, thread in event.waits]
     whole = {"cat": event.operation, "pid": rank, "tid": threads[event.thread], "name": event.description}
     if event.returned is None:
-        (start, end), *spans = spans
+        (start, end, _), *waits = waits
     else:
         start, end = at(event.begun), at(event.returned)
     names = [name for name in Event.fields if name not in _NOT_ALIKE]
     about = {name: getattr(event, name) for name in names}
-    about |= {"bytes": event.nbytes, "called at": event.site, "issued": at(event.issued), "waits": spans}
-    about["complete"] = max([end, *(until for _, until in spans)]) if event.complete is None else at(event.complete)
+    about |= {"bytes": event.nbytes, "called at": event.site, "issued": at(event.issued)}
+    about["waits"] = [(since, until) for since, until, _ in waits]
+    about["complete"] = max([end, *(until for _, until, _ in waits)]) if event.complete is None else at(event.complete)
     rows = [whole | {"ph": "X", "ts": start, "dur": end - start, "args": about}]
-    for since, until in spans:
-        rows.append(
-            whole | {"ph": "X", "cat": WAIT, "name": f"wait: {event.description}", "ts": since, "dur": until - since}
-        )
+    name = f"wait: {event.description}"
+    for since, until, thread in waits:
+        rows.append(whole | {"ph": "X", "cat": WAIT, "name": name, "tid": thread, "ts": since, "dur": until - since})
+    return rows
+
+
+def _apart(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Where a thread waits for several calls at once, one wait after the other: what overlaps cannot be shown."""
+    taken: dict[int, float] = {}
+    for row in sorted((row for row in rows if row["cat"] == WAIT), key=lambda row: row["ts"] + row["dur"]):
+        end = row["ts"] + row["dur"]
+        row["ts"] = max(row["ts"], taken.get(row["tid"], row["ts"]))
+        row["dur"], taken[row["tid"]] = end - row["ts"], end
     return rows
 
 

@@ -155,9 +155,13 @@ def write_recording(file: Path, recording: tape.Recording) -> str:
     empty text."""
     from mpicoll.supervise.trace import written  # it loads asyncio
 
-    watcher = next(iter(_watchers.values()), None)
-    if watcher is None:
+    if not _watchers:
         return written(file, {0: recording.told(0)}, {}, 1)
+    # A rank that has met others in a part of the job, too, must choose the same process as all of them.
+    rendezvous = min(_watchers, key=lambda each: (each.rank, each.on_one_node))
+    watcher = _watchers[rendezvous]
+    if watcher.has_left(0):
+        return "the part that is recorded must end before MPI is finalised"
     failure = watcher.do(watcher.agent.write_recording(str(file), recording), _SECONDS_TO_WRITE)
     return "the first rank, which writes it, does not answer" if failure is None else failure
 

@@ -129,6 +129,33 @@ def test_many_ranks_and_lines_are_cut() -> None:
     assert "rank 3 " not in said
 
 
+def test_calls_of_different_operators_or_roots_stay_apart() -> None:
+    sums = ["allreduce sum of 1 float64", "allreduce max of 1 float64"]
+    of_sums = [call(0, n, 40.0 * n, 40.0 * n + 30, description=sums[n % 2]) for n in range(10)]
+    of_roots = [call(0, n, 40.0 * n, 40.0 * n + 30, "bcast", root=n % 2) for n in range(10)]
+    assert not of(*of_sums).advice
+    assert not of(*of_roots).advice
+
+
+def test_a_wait_that_ends_after_the_call() -> None:
+    """What is hidden is no less than nothing."""
+    found = of(call(0, 0, 100, 110, waits=((115, 120),), complete=111))
+    assert (found.ranks[0].exposed, found.ranks[0].hidden) == (15, 1)
+    assert found.sites[0].hidden == 1
+
+
+@pytest.mark.parametrize("begins", [False, True])
+def test_a_hundred_thousand_calls(begins: bool) -> None:
+    """The time grows with the number of calls, and not with its square."""
+    many = range(50_000)
+    if begins:
+        calls = [begun(0, n, 100.0 * n, (100.0 * n + 50, 100.0 * n + 60)) for n in many]
+    else:
+        calls = [call(0, n, 100.0 * n, 100.0 * n + 40) for n in many]
+    found = of(*calls, time=100.0 * len(many))
+    assert found.ranks[0].hidden == (49 * len(many) if begins else 0)
+
+
 def test_spans() -> None:
     assert union([(5, 6), (1, 3), (2, 4)]) == [(1, 4), (5, 6)]
     assert within([(1, 4), (5, 6)], (3, 5.5)) == [(3, 4), (5, 5.5)]

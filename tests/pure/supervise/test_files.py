@@ -17,7 +17,7 @@ from mpicoll.supervise import tape
 from mpicoll.supervise.dump import kept_by_all, recording
 from mpicoll.supervise.messages import EventList, EventsFrom, Question
 from mpicoll.supervise.record import LENGTH, Record, Recorder, Waits
-from mpicoll.supervise.trace import Trace, by_this_clock, difference
+from mpicoll.supervise.trace import Trace, by_this_clock, chrome, difference
 from mpicoll.supervise.watched import Watched
 from mpicoll.supervise.wire import line_of, read
 
@@ -84,6 +84,9 @@ def test_a_clock_that_drifts() -> None:
     assert by_this_clock(101.0, readings) == pytest.approx(100.0)
     assert by_this_clock(203.0, readings) == pytest.approx(200.0, abs=0.1)
     assert by_this_clock(5.0, []) == 5.0
+    close = [(100.0, 1.0), (100.01, 1.0001)]
+    assert by_this_clock(51.0, close) == pytest.approx(50.0), "a small error does not become a large one"
+    assert by_this_clock(151.0, close) == pytest.approx(150.0, abs=0.001)
 
 
 def recorder_on(on: tape.Tape) -> Recorder:
@@ -117,7 +120,7 @@ def test_a_trace_that_fits_into_no_message(answers: list[int], tmp_path: Path, m
         return {rank: read(json.loads(each), EventList | None) for rank, each in told.items()}
 
     file = tmp_path / "trace.json"
-    said = asyncio.run(Trace(file, ask).write([0, 1, 2]))
+    said = asyncio.run(Trace(file, ask).write([0, 1, 2], 3))
     assert said == f"mpicoll: the trace of {'3' if len(answers) == 3 else '2 of 3'} ranks is in {file}"
     rows = [row for row in json.loads(file.read_text())["traceEvents"] if row["ph"] == "X"]
     for rank in answers:
@@ -141,12 +144,46 @@ def test_a_trace_is_not_replaced_by_less(tmp_path: Path) -> None:
         return dict.fromkeys(ranks, events.told(0)) if here and isinstance(question, EventsFrom) else {}
 
     written_to = Trace(tmp_path / "trace.json", ask)
-    said = asyncio.run(written_to.write([0, 1]))
+    said = asyncio.run(written_to.write([0, 1], 2))
     written = (tmp_path / "trace.json").read_text()
     here = False
-    assert asyncio.run(written_to.write([0, 1])) == said
+    assert asyncio.run(written_to.write([0, 1], 2)) == said
     assert (tmp_path / "trace.json").read_text() == written
     assert written.count("barrier") >= 10
+
+
+def test_each_time_of_a_trace_is_corrected_for_drift() -> None:
+    """The other clock was 1 second ahead at the beginning, and 2 at the end."""
+    on = tape.Tape()
+    recorder = recorder_on(on)
+    for _ in range(2):
+        recorder.begin(Record("barrier"))
+        recorder.under_way = False
+    on.begin = on.calls[0].issued = on.calls[0].begun = on.calls[0].returned = 1.0
+    on.calls[1].issued = on.calls[1].begun = on.calls[1].returned = 102.0
+    shown = chrome({0: on.copied(1.0).told(0)}, {0: [(0.0, 1.0), (100.0, 2.0)]}, 1)
+    assert [row["ts"] for row in shown["traceEvents"] if row["ph"] == "X"] == [0.0, 100e6]
+
+
+def test_a_recording_is_told_by_those_that_have_ended_it(tmp_path: Path) -> None:
+    """A second one may replace a longer one."""
+    on = tape.Tape()
+    recorder = recorder_on(on)
+    asked: list[int] = []
+
+    async def ask(ranks: Iterable[int], question: Question[Any], seconds: float = 0.0) -> dict[int, Any]:
+        asked.extend(ranks)
+        begin = on.begin if len(asked) < 3 else on.calls[-1].issued
+        return dict.fromkeys(ranks, on.copied(begin).told(0)) if isinstance(question, EventsFrom) else {}
+
+    for _ in range(3):
+        recorder.begin(Record("barrier"))
+        recorder.under_way = False
+    written_to = Trace(tmp_path / "step.json", ask, "step.json")
+    for calls in (3, 1):
+        asyncio.run(written_to.write([1], 2))
+        assert (tmp_path / "step.json").read_text().count('"name": "barrier"') == calls
+    assert {*asked} == {1}
 
 
 def test_how_a_call_has_ended_is_in_the_trace() -> None:

@@ -184,6 +184,93 @@ def test_a_program_of_one_rank(tmp_path: Path) -> None:
     assert "Not recorded are communicators of one rank" in said.output
 
 
+def test_one_file_several_times(tmp_path: Path) -> None:
+    """The last recording counts, also if it is shorter. A forked child that ends within it writes none."""
+    program = """
+        import os, sys
+        import numpy as np
+        import mpicoll
+
+        comm, x = mpicoll.Communicator(), np.ones(4)
+        for calls in (5, 1):
+            with mpicoll.record(sys.argv[1]):
+                for _ in range(calls):
+                    comm.allreduce(x)
+                if comm.rank == 0 and (child := os.fork()) == 0:
+                    sys.exit()
+                comm.rank or os.waitpid(child, 0)
+                print("written early" if calls == 5 and os.path.exists(sys.argv[1]) else "")
+                comm.barrier()
+            comm.barrier()
+    """
+    file = tmp_path / "step.json"
+    result = run(2, script(tmp_path, program), str(file))
+    assert result.code == 0, result.output
+    assert "written early" not in result.output
+    assert len(load(file).calls) == 2 * 2
+
+
+def test_a_rank_that_comes_late_to_its_end_delays_nobody(tmp_path: Path) -> None:
+    """It answers nobody meanwhile: it computes in a long call of C that holds Python's lock."""
+    program = """
+        import ctypes, sys, time
+        import mpicoll
+
+        comm = mpicoll.Communicator()
+        comm.barrier()
+        begin = time.monotonic()
+        with mpicoll.record(sys.argv[1]):
+            comm.barrier()
+            if comm.rank == 1:
+                ctypes.PyDLL(None).usleep(8_000_000)
+        if comm.rank == 0:
+            print("left after", time.monotonic() - begin)
+        comm.barrier()
+    """
+    file = tmp_path / "step.json"
+    result = run(2, script(tmp_path, program), str(file))
+    assert result.code == 0, result.output
+    assert float(result.output.split()[-1]) < 5
+    assert len(load(file).spans) == 2
+
+
+def test_parts_of_the_job_first(tmp_path: Path) -> None:
+    """Their ranks have met without rank 0 at first. There is one file nevertheless."""
+    program = """
+        import sys
+        from mpi4py import MPI
+        import mpicoll
+
+        pair = mpicoll.Communicator(MPI.COMM_WORLD.Split(MPI.COMM_WORLD.rank > 0))
+        comm = mpicoll.Communicator()
+        with mpicoll.record(sys.argv[1]):
+            pair.barrier()
+            comm.barrier()
+    """
+    file = tmp_path / "step.json"
+    result = run(3, script(tmp_path, program), str(file))
+    assert result.code == 0, result.output
+    recording = load(file)
+    assert ([*recording.spans], recording.size, len(recording.calls)) == ([0, 1, 2], 3, 5)
+
+
+@pytest.mark.first_mpi
+def test_mpi_ends_within_the_part(tmp_path: Path) -> None:
+    program = """
+        import sys
+        from mpi4py import MPI
+        import mpicoll
+
+        comm = mpicoll.Communicator()
+        with mpicoll.record(sys.argv[1]):
+            comm.barrier()
+            MPI.Finalize()
+    """
+    result = run(2, script(tmp_path, program), str(tmp_path / "step.json"))
+    assert result.code != 0
+    assert "the part that is recorded must end before MPI is finalised" in result.output
+
+
 @pytest.mark.parametrize("given", ["nowhere/step.json", "."])
 def test_a_file_that_cannot_be_written(given: str, tmp_path: Path) -> None:
     program = """

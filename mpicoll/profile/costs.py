@@ -103,7 +103,7 @@ def costs(recording: Recording) -> Costs:
     ranks = [_rank_costs(rank, span, by_rank[rank], late_of[rank]) for rank, span in recording.spans.items()]
     costly = sorted(sites.values(), key=lambda each: -each.exposed)
     everything = sum(each.time for each in ranks)
-    advice = [each for each in [*_coalesce(recording), *_overlap(costly)] if each.cost >= _SHARE * everything]
+    advice = [each for each in [*_coalesce(recording, late), *_overlap(costly)] if each.cost >= _SHARE * everything]
     return Costs(ranks, costly, last, sorted(advice, key=lambda each: -each.cost))
 
 
@@ -178,8 +178,9 @@ def _needed(call: Call) -> Sequence[int]:
     return () if table.root is not None else [rank for rank in ranks if rank != call.rank]
 
 
-def _coalesce(recording: Recording) -> Iterator[Advice]:
-    """Short collectives that follow each other, of one kind and with nothing between: one call could carry them."""
+def _coalesce(recording: Recording, late: Mapping[Call, tuple[float, int]]) -> Iterator[Advice]:
+    """Short collectives that follow each other, of one kind and with nothing between: one call could carry them. It would
+    wait for late ranks, too."""
     found: defaultdict[tuple[str, str], list[list[Call]]] = defaultdict(list)
     for calls_of_rank in recording.by_rank.values():
         mine = [call for call in calls_of_rank if call.number is not None]
@@ -194,7 +195,7 @@ def _coalesce(recording: Recording) -> Iterator[Advice]:
         _keep(found, run)
     for (operation, site), runs in found.items():
         calls = sum(map(len, runs))
-        cost = sum(total(call.exposed) for run in runs for call in run)
+        cost = sum(total(call.exposed) - late.get(call, (0.0, 0))[0] for run in runs for call in run)
         each = calls / len(runs)
         nbytes = sum(call.nbytes for run in runs for call in run) / len(runs)
         yield Advice(

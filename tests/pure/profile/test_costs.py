@@ -95,6 +95,9 @@ def test_short_calls_in_a_row_can_be_one() -> None:
     (advice,) = of(*short).advice
     assert re.match(r"allreduce at train.py:3 in step: 10 short calls .*, 80 bytes together", advice.text)
     assert advice.cost == pytest.approx(270)
+    late = call(1, 9, 480, 490)  # the last call waits 20 microseconds for it
+    (with_late,) = of(*short, late, time=500.0).advice
+    assert with_late.cost == pytest.approx(252)
     apart = [call(0, number, 90 * number, 90 * number + 30) for number in range(10)]
     assert not of(*apart).advice, "the program computes between them"
 

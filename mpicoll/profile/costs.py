@@ -179,8 +179,8 @@ def _needed(call: Call) -> Sequence[int]:
 
 
 def _coalesce(recording: Recording, late: Mapping[Call, tuple[float, int]]) -> Iterator[Advice]:
-    """Short collectives that follow each other, of one kind and with nothing between: one call could carry them. It would
-    wait for late ranks, too."""
+    """Short collectives that follow each other, of one kind and with nothing between: one call could carry them.
+    It would wait for late ranks, too."""
     found: defaultdict[tuple[str, str], list[list[Call]]] = defaultdict(list)
     for calls_of_rank in recording.by_rank.values():
         mine = [call for call in calls_of_rank if call.number is not None]

@@ -96,14 +96,17 @@ def checked_folder(given: str) -> Path:
     return folder
 
 
+def file_of_part(file: Path, first: int) -> Path:
+    """The file of ranks of which this is the first, if it is not rank 0."""
+    return file.with_stem(f"{file.stem}-from-rank-{first}") if first else file
+
+
 def checked_trace(given: str, first: int) -> Path:
     """The file, which is not made yet. Raises ArgumentError unless it can be written.
 
     ``first`` is the first of the ranks that it is about. Ranks that share no communicator with rank 0 have a file of
     their own."""
-    file = Path(given).absolute()
-    if first:
-        file = file.with_stem(f"{file.stem}-from-rank-{first}")
+    file = file_of_part(Path(given).absolute(), first)
     existed = file.exists()
     try:
         file.open("ab").close()

@@ -14,7 +14,7 @@ from mpicoll.launch import lifecycle
 from mpicoll.launch.elastic import lost
 from mpicoll.launch.lifecycle import Hook
 from mpicoll.supervise import report, tape
-from mpicoll.supervise.dump import checked_trace
+from mpicoll.supervise.dump import checked_trace, file_of_part
 from mpicoll.supervise.record import Recorder, Waits
 from mpicoll.supervise.sites import is_alone
 from mpicoll.supervise.watched import Cut, Watched, under_way
@@ -162,6 +162,8 @@ def write_recording(file: Path, recording: tape.Recording) -> str:
     watcher = _watchers[rendezvous]
     if watcher.has_left(0):
         return "the part that is recorded must end before MPI is finalised"
+    if not lost():  # else rank 0 has no file any more
+        file = file_of_part(file, rendezvous.rank)
     failure = watcher.do(watcher.agent.write_recording(str(file), recording), _SECONDS_TO_WRITE)
     return "the first rank, which writes it, does not answer" if failure is None else failure
 

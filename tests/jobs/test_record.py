@@ -255,6 +255,24 @@ def test_parts_of_the_job_first(tmp_path: Path) -> None:
 
 
 @pytest.mark.first_mpi
+def test_parts_of_the_job_that_never_meet(tmp_path: Path) -> None:
+    program = """
+        import sys
+        from mpi4py import MPI
+        import mpicoll
+
+        pair = mpicoll.Communicator(MPI.COMM_WORLD.Split(MPI.COMM_WORLD.rank // 2))
+        with mpicoll.record(sys.argv[1]):
+            pair.barrier()
+    """
+    file = tmp_path / "step.json"
+    result = run(4, script(tmp_path, program), str(file))
+    assert result.code == 0, result.output
+    assert [*load(file).spans] == [0, 1]
+    assert [*load(file.with_stem("step-from-rank-2")).spans] == [2, 3]
+
+
+@pytest.mark.first_mpi
 def test_mpi_ends_within_the_part(tmp_path: Path) -> None:
     program = """
         import sys

@@ -266,8 +266,9 @@ class Fabric(ABC):
         is collective among such threads, and all ranks ask for theirs in the same order."""
 
     @abstractmethod
-    def probe(self, source: int | None, tag: int | None) -> Envelope | None:
-        """The first message that has come and that such a receive would take; None if there is none now."""
+    def probe(self, source: int | None, tag: int | None, waits: bool = False) -> Envelope | None:
+        """The first message that has come and that such a receive would take; None if there is none now. If ``waits``,
+        a fabric that can wait returns only when there is one."""
 
     def object_message(self, receives: bool, peer: int | None, tag: int | None) -> object | None:
         """The kernel's message of objects with this rank; None if the kernel carries none."""

@@ -237,9 +237,9 @@ class MPIFabric(ElasticFabric):
     def beside(self) -> Callable[[], Fabric]:
         return lambda: MPIFabric(self._messages, self)  # no collective but this one goes through it
 
-    def probe(self, source: int | None, tag: int | None) -> Envelope | None:
+    def probe(self, source: int | None, tag: int | None, waits: bool = False) -> Envelope | None:
         if self._by_node is not None:
-            return self._by_node.probe(source, tag)
+            return self._by_node.probe(source, tag, waits)
         return messages.probe(self._messages, source, tag)
 
     def object_message(self, receives: bool, peer: int | None, tag: int | None) -> object | None:

@@ -49,8 +49,8 @@ class NodeMessages:
             return None
         return made
 
-    def probe(self, source: int | None, tag: int | None) -> Envelope | None:
-        found = self._messages.probe(*_wanted(source, tag))
+    def probe(self, source: int | None, tag: int | None, waits: bool) -> Envelope | None:
+        found = self._messages.probe(*_wanted(source, tag), waits)
         return None if found is None else Envelope(*found)
 
     def of_objects(self, receives: bool, peer: int | None, tag: int | None, convert: Callable[[Any], Any]) -> object:
@@ -69,7 +69,7 @@ class NodeMessages:
     def take(self, source: int | None, tag: int | None, waits: bool) -> bytes | None:
         """The bytes of a message. None if none has come, unless this ``waits``."""
         wanted = _wanted(source, tag)
-        if not waits and self._messages.probe(*wanted) is None:
+        if not waits and self._messages.probe(*wanted, False) is None:
             return None
         return self._messages.recv(*wanted)
 

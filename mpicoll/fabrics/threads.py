@@ -103,7 +103,7 @@ class ThreadFabric(Fabric):
         part = self.subset(range(self.size))  # which waits for nobody
         return lambda: part
 
-    def probe(self, source: int | None, tag: int | None) -> Envelope | None:
+    def probe(self, source: int | None, tag: int | None, waits: bool = False) -> Envelope | None:
         wanted = Awaited(source, tag)
         with self._job.changed:
             found = next((m for m in self._group.mailboxes[self.rank] if wanted.takes(m)), None)

@@ -96,12 +96,15 @@ static void messages_dealloc(MessagesObject *self) {
 
 static PyObject *envelope(Envelope e) { return Py_BuildValue("iin", e.source, e.tag, (Py_ssize_t)e.nbytes); }
 
-/* probe(source, tag): the source, tag and bytes of the first message that such a receive would take, or None */
+/* probe(source, tag, whether to wait for it): the source, tag and bytes of the first message that such a receive would
+ * take, or None */
 static PyObject *messages_probe(MessagesObject *self, PyObject *args) {
-    int source, tag, found;
+    int source, tag, waits, found = 1;
     Envelope e;
-    if (!PyArg_ParseTuple(args, "ii", &source, &tag)) return NULL;
-    if (failed(probe_message(&self->m, source, tag, &e, &found))) return NULL;
+    if (!PyArg_ParseTuple(args, "iip", &source, &tag, &waits)) return NULL;
+    if (failed(waits ? wait_for_message(&self->m, source, tag, &e)
+                     : probe_message(&self->m, source, tag, &e, &found)))
+        return NULL;
     return found ? envelope(e) : Py_NewRef(Py_None);
 }
 

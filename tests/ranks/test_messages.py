@@ -303,6 +303,22 @@ def test_probe_tells_what_a_receive_would_take(comm: mpicoll.Communicator) -> No
         comm.send(np.full(comm.rank, float(comm.rank)), 0, 7)
 
 
+@pytest.mark.mpi(min_size=2)
+def test_a_rank_that_waits_in_probe_leaves_its_core_alone(comm: mpicoll.Communicator) -> None:
+    if comm._engine.fabric.messages_by_library:
+        pytest.skip("MPI's own probe cannot sleep")
+    comm.barrier()
+    if comm.rank == 1:
+        time.sleep(1)
+        comm.send(np.ones(3), 0)
+    elif comm.rank == 0:
+        used, began = time.thread_time(), time.monotonic()
+        assert comm.probe(1) == (1, 0, 24)
+        share = (time.thread_time() - used) / (time.monotonic() - began)
+        comm.recv(np.empty(3), 1)
+        assert share < 0.05
+
+
 @pytest.mark.parametrize("dtype", [np.float64, np.int16, np.complex128])
 def test_sendrecv_on_one_array(comm: mpicoll.Communicator, dtype: Any) -> None:
     after, before = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size

@@ -252,7 +252,8 @@ class MessageCalls(Base):
         under_way.begin_message(pending)
         under_way.waits.append(begun)
         try:
-            while (found := self.iprobe(source, tag, "probe")) is None:
+            waits = under_way.timeout is None
+            while (found := self.iprobe(source, tag, "probe", waits)) is None:
                 if not its.wait():
                     why = f"probe: {pending.missing} within {self.timeout:g} s"
                     self.close(why)
@@ -261,15 +262,17 @@ class MessageCalls(Base):
             under_way.waits.remove(begun)
         return found
 
-    def iprobe(self, source: int | None, tag: int | None, operation: str = "iprobe") -> Envelope | None:
-        """The same without waiting: None if no such message has come."""
+    def iprobe(
+        self, source: int | None, tag: int | None, operation: str = "iprobe", waits: bool = False
+    ) -> Envelope | None:
+        """The same without waiting: None if no such message has come. If ``waits``, the fabric may wait for one."""
         self.check_open(operation)
         of, which = self.origin(operation, source, tag)
         if of == self.fabric.nobody:
             return Envelope(self.fabric.nobody, self.fabric.any_tag, 0)
         try:
             if not self.tells_kinds:
-                return self.fabric.probe(of, which)
+                return self.fabric.probe(of, which, waits)
             first = self.fabric.probe(of, None)
             if first is not None and which is not None and kinds.of_program(first.tag) != which:
                 tags = range(which * kinds.KINDS, (which + 1) * kinds.KINDS)  # those behind it have no order

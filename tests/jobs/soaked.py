@@ -27,6 +27,11 @@ KINDS = (
     "allgather",
     "reduce",
     "reduce_scatter",
+    "scan",
+    "exscan",
+    "gather",
+    "scatter",
+    "alltoall",
     "alltoallv",
     "barrier",
     "send",
@@ -59,7 +64,7 @@ class Soak:
         """One random call of a random group, and now and then a pause, or another group."""
         if not self._groups or self.rng.random() < 0.002:
             self._new_group()
-        pausing, seconds = self.rng.randrange(3), self.rng.choice([0.001, 0.02])
+        pausing, seconds = self.rng.randrange(self.world.size), self.rng.choice([0.001, 0.02])
         if self.rng.random() < 0.002 and self.rank == pausing:
             time.sleep(seconds)
         if self.rng.random() < 0.2:
@@ -84,7 +89,7 @@ class Soak:
         size = comm.size
         x = comm.empty(count, np.int64) if self._own.random() < 0.9 else np.empty(count, np.int64)
         x.fill(first + comm.rank)
-        total = size * first + size * (size - 1) // 2
+        total, everyone = size * first + size * (size - 1) // 2, np.arange(first, first + size)[:, np.newaxis]
         match what:
             case "allreduce":
                 self._check(comm.allreduce(x, out=x if first % 2 else comm.empty_like(x)), total)
@@ -109,7 +114,22 @@ class Soak:
                 at_root = comm.reduce(x, root=root)
                 self._check(total if at_root is None else at_root, total)
             case "allgather":
-                self._check(comm.allgather(x), np.arange(first, first + size)[:, np.newaxis])
+                self._check(comm.allgather(x), everyone)
+            case "scan" | "exscan":
+                found, before = getattr(comm, what)(x), comm.rank + (what == "scan")
+                if before:
+                    self._check(found, before * first + before * (before - 1) // 2)
+            case "gather":
+                at_root = comm.gather(x, root=root)
+                self._check(everyone if at_root is None else at_root, everyone)
+            case "scatter":
+                blocks = comm.empty((size, count), np.int64)
+                blocks[...] = everyone
+                self._check(comm.scatter(blocks if comm.rank == root else None, root, out=x), first + comm.rank)
+            case "alltoall":  # rank r has 100 r + k for rank k
+                blocks = comm.empty((size, count), np.int64)
+                blocks[...] = 100 * comm.rank + np.arange(size)[:, np.newaxis]
+                self._check(comm.alltoall(blocks), 100 * np.arange(size)[:, np.newaxis] + comm.rank)
             case "send":
                 there, back = (comm.rank + 1) % size, (comm.rank - 1) % size
                 self._check(comm.sendrecv(x, there, np.empty_like(x), back), first + back)

@@ -8,11 +8,12 @@ from __future__ import annotations
 import os
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import numpy as np
-import pytest
+from mpi4py import MPI
 from numpy.typing import NDArray
 
 import mpicoll
@@ -20,6 +21,10 @@ import mpicoll
 ROUNDS = int(os.environ.get("MPICOLL_DRAWS", "250"))
 COUNTS = (0, 1, 2, 7, 100, 1_000, 1_023, 1_024, 1_025, 3_000, 16_000, 16_500, 60_000)
 """Elements of 8 bytes: around what goes at once, what a piece of a long message has, and what lies in a ring."""
+LONG = 1 << 19
+"""Elements of a message that is as long as any that a program sends often. One of a thousand is."""
+UNUSED = 99
+"""A tag that no message has."""
 LAYOUTS: dict[str, Callable[[NDArray[np.float64]], NDArray[np.float64]]] = {
     "whole": lambda x: x[::4].copy(),
     "apart": lambda x: x[::4],
@@ -65,11 +70,13 @@ class Drawn(NamedTuple):
 
 
 class Messages:
-    """The messages of a job."""
+    """The messages of a communicator of so many ranks. A rank that is not in it draws them, too, and makes none."""
 
-    def __init__(self, comm: mpicoll.Communicator, seed: int) -> None:
-        self.comm, self.rank, self.size = comm, comm.rank, comm.size
-        self.common, self.own = random.Random(seed), random.Random(seed + 1 + comm.rank)
+    def __init__(
+        self, comm: mpicoll.Communicator, size: int, common: random.Random, seed: int, is_in: bool = True
+    ) -> None:
+        self.comm, self.rank, self.size = comm, comm.rank if is_in else -1, size
+        self.common, self.own = common, random.Random(seed + 1 + self.rank)
         self.number = 0
 
     def draw(self) -> Drawn:
@@ -77,6 +84,7 @@ class Messages:
         common, ranks, layouts = self.common, range(self.size), [*LAYOUTS]
         source, dest, tag = common.choice(ranks), common.choice(ranks), common.choice((0, 0, 1, 7, 100_000))
         count = common.choice(COUNTS[: common.choice((6, 10, len(COUNTS)))])
+        count = LONG if common.random() < 0.001 else count
         return Drawn(self.number, source, dest, tag, count, common.choice(layouts), common.choice(layouts))
 
     def pause(self) -> None:
@@ -85,9 +93,19 @@ class Messages:
 
     def round(self) -> None:
         drawn = [self.draw() for _ in range(self.common.randint(1, 15))]
-        self.common.choice((self.under_way, self.one_by_one, self.shifted, self.objects, self.any_of, self.passed))(
-            drawn
+        faces = (
+            self.under_way,
+            self.one_by_one,
+            self.shifted,
+            self.objects,
+            self.any_of,
+            self.passed,
+            self.given_up,
+            self.bound,
         )
+        face = self.common.choice(faces)
+        if self.rank >= 0:
+            face(drawn)
 
     def under_way(self, drawn: list[Drawn]) -> None:
         """Receives and sends are begun in any order, as long as those of a pair keep theirs, and waited for in any."""
@@ -135,7 +153,8 @@ class Messages:
                 each.check(self.comm.recv(each.room(), each.source, each.tag))
 
     def shifted(self, drawn: list[Drawn]) -> None:
-        """Each rank sends to one and receives from another at once; sometimes in place."""
+        """Each rank sends to one and receives from another at once; sometimes in place, and sometimes there is nobody
+        beyond the first and the last rank."""
         for each in drawn:
             self.pause()
             by = 1 + each.tag % self.size
@@ -143,13 +162,57 @@ class Messages:
                 each._replace(number=each.number + 1_000_000 * r, source=r)
                 for r in (self.rank, (self.rank - by) % self.size)
             )
-            dest = (self.rank + by) % self.size
-            if each.elements % 2:
-                x = theirs._replace(sent_as=theirs.taken_as)._replace(number=mine.number).given()
-                theirs.check(self.comm.sendrecv(x, dest, x, theirs.source, each.tag, each.tag))
-            else:
-                found = self.comm.sendrecv(mine.given(), dest, theirs.room(), theirs.source, each.tag, each.tag)
+            dest, source = (self.rank + by) % self.size, theirs.source
+            if each.sent_as == "whole":
+                dest = dest if self.rank + by < self.size else MPI.PROC_NULL
+                source = source if self.rank >= by else MPI.PROC_NULL
+            in_place = each.elements % 2 == 1
+            given = (each._replace(sent_as=each.taken_as)._replace(number=mine.number) if in_place else mine).given()
+            room = given if in_place else theirs.room()
+            found = self.comm.sendrecv(given, dest, room, source, each.tag, each.tag)
+            if source != MPI.PROC_NULL:
                 theirs.check(found)
+            elif in_place:
+                mine.check(found)
+            else:
+                assert np.all(found == -1)
+
+    def given_up(self, drawn: list[Drawn]) -> None:
+        """Receives are given up. What has come by then was received; all else is received after that."""
+        comes, leaves = self._mine(drawn)
+        nothing = self.comm.irecv(np.empty(3), None, UNUSED)
+        sends = [(self.comm.isend(x := m.given(), m.dest, m.tag), x) for m in leaves]
+        for each in comes:
+            request = self.comm.irecv(x := each.room(), each.source, each.tag)
+            self.pause()
+            if request.cancel():
+                assert np.all(x == -1)
+                self.comm.recv(x, each.source, each.tag)
+            each.check(x)
+        for send, _ in sends:
+            send.wait()
+        assert nothing.cancel()
+
+    def bound(self, drawn: list[Drawn]) -> None:
+        """Calls that are bound once, each made three times, with other values each time."""
+        for each in drawn:
+            if self.rank == each.source != each.dest:
+                x = each.given()
+                send = self.comm.bind(self.own.choice(("send", "isend")), x, each.dest, each.tag)
+                for _ in range(3):
+                    self.pause()
+                    if (request := send()) is not None:
+                        request.wait()
+                    x += 1_000_000
+            elif self.rank == each.dest != each.source:
+                x = each.room()
+                recv = self.comm.bind(self.own.choice(("recv", "irecv")), x, each.source, each.tag)
+                for i in range(3):
+                    self.pause()
+                    found = recv()
+                    if found is not x:
+                        found.wait()
+                    each._replace(number=each.number + 1_000_000 * i).check(x)
 
     def objects(self, drawn: list[Drawn]) -> None:
         """Those of tag 0 come from any rank. They are short, so that no rank waits until one is taken."""
@@ -198,24 +261,47 @@ class Messages:
         while comes:
             any_one = self.own.choice(comes)
             each = next(m for m in comes if (m.source, m.tag) == (any_one.source, any_one.tag))
+            if self.own.random() < 0.5:
+                while (found := self.comm.iprobe(each.source, each.tag)) is None:
+                    self.pause()
+                assert found == (each.source, each.tag, 8 * each.elements)
             each.check(self.comm.recv(each.room(), each.source, each.tag))
             comes.remove(each)
         for send, _ in sends:
             send.wait()
 
 
-@pytest.fixture
-def comm() -> Iterator[mpicoll.Communicator]:
-    with mpicoll.Communicator() as made:
-        yield made
+def in_threads(first: Messages, second: Messages) -> None:
+    """The main thread and another one, each on a communicator of its own."""
+    common = first.common
+    drawn = [[each.draw() for _ in range(common.randint(1, 8))] for each in (first, second)]
+    with ThreadPoolExecutor(1) as pool:
+        beside = pool.submit(second.under_way if common.random() < 0.5 else second.one_by_one, drawn[1])
+        (first.under_way if common.random() < 0.5 else first.one_by_one)(drawn[0])
+        beside.result()
 
 
-def test_random_messages(comm: mpicoll.Communicator) -> None:
-    seed = comm.bcast_object(int(os.environ.get("MPICOLL_SEED", random.randrange(1 << 30))))
-    print(f"{ROUNDS} rounds, MPICOLL_SEED = {seed}")
-    messages = Messages(comm, seed)
-    for _ in range(ROUNDS):
-        messages.round()
-    comm.barrier()
-    assert comm.iprobe(None, None) is None
-    assert not comm._engine.fabric.unreceived()
+def test_random_messages() -> None:
+    with mpicoll.Communicator() as comm:
+        seed = comm.bcast_object(int(os.environ.get("MPICOLL_SEED", random.randrange(1 << 30))))
+        print(f"{ROUNDS} rounds, MPICOLL_SEED = {seed}")
+        common, inner = random.Random(seed), range(1, comm.size)
+        turned = comm.subset(range(comm.size)[::-1])
+        assert turned is not None
+        every = [Messages(each, comm.size, common, seed) for each in (comm, turned)]
+        if len(inner) > 1:
+            some = comm.subset(inner)
+            every.append(Messages(some or comm, len(inner), common, seed, some is not None))
+        for _ in range(ROUNDS):
+            if common.random() < 0.05:
+                in_threads(*every[:2])
+            else:
+                common.choice(every).round()
+        for each in [each for each in every if each.rank >= 0]:
+            each.comm.barrier()
+            assert each.comm.iprobe(None, None) is None
+            assert not each.comm._engine.fabric.unreceived()
+            if each.comm is not comm:
+                each.comm.free()
+        if comm.rank == 0:
+            print(f"{sum(each.number for each in every)} messages")

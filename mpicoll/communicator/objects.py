@@ -5,7 +5,6 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Sequence
 from functools import reduce
-from pickle import UnpicklingError
 from threading import get_ident
 from time import monotonic
 from typing import Any, NamedTuple, TypeVar, overload
@@ -16,7 +15,7 @@ from mpicoll.communicator.base import CommunicatorBase
 from mpicoll.communicator.engine import kinds
 from mpicoll.communicator.engine.engine import Engine
 from mpicoll.communicator.engine.masked_thread import MAIN, backoff
-from mpicoll.communicator.engine.message_calls import EXACT, About, no_object
+from mpicoll.communicator.engine.message_calls import EXACT, NO_OBJECT, About, no_object
 from mpicoll.communicator.repeated import repeated
 from mpicoll.errors import ArgumentError, TimeoutError
 from mpicoll.supervise.record import Pending, Record
@@ -202,7 +201,7 @@ class Objects(CommunicatorBase):
         data = self._message(awaited, self._engine.fabric.objects.recv)
         try:
             return self._engine.fabric.loads(data)
-        except UnpicklingError as e:
+        except NO_OBJECT as e:
             raise no_object(tag, e) from e
 
     def _of(self, operation: str, peer: int | None, tag: int | None) -> _Awaited:

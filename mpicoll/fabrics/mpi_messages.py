@@ -158,7 +158,7 @@ class _Received(Transfer):
         return not request or request.Test(status)
 
     def cancel(self, begun: Received) -> bool:
-        return _cancelled([begun[0]])
+        return _cancelled([begun[0]], [begun[1]])
 
     def source(self, begun: Received | None = None) -> int:
         return (begun[1] if begun else self.last).Get_source()
@@ -203,7 +203,7 @@ class _Long(Transfer):
     def cancel(self, begun: Parts) -> bool:
         if self._kind is None:
             raise StateError(_NO_CANCEL)
-        return _cancelled(begun[0])
+        return _cancelled(*begun)
 
     def source(self, begun: Parts | None = None) -> int:
         assert begun is not None
@@ -241,9 +241,8 @@ def _incomplete(begun: Parts) -> Parts:
 _NO_CANCEL = "cancel: only a receive can be given up: MPI may wait for ever to take back what is sent"
 
 
-def _cancelled(parts: list[MPI.Request]) -> bool:
+def _cancelled(parts: list[MPI.Request], statuses: list[MPI.Status]) -> bool:
     for part in parts:
         part.Cancel()
-    statuses = [MPI.Status() for _ in parts]
     MPI.Request.Waitall(parts, statuses)
     return all(status.Is_cancelled() for status in statuses)

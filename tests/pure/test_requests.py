@@ -185,3 +185,22 @@ def test_messages_that_are_under_way_at_the_end() -> None:
     requests._has_messages(True, None)
     assert request.done
     assert request not in requests._unfinished
+
+
+class TooLate(Invented):
+    """A message that has come when the receive is given up, and not before."""
+
+    def cancel(self, begun: object) -> bool:
+        self.came = 4
+        self.here.set()
+        return False
+
+
+def test_what_comes_while_it_is_given_up_was_received() -> None:
+    written: list[bool] = []
+    pending = Pending.message("irecv", "came from rank 0 (tag 0)", 4, "float64", Ends([0], 0))
+    message = Message(pending, TooLate(), True, False, 32, True)
+    under_way = requests.InFlight(NeverRaised, 0)
+    request = requests.Request(message, object(), np.zeros(4), under_way, lambda: written.append(True))
+    assert not request.cancel()
+    assert (request.source, request.done, written) == (3, True, [True])

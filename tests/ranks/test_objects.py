@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from mpi4py import MPI
+from numpy.typing import NDArray
 
 import mpicoll
 from mpicoll.calls import choose
@@ -189,10 +190,11 @@ def test_what_is_no_object() -> None:
 
 @pytest.mark.mpi(min_size=2)
 @pytest.mark.processes
-def test_an_array_where_an_object_is_expected() -> None:
+@pytest.mark.parametrize("given", [np.zeros(3), np.empty(0), np.full(3, 141, np.uint8)])
+def test_an_array_where_an_object_is_expected(given: NDArray[Any]) -> None:
     comm = mpicoll.Communicator()
     if comm.rank == 0:
-        comm.send(np.zeros(3), 1)
+        comm.send(given, 1)
     elif comm.rank == 1:
         with pytest.raises(MessageError, match=r"^recv_object: what came \(tag 0\) is no object: was an array sent"):
             comm.recv_object(0)

@@ -31,6 +31,10 @@ EXACT = frozenset((int, type(None)))
 right one."""
 
 
+NO_OBJECT = (UnpicklingError, EOFError, OverflowError)
+"""What unpickling raises of bytes that are no object."""
+
+
 class OwnTag(int):
     """A tag of mpicoll's own messages, which no program can give."""
 
@@ -101,7 +105,7 @@ class MessageCalls(Base):
 
     def object_broke_off(self, pending: Pending, operation: str, e: BaseException, *_: object) -> None:
         """The same of an object's."""
-        if isinstance(e, UnpicklingError):
+        if isinstance(e, NO_OBJECT):
             raise no_object(pending.ends.source_tag, e) from e
         if isinstance(e, self.failure):
             self.end_midway(operation, e)
@@ -349,7 +353,7 @@ class MessageCalls(Base):
         return Message(pending, transfer, receives, in_time, nbytes, by_library)
 
 
-def no_object(tag: int | None, e: UnpicklingError) -> MessageError:
+def no_object(tag: int | None, e: Exception) -> MessageError:
     """The error where something else came than an object."""
     return MessageError(f"recv_object: what came (tag {tag}) is no object: was an array sent? ({e})")
 

@@ -285,10 +285,12 @@ class Request(_Fields):
                 self._ask(begun)
                 if not self.done:
                     given_up = self._message.transfer.cancel(begun)
-                    if not given_up and not self._message.by_library:
+                    if not given_up:
                         self._ask(begun)  # it has come, as any other
                     if not self.done:
                         self._end()
+            except self._under_way.failure as e:
+                self._fail(e)
             finally:
                 self._turn.append(begun)
         self._raise()

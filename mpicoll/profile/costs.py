@@ -129,7 +129,7 @@ def _own(calls: Iterable[Call]) -> dict[Call, list[Span]]:
     own: dict[Call, list[Span]] = {}
     taken: dict[int, float] = defaultdict(float)
     for call in sorted(calls, key=lambda each: each.complete):
-        own[call] = [*call.in_method, *within(call.waits, (taken[call.rank], inf))]
+        own[call] = union([*call.in_method, *within(call.waits, (taken[call.rank], inf))])
         taken[call.rank] = max([taken[call.rank], *(until for _, until in call.waits)])
     return own
 

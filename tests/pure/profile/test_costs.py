@@ -61,6 +61,13 @@ def test_one_wait_for_several_calls_counts_once() -> None:
     assert {each.site: each.exposed for each in found.sites} == {"a": 101, "b": 101}
 
 
+def test_a_call_that_the_wait_itself_carries_out_counts_once() -> None:
+    found = of(call(0, 0, 200, 600, issued=100, waits=((150, 600),)), call(1, 0, 500, 600))
+    assert (found.ranks[0].exposed, found.ranks[0].late) == (450, 350)
+    (site,) = found.sites
+    assert (site.exposed, site.late) == (550, 350)
+
+
 def test_an_asynchronous_call_that_nobody_waits_for_is_hidden() -> None:
     (first,) = of(call(0, 0, 100, 400, thread=ASYNCHRONOUS)).ranks
     assert (first.exposed, first.hidden) == (0, 300)

@@ -56,13 +56,16 @@ class Torchlike:
         named = {} if self._group is None else {"group": self._group}
         op: tuple[Any, ...] = (self._op(case),) if case.collective.reduces else ()
         flat_x, flat_out = (None if each is None else each.view(-1) for each in (x, out))
+        # Of other collectives' vectors, each element would become a tensor.
+        blocks = {"gather": out, "scatter": x}.get(case.name)
+        listed = None if blocks is None else [*blocks]
         calls: dict[str, tuple[Any, ...]] = {
             "bcast": (d.broadcast, x, root),
             "allreduce": (d.all_reduce, x, *op),
             "reduce": (d.reduce, x, root, *op),
-            "gather": (d.gather, x, None if out is None else [*out], root),
+            "gather": (d.gather, x, listed, root),
             "allgather": (self._named("all_gather"), flat_out, x),
-            "scatter": (d.scatter, out, None if x is None else [*x], root),
+            "scatter": (d.scatter, out, listed, root),
             "reduce_scatter": (self._named("reduce_scatter"), out, flat_x, *op),
             "alltoall": (d.all_to_all_single, flat_out, flat_x),
             "barrier": (d.barrier,),

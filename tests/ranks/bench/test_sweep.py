@@ -12,10 +12,12 @@ import pytest
 from mpi4py import MPI
 
 from mpicoll.algorithms.collectives import COLLECTIVES
+from mpicoll.arrays.dtypes import DTYPES
 from mpicoll.bench import sweep, timing
 from mpicoll.bench.backends import Unavailable, open_backend
 from mpicoll.bench.cases import Case, elements
 from mpicoll.bench.memory import Arena, Buffers
+from mpicoll.bench.on_torch import Torchlike
 from mpicoll.bench.options import Options, read
 from mpicoll.bench.records import Report
 from mpicoll.bench.session import Session, open_session
@@ -362,3 +364,15 @@ def test_on_a_gpu() -> None:
     assert {row.collective for row in report.rows} == set(COLLECTIVES)
     assert report.wrong == 0
     opened.close()
+
+
+def test_the_elements_of_a_vector_do_not_become_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = pytest.importorskip("torch")
+
+    def refuse(tensor: object) -> Any:
+        raise AssertionError("each element takes a kilobyte")
+
+    monkeypatch.setattr(torch.Tensor, "__iter__", refuse)
+    case = Case(COLLECTIVES["allreduce"], 4, DTYPES["float32"], "sum", 0, 0, 2, "in")
+    for pair in Arena().buffers(case):
+        assert callable(Torchlike(torch.distributed, str).bind(pair))

@@ -123,7 +123,8 @@ def draw(
 def _algorithm(collective: str, given: str | Algorithm | Callable[[Place], Steps]) -> Algorithm:
     name = canonical(collective) if isinstance(collective, str) else None
     if name is None:
-        raise ArgumentError("draw", "collective", "one of " + ", ".join(COLLECTIVES), repr(collective))
+        nearest = misspelt(str(collective), COLLECTIVES)
+        raise ArgumentError("draw", "collective", "one of " + ", ".join(COLLECTIVES), nearest)
     if isinstance(given, str):
         known = {a.name: a for a in algorithms(name)}
         if given not in known:

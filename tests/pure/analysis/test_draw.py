@@ -298,6 +298,7 @@ def test_a_function_that_fails_is_one_error_with_its_line() -> None:
     ("given", "said"),
     [
         (("reduce_all", "ring"), "draw: collective: expected one of bcast, "),
+        (("alreduce", "ring"), r"draw: collective: .*'alreduce' \(did you mean 'allreduce'\?\)"),
         (("allreduce", "rign"), r"draw: algorithm: expected one of linear, .*'rign' \(did you mean 'ring'\?\)"),
         (("allreduce", 3), "expected a name, an Algorithm, or a function from a Place to steps; given 3"),
         (("bcast", Algorithm("allreduce", "gossip", gossip)), "expected one for bcast; given gossip, which is"),

@@ -169,10 +169,12 @@ def test_who_was_lost_among_those_that_were_left(tmp_path: Path) -> None:
     """Their numbers have changed with the first loss."""
     program = """
     job = comm.rank
-    for victim in 0, 2:
-        comm.barrier()
-        if job == victim:
+    for number, victim in (0, 0), (1, 2):
+        if job == victim:  # it dies when all others are about to wait for it
+            for other in {*range(comm.size)} - {comm.rank}:
+                comm.recv_object(other)
             die()
+        comm.send_object(None, number)
         lost = raised(RankLost, comm.barrier)
         comm = comm.shrink()
     assert lost.ranks == [1]

@@ -36,21 +36,21 @@ from tensor_parallel import generate, split_model
 BACKENDS = "gloo", "mpicoll"
 SHAPES = {"small": (128, 4), "medium": (512, 8), "large": (2048, 8)}
 """The width and the number of layers."""
-TOKENS, TIMED = 32, 3
-"""In each turn: the tokens of a generation, and the generations that count."""
+TIMED = 3
+"""The generations of a turn that count."""
 
 
-def turn(backend: str, dtype: torch.dtype, shape: str) -> tuple[list[int], list[float]]:
-    """The tokens, and the seconds of each generation."""
+def turn(backend: str, dtype: torch.dtype, shape: str, length: int) -> tuple[list[int], list[float]]:
+    """The tokens, and the seconds of each generation of so many."""
     dist.init_process_group(backend)
     width, layers = SHAPES[shape]
     model = split_model(dtype, width=width, layers=layers)
-    tokens = generate(model, TOKENS)
+    tokens = generate(model, length)
     times = np.empty(TIMED)
     for i in range(TIMED):
         MPI.COMM_WORLD.Barrier()
         start = perf_counter()
-        generate(model, TOKENS)
+        generate(model, length)
         times[i] = perf_counter() - start
     del model
     gc.collect()
@@ -59,13 +59,13 @@ def turn(backend: str, dtype: torch.dtype, shape: str) -> tuple[list[int], list[
     return tokens, times.tolist()
 
 
-def measured(dtype: str, shape: str, turns: int) -> list[dict[str, Any]]:
+def measured(dtype: str, shape: str, turns: int, length: int) -> list[dict[str, Any]]:
     """A row for each backend."""
     times: dict[str, list[float]] = {backend: [] for backend in BACKENDS}
     found: set[tuple[int, ...]] = set()
     for i in range(turns):
         for backend in BACKENDS[:: 1 if i % 2 else -1]:
-            tokens, taken = turn(backend, getattr(torch, dtype), shape)
+            tokens, taken = turn(backend, getattr(torch, dtype), shape, length)
             found.add(tuple(tokens))
             times[backend] += taken
     same = len(found) == 1
@@ -73,7 +73,7 @@ def measured(dtype: str, shape: str, turns: int) -> list[dict[str, Any]]:
         raise RuntimeError(f"{shape}: the backends generate different tokens: {sorted(found)}")
     return [
         {"model": shape, "dtype": dtype, "backend": backend, "same_tokens": same,
-         "tokens_per_s": round(TOKENS / float(np.median(each)), 2), "seconds": [round(s, 4) for s in each]}
+         "tokens_per_s": round(length / float(np.median(each)), 2), "seconds": [round(s, 4) for s in each]}
         for backend, each in times.items()
     ]  # fmt: skip
 
@@ -82,6 +82,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--models", default=",".join(SHAPES), help=f"some of {', '.join(SHAPES)} (all)")
     parser.add_argument("--turns", type=int, default=4, help="turns of each backend (4)")
+    parser.add_argument("--tokens", type=int, default=32, help="tokens of a generation (32)")
     parser.add_argument("--json", type=Path, help="the record")
     given = parser.parse_args()
     logging.set_verbosity_error()
@@ -98,12 +99,12 @@ def main() -> None:
     rows: list[dict[str, Any]] = []
     for shape in given.models.split(","):
         for dtype in ("float32", "bfloat16"):
-            for row in measured(dtype, shape, given.turns):
+            for row in measured(dtype, shape, given.turns, given.tokens):
                 rows.append(row)
                 if world.rank == 0:
                     print("{model:8} {dtype:10} {backend:10} {tokens_per_s:9.2f}".format(**row), flush=True)
     if world.rank == 0 and given.json:
-        head = {"schema": "mpicoll-tensor-parallel/1", "started": started, "environment": here, "tokens": TOKENS}
+        head = {"schema": "mpicoll-tensor-parallel/1", "started": started, "environment": here, "tokens": given.tokens}
         given.json.write_text(json.dumps({**head, "models": SHAPES, "rows": rows}, indent=1) + "\n")
 
 

@@ -36,7 +36,7 @@ def test_bfloat16() -> None:
 
 
 def test_the_benchmark() -> None:
-    words = ["--models", "small", "--turns", "1"]
+    words = ["--models", "small", "--turns", "1", "--tokens", "4"]
     result = run(2, str(REPOSITORY / "benchmarks/tensor_parallel_tokens.py"), *words)
     assert result.code == 0, result.output
     for backend in ("gloo", "mpicoll"):

@@ -1,8 +1,9 @@
 """The calls of torch.distributed on its own backends, such as gloo and NCCL, noted as a Communicator's calls are.
 
-Each call of a process group goes through an operator of torch's dispatcher: those of torch.distributed, of DDP's
-reducer in C++, and of functional collectives. A function of ours stands before these operators. It notes the call and
-hands it on. The ranks meet through the group's store.
+Each call of a process group goes through an operator of torch's dispatcher: those of torch.distributed, and
+of DDP's reducer in C++. A function of ours stands before these operators. It notes the call and hands it on. Functional
+collectives do not come here: their own operators call these below autograd's part of the dispatcher, where ours stand.
+The ranks meet through the group's store.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import pickle
 import socket
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
 from functools import wraps
 from typing import Any, NamedTuple
@@ -244,7 +246,8 @@ def _message(op: Any, name: str) -> Callable[..., Any]:
 def _begin(boxed: Any, calls: GroupCalls, pending: Pending, number: int | None) -> None:
     work = c10d.Work.unbox(boxed)
     if number is not None and calls.waits.tape is not None:
-        work.get_future().add_done_callback(calls.waits.tape.completion(calls.recorder))
+        with suppress(RuntimeError):  # a reduce_scatter of gloo's has no future: then its wait tells
+            work.get_future().add_done_callback(calls.waits.tape.completion(calls.recorder))
     _under_way.begin(id(work), work, calls, pending, number)
 
 

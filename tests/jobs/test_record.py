@@ -69,6 +69,7 @@ DDP = """
         dist.all_reduce(torch.ones(3), async_op=True).wait()
         dist.batch_isend_irecv([dist.P2POp(dist.isend if dist.get_rank() == 0 else dist.irecv, torch.ones(5),
                                            1 - dist.get_rank())])[0].wait()
+        dist.reduce_scatter_tensor(torch.ones(2), torch.ones(4))
     dist.destroy_process_group()
 """
 
@@ -130,14 +131,41 @@ def test_a_step_of_ddp(backend: str, tmp_path: Path) -> None:
     result = run(2, script(tmp_path, DDP), str(file), backend, env=env)
     assert result.code == 0, result.output
     for rank in (0, 1):
-        *buckets, last, message = [call for call in load(file).calls if call.rank == rank]
+        *buckets, last, message, scattered = [call for call in load(file).calls if call.rank == rank]
         assert [call.nbytes for call in buckets] == [361_200] * 2
         assert buckets[0].backward != buckets[1].backward
         assert None not in (buckets[0].backward, buckets[1].backward)
         assert all(call.waits for call in buckets)
         assert (last.operation, last.nbytes, last.backward) == ("allreduce", 12, None)
+        assert scattered.operation == "reduce_scatter"
         assert (message.nbytes, message.blocks) == (20, True)
         assert backend == "gloo" or buckets[0].thread == ASYNCHRONOUS
+
+
+def test_messages_that_are_tested_again_and_again(tmp_path: Path) -> None:
+    """Each of them is in the file once."""
+    program = """
+        import sys
+        import numpy as np
+        import mpicoll
+
+        comm = mpicoll.Communicator()
+        other = 1 - comm.rank
+        with mpicoll.record(sys.argv[1]):
+            requests = [comm.irecv(np.empty(4), other, tag=tag) for tag in (0, 1)]
+            comm.send(np.ones(4), other, tag=1)
+            while not requests[1].test():
+                pass
+            for _ in range(5):
+                requests[1].test()
+            comm.send(np.ones(4), other, tag=0)
+            while not all([request.test() for request in requests]):
+                pass
+    """
+    file = tmp_path / "step.json"
+    assert run(2, script(tmp_path, program), str(file)).code == 0
+    for mine in load(file).by_rank.values():
+        assert [call.operation for call in mine] == ["irecv", "irecv", "send", "send"]
 
 
 def test_one_rank_may_record_alone(tmp_path: Path) -> None:

@@ -260,10 +260,11 @@ class Request(_Fields):
     def test(self) -> bool:
         """Return whether it is complete, without waiting. Raises as :meth:`wait` does."""
         self._check_not_lost()
-        self.look()
         if not self.done:
-            return False
-        self._under_way.waits.is_complete(self._since)
+            self.look()
+            if not self.done:
+                return False
+            self._under_way.waits.is_complete(self._since)
         self._raise()
         return True
 

@@ -59,5 +59,6 @@ def repeated(method: F) -> F:
     for argument, value in given.items():
         defaults[meanings[argument]] = value
     positions = tuple(meanings[argument] for argument in names)
-    made: F = kernel.Method(explained(method), name, names, positions, tuple(defaults), returns, elementwise)
+    what = name, names, positions, tuple(defaults), returns, elementwise
+    made: F = kernel.Method(method, explained(method), *what)
     return made

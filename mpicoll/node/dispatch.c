@@ -690,7 +690,8 @@ enum { IT_RETURNS_OUT, IT_RETURNS_X, IT_RETURNS_NONE, ROOT_RETURNS_OUT, IT_RETUR
 typedef struct {
     PyObject_HEAD
     vectorcallfunc call;
-    PyObject *function, *operation, *names, *defaults;
+    PyObject *function, *explained; /* the other one says what is wrong with a keyword that this one does not have */
+    PyObject *operation, *names, *defaults;
     int meanings[MEANINGS]; /* of the arguments, by position */
     int returns, elementwise;
     Py_ssize_t most; /* arguments */
@@ -757,22 +758,26 @@ static PyObject *method_call(PyObject *callable, PyObject *const *args, size_t n
     PyObject *positional = PyTuple_New(given), *by_name = named ? PyDict_New() : NULL;
     if (positional && (!named || by_name)) {
         for (Py_ssize_t i = 0; i < given; i++) PyTuple_SetItem(positional, i, Py_NewRef(args[i]));
+        PyObject *function = self->function;
         int failed = 0;
-        for (Py_ssize_t i = 0; i < named && !failed; i++)
-            failed = PyDict_SetItem(by_name, PyTuple_GetItem(keywords, i), args[given + i]);
-        result = failed ? NULL : PyObject_Call(self->function, positional, by_name);
+        for (Py_ssize_t i = 0; i < named && !failed; i++) {
+            PyObject *keyword = PyTuple_GetItem(keywords, i);
+            if (meaning_of(self, keyword) < 0) function = self->explained;
+            failed = PyDict_SetItem(by_name, keyword, args[given + i]);
+        }
+        result = failed ? NULL : PyObject_Call(function, positional, by_name);
     }
     Py_XDECREF(positional);
     Py_XDECREF(by_name);
     return result;
 }
 
-/* Method(function, operation, names, meanings, defaults by meaning, what it returns, whether out may be x) */
+/* Method(function, the same with explanations, operation, names, meanings, defaults by meaning, what it returns, whether out may be x) */
 static PyObject *method_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
-    PyObject *function, *operation, *names, *meanings, *defaults;
+    PyObject *function, *explained, *operation, *names, *meanings, *defaults;
     int returns, elementwise;
     if (kwargs && PyDict_Size(kwargs)) return PyErr_Format(PyExc_TypeError, "Method takes no keywords");
-    if (!PyArg_ParseTuple(args, "OUO!O!O!ip", &function, &operation, &PyTuple_Type, &names, &PyTuple_Type, &meanings,
+    if (!PyArg_ParseTuple(args, "OOUO!O!O!ip", &function, &explained, &operation, &PyTuple_Type, &names, &PyTuple_Type, &meanings,
                           &PyTuple_Type, &defaults, &returns, &elementwise))
         return NULL;
     Py_ssize_t most = PyTuple_Size(names);
@@ -781,7 +786,7 @@ static PyObject *method_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
     MethodObject *self = (MethodObject *)((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0);
     if (!self) return NULL;
     self->call = method_call, self->most = most, self->returns = returns, self->elementwise = elementwise;
-    self->function = Py_NewRef(function), self->operation = as_key(operation);
+    self->function = Py_NewRef(function), self->explained = Py_NewRef(explained), self->operation = as_key(operation);
     self->names = Py_NewRef(names), self->defaults = Py_NewRef(defaults);
     for (Py_ssize_t i = 0; i < most; i++) self->meanings[i] = (int)PyLong_AsLong(PyTuple_GetItem(meanings, i));
     return (PyObject *)self;
@@ -794,7 +799,7 @@ static PyObject *method_get(PyObject *self, PyObject *of, PyObject *type) {
 
 /* With a tuple and a dictionary, where nobody is in a hurry. */
 static PyObject *method_tp_call(MethodObject *self, PyObject *args, PyObject *kwargs) {
-    return PyObject_Call(self->function, args, kwargs);
+    return PyObject_Call(self->explained, args, kwargs);
 }
 
 /* Documentation, names and the like are the function's. */
@@ -805,6 +810,7 @@ static PyObject *method_of_function(MethodObject *self, void *name) {
 static int method_traverse(MethodObject *self, visitproc visit, void *arg) {
     Py_VISIT(Py_TYPE((PyObject *)self));
     Py_VISIT(self->function);
+    Py_VISIT(self->explained);
     return 0;
 }
 
@@ -812,6 +818,7 @@ static void method_dealloc(MethodObject *self) {
     PyTypeObject *type = Py_TYPE((PyObject *)self);
     PyObject_GC_UnTrack(self);
     Py_CLEAR(self->function);
+    Py_CLEAR(self->explained);
     Py_CLEAR(self->operation);
     Py_CLEAR(self->names);
     Py_CLEAR(self->defaults);

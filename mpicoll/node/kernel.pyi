@@ -55,6 +55,7 @@ class Method:
     def __new__(
         cls,
         function: Callable[..., object],
+        explained: Callable[..., object],
         operation: str,
         names: tuple[str, ...],
         meanings: tuple[int, ...],

@@ -14,9 +14,10 @@ import pytest
 
 from mpicoll import algorithms
 from mpicoll.analysis.cost import chart
-from mpicoll.analysis.cost.comparison import Comparison, compared, duration
+from mpicoll.analysis.cost.comparison import Comparison, compared
 from mpicoll.analysis.cost.presets import MACHINES
 from mpicoll.cli import main, simulate
+from mpicoll.units import duration
 
 
 def simulated(capsys: pytest.CaptureFixture[str], words: str) -> str:

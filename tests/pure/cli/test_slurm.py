@@ -15,20 +15,11 @@ import pytest
 
 from mpicoll.cli import main
 from mpicoll.errors import ArgumentError
-from mpicoll.slurm import limits, sbatch
+from mpicoll.slurm import sbatch
 
 SLURM = Path(__file__).parents[3] / "slurm"
 TEMPLATES = list(sbatch.TEMPLATES)
 NASTY = ["a b", 'say "x"', "it's", "a}b", "`id`", "$(id)", "100$", "C:\\x", "~/x", "#x", "*", "a;b", "", "ü"]
-
-
-@pytest.fixture(autouse=True)
-def config(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The user's file of defaults, which does not exist."""
-    folder = tmp_path_factory.mktemp("config")
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(folder))
-    (folder / "mpicoll").mkdir()
-    return folder / "mpicoll/slurm.toml"
 
 
 def rendered(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
@@ -403,48 +394,6 @@ def test_a_file_of_defaults(capsys: pytest.CaptureFixture[str], config: Path) ->
 def test_a_bad_file_of_defaults(capsys: pytest.CaptureFixture[str], config: Path, text: str, expected: str) -> None:
     config.write_text(text)
     assert expected in refused(capsys, "single-node")
-
-
-LIMITS = """\
-PartitionName=short AllowGroups=ALL Default=YES MaxNodes=4 MaxTime=01:00:00 State=UP TotalCPUs=64 TotalNodes=8
-PartitionName=long AllowGroups=ALL Default=NO MaxNodes=UNLIMITED MaxTime=7-00:00:00 State=UP TotalNodes=8
-PartitionName=off AllowGroups=ALL Default=NO MaxNodes=UNLIMITED MaxTime=UNLIMITED State=DOWN TotalNodes=8
-"""
-
-
-@pytest.mark.parametrize(
-    ("options", "problem"),
-    [
-        ({"time": "02:00:00"}, "--time: expected at most 01:00:00, the limit of partition short; given 02:00:00"),
-        ({"time": "60"}, None),
-        ({"time": "61"}, "--time"),
-        ({"time": "2:00:00", "partition": "long"}, None),
-        ({"time": "2:00:00", "partition": "short,long"}, None),
-        ({"time": "8-0", "partition": "short,long"}, "7-00:00:00, the limit of partition long"),
-        ({"nodes": "5"}, "--nodes: expected at most 4, the limit of partition short; given 5"),
-        ({"nodes": "9", "partition": "long"}, "--nodes: expected at most 8, as many as are in partition long; given 9"),
-        ({"partition": "off"}, "partition off is DOWN"),
-        ({"partition": "unknown"}, None),
-    ],
-)
-def test_the_limits_of_a_partition(options: dict[str, str], problem: str | None) -> None:
-    said = limits.beyond(options, limits.partitions(LIMITS))
-    assert (said == []) if problem is None else (problem in " ".join(said))
-
-
-def test_check_compares_with_the_partitions_limits(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    (tmp_path / "sbatch").write_text("#!/bin/sh\necho Job 7 to start now\n")
-    (tmp_path / "scontrol").write_text(f"#!/bin/sh\ncat << END\n{LIMITS}END\n")
-    for name in ("sbatch", "scontrol"):
-        (tmp_path / name).chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    assert main(["slurm", "compare", "--check"]) == 1
-    said = capsys.readouterr().out
-    assert "--time: expected at most 01:00:00, the limit of partition short; given 02:00:00" in said
-    assert said.endswith("compare: Slurm would take it, but never start it\n")
-    assert rendered(capsys, "compare", "--time", "1:00:00", "--check").endswith("compare: Slurm would take it\n")
 
 
 @pytest.mark.parametrize(

@@ -83,3 +83,11 @@ def rows(said: Sequence[tuple[Sequence[int], str]]) -> list[str]:
     """A table's lines, each of ranks and what is said of them."""
     width = max(len(named(ranks)) for ranks, _ in said)
     return [f"  {named(ranks):{width}}  {text}" for ranks, text in said]
+
+
+def duration(seconds: float) -> str:
+    """The time as three digits and a unit."""
+    for unit, scale in (("s", 1.0), ("ms", 1e-3)):
+        if seconds >= 0.9995 * scale:  # 0.9996 ms is 1 ms in three digits
+            return f"{seconds / scale:.3g} {unit}"
+    return f"{seconds / 1e-6:.3g} us"

@@ -252,7 +252,7 @@ def _measure(record: Path | None) -> int:
 
 
 def _predictions(predictions: Sequence[Prediction]) -> str:
-    from mpicoll.analysis.cost.comparison import duration
+    from mpicoll.units import duration
 
     row = "{:14} {:20} {:>5} {:>6} {:>10} {:>10} {:>6}".format
     lines = [row("collective", "algorithm", "ranks", "size", "measured", "predicted", "error")]

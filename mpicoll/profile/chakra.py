@@ -55,12 +55,10 @@ def _nodes(recording: Recording, rank: int) -> Iterator[bytes]:
 
 def _kind(call: Call) -> int:
     if call.number is not None:
-        return _COLLECTIVE if _operation(call) in _COLLECTIVES else _COMPUTATION
+        return _COLLECTIVE if call.collective in _COLLECTIVES else _COMPUTATION
+    if len(call.targets) + len(call.sources) != 1:  # a sendrecv, or a message of any rank
+        return _COMPUTATION
     return _SEND if call.targets else _RECV
-
-
-def _operation(call: Call) -> str:
-    return call.operation.removeprefix("i").removesuffix("_object")
 
 
 def _about(call: Call) -> list[bytes]:
@@ -68,12 +66,12 @@ def _about(call: Call) -> list[bytes]:
     found = [_attribute("is_cpu_op", _BOOL, 1), _attribute("comm_size", _INT64, call.nbytes)]
     found.append(_attribute("pg_name", _STRING, call.communicator.name))
     if call.number is not None:
-        found.append(_attribute("comm_type", _INT64, _COLLECTIVES.get(_operation(call), 0)))
+        found.append(_attribute("comm_type", _INT64, _COLLECTIVES.get(call.collective, 0)))
         if call.root is not None:
             found.append(_attribute("root_rank", _UINT64, ranks[call.root]))
-    elif call.targets:
+    elif _kind(call) == _SEND:
         found += [_attribute("comm_src", _UINT64, call.rank), _attribute("comm_dst", _UINT64, ranks[call.targets[0]])]
-    elif call.sources:
+    elif _kind(call) == _RECV:
         found += [_attribute("comm_src", _UINT64, ranks[call.sources[0]]), _attribute("comm_dst", _UINT64, call.rank)]
     return found
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 from math import inf
 
@@ -52,8 +52,6 @@ class SiteCosts:
     exposed: float = 0.0
     late: float = 0.0
     hidden: float = 0.0
-    last: defaultdict[int, float] = field(default_factory=lambda: defaultdict(float))
-    """How long others have waited for which rank, in microseconds."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +92,6 @@ def costs(recording: Recording) -> Costs:
         if call in late:
             seconds, rank = late[call]
             of.late += seconds
-            of.last[rank] += seconds
             last[rank] += seconds
             late_of[call.rank] += seconds
     for (key, _), calls in in_flight.items():
@@ -165,17 +162,13 @@ def _before(exposed: list[Span], other: Call) -> tuple[float, int]:
     return total(within(exposed, (-inf, other.issued))), other.rank
 
 
-def _needed(call: Call) -> Sequence[int]:
-    """The ranks of the job without which the collective cannot end on this one."""
-    ranks, table = call.communicator.ranks, COLLECTIVES.get(call.operation.removeprefix("i").removesuffix("_object"))
-    me = ranks.index(call.rank)
-    if table is None:  # not all ranks of an alltoallv need give something
-        return ()
-    if table.prefix is not None:
-        return ranks[:me]
-    if table.root is not None and call.root is not None and (table.root == "gives") != (me == call.root):
-        return [ranks[call.root]] if table.root == "gives" else [rank for rank in ranks if rank != call.rank]
-    return () if table.root is not None else [rank for rank in ranks if rank != call.rank]
+def _needed(call: Call) -> set[int]:
+    """The other ranks of the job without which the collective cannot end on this one."""
+    ranks, table = call.communicator.ranks, COLLECTIVES.get(call.collective)
+    if table is None or (table.rooted and call.root is None):  # not all ranks of an alltoallv need give something
+        return set()
+    needs = table.needs(ranks.index(call.rank), len(ranks), call.root or 0)
+    return {ranks[each] for each in needs} - {call.rank}
 
 
 def _coalesce(recording: Recording, late: Mapping[Call, tuple[float, int]]) -> Iterator[Advice]:

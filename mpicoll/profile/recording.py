@@ -47,7 +47,6 @@ class Call:
     source_tag: int | None
     targets: tuple[int, ...]
     target_tag: int | None
-    algorithm: str
     site: str
     """Where in the program."""
     is_over: bool
@@ -60,6 +59,11 @@ class Call:
     """When it was complete, or the rank knew that it was."""
     backward: int | None
     """If the reducer of DistributedDataParallel has issued it, the number of the rank's backward pass."""
+
+    @property
+    def collective(self) -> str:
+        """The collective that it is, by the name that the table of collectives has, if it has one."""
+        return self.operation.removeprefix("i").removesuffix("_object")
 
     @property
     def in_method(self) -> list[Span]:
@@ -125,6 +129,12 @@ def load(file: Path) -> Recording:
         raise ArgumentError("report", "FILE", expected, repr(str(file))) from None
 
 
+_AS_IN_FILE = (
+    "number", "elements", "dtype", "root", "source_tag", "target_tag", "issued", "complete", "backward"
+)  # fmt: skip
+"""What a call of the file calls by the same names."""
+
+
 def _of(rows: list[dict[str, Any]], about: dict[str, Any]) -> Recording:
     communicators = {name: Communicator(name, tuple(ranks)) for name, ranks in about["communicators"].items()}
     threads = {(row["pid"], row["tid"]): row["args"]["name"] for row in rows if row["name"] == "thread_name"}
@@ -133,32 +143,22 @@ def _of(rows: list[dict[str, Any]], about: dict[str, Any]) -> Recording:
         if row["ph"] != "X" or row["cat"] == WAIT:
             continue
         args, begin = row["args"], row["ts"]
-        calls.append(
-            Call(
-                row["pid"],
-                threads[row["pid"], row["tid"]],
-                communicators[args["communicator"]],
-                args["number"],
-                row["cat"],
-                row["name"],
-                args["bytes"],
-                args["elements"],
-                args["dtype"],
-                args["root"],
-                tuple(args["sources"]),
-                args["source_tag"],
-                tuple(args["targets"]),
-                args["target_tag"],
-                args["algorithm"],
-                args["called at"],
-                args["state"] != UNDER_WAY,
-                args["issued"],
-                (begin, begin + row["dur"]),
-                tuple((since, until) for since, until in args["waits"]),
-                args["complete"],
-                args["backward"],
-            )
+        call = Call(
+            rank=row["pid"],
+            thread=threads[row["pid"], row["tid"]],
+            communicator=communicators[args["communicator"]],
+            operation=row["cat"],
+            description=row["name"],
+            nbytes=args["bytes"],
+            site=args["called at"],
+            is_over=args["state"] != UNDER_WAY,
+            method=(begin, begin + row["dur"]),
+            sources=tuple(args["sources"]),
+            targets=tuple(args["targets"]),
+            waits=tuple((since, until) for since, until in args["waits"]),
+            **{name: args[name] for name in _AS_IN_FILE},
         )
+        calls.append(call)
     ranks = {int(rank): of for rank, of in about["ranks"].items()}
     spans = {rank: (of["begin"], of["end"]) for rank, of in ranks.items()}
     hosts = {rank: of["host"] for rank, of in ranks.items()}

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from mpicoll.profile.costs import Costs, RankCosts
 from mpicoll.profile.recording import Recording
-from mpicoll.units import count, named, rough
+from mpicoll.units import count, duration, named
 
 _WIDTH = 100
 _MOST = 10
@@ -34,12 +34,12 @@ def text(name: str, recording: Recording, costs: Costs) -> str:
     everything = sum(each.time for each in costs.ranks)
     for site in costs.sites[:_MOST]:
         share = f"{site.exposed / everything:.0%}"
-        figures = duration(site.exposed), share, duration(site.late), duration(site.hidden), site.calls
+        figures = _time(site.exposed), share, _time(site.late), _time(site.hidden), site.calls
         lines.append(_SITES.format(*figures, f"{site.kind}, at {site.site}"))
     lines += _more(len(costs.sites) - _MOST, "line", "that cost less")
     lines += ["", *_late(costs.last, everything)]
     for each in costs.advice:
-        said = f"{each.text} It costs {duration(each.cost)} of all ranks' time ({each.cost / everything:.0%})."
+        said = f"{each.text} It costs {_time(each.cost)} of all ranks' time ({each.cost / everything:.0%})."
         lines += textwrap.wrap(said, _WIDTH, initial_indent="- ", subsequent_indent="  ")
     return "\n".join(lines).rstrip()
 
@@ -49,13 +49,15 @@ def _first_line(name: str, recording: Recording) -> str:
     who = count(len(ranks), "rank") if len(ranks) == recording.size else f"{named(ranks)} of {recording.size}"
     nodes = count(len({*recording.hosts.values()}), "node")
     longest = max((until - since for since, until in recording.spans.values()), default=0.0)
-    return f"{name}: {count(len(recording.calls), 'call')} of {who} on {nodes} in {duration(longest)}"
+    left = sum(not call.is_over for call in recording.calls)
+    unfinished = f", {left} of them under way at its end" if left else ""
+    return f"{name}: {count(len(recording.calls), 'call')} of {who} on {nodes} in {_time(longest)}{unfinished}"
 
 
 def _rank(of: RankCosts) -> str:
     share = f"{of.exposed / of.time:.0%}" if of.time else ""
-    figures = map(duration, (of.time, of.computing, of.exposed))
-    return _RANKS.format(f"rank {of.rank}", *figures, share, duration(of.late), duration(of.hidden))
+    figures = map(_time, (of.time, of.computing, of.exposed))
+    return _RANKS.format(f"rank {of.rank}", *figures, share, _time(of.late), _time(of.hidden))
 
 
 def _more(number: int, noun: str, which: str) -> list[str]:
@@ -68,14 +70,9 @@ def _late(last: Mapping[int, float], everything: float) -> list[str]:
     if total < 0.01 * everything:
         return []
     worst = sorted(last.items(), key=lambda each: -each[1])[:3]
-    said = ", ".join(f"{duration(time)} for rank {rank}" for rank, time in worst if time >= 0.1 * total)
-    return [f"Ranks waited {duration(total)} for others that came late ({total / everything:.0%}): {said}."]
+    said = ", ".join(f"{_time(time)} for rank {rank}" for rank, time in worst if time >= 0.1 * total)
+    return [f"Ranks waited {_time(total)} for others that came late ({total / everything:.0%}): {said}."]
 
 
-def duration(us: float) -> str:
-    """So many microseconds, with two or three digits: 12 us, 1.2 ms, 120 ms, 1.2 s."""
-    for unit, size in (("s", 1e6), ("ms", 1e3)):
-        if us >= 0.995 * size:
-            value = us / size
-            return f"{value:.0f} {unit}" if value >= 100 else f"{rough(value)} {unit}"
-    return f"{us:.0f} us" if us >= 10 or us == 0 else f"{rough(us)} us"
+def _time(us: float) -> str:
+    return duration(us / 1e6)

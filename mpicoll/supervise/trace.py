@@ -140,8 +140,7 @@ def _rows(rank: int, threads: dict[int, int], at: Callable[[float], float], even
         (start, end, _), *waits = waits
     else:
         start, end = at(event.begun), at(event.returned)
-    names = [name for name in Event.fields if name not in _NOT_ALIKE]
-    about = {name: getattr(event, name) for name in names}
+    about = {name: getattr(event, name) for name in _ALIKE}
     about |= {"bytes": event.nbytes, "called at": event.site, "issued": at(event.issued)}
     about["waits"] = [(since, until) for since, until, _ in waits]
     about["complete"] = max([end, *(until for _, until, _ in waits)]) if event.complete is None else at(event.complete)
@@ -162,10 +161,11 @@ def _apart(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return rows
 
 
-_NOT_ALIKE = {
+_OTHERWISE = {
     "operation", "description", "nbytes", "site", "thread", "issued", "begun", "returned", "waits", "complete"
 }  # fmt: skip
-"""Fields of a call that have other names or values in the file."""
+_ALIKE = [name for name in Event.fields if name not in _OTHERWISE]
+"""Fields of a call that have the same names and values in the file."""
 WAIT = "wait"
 """The category of the rows that are waits for calls of other rows."""
 

@@ -93,14 +93,13 @@ class Watched:
     """How long the oldest wait has lasted."""
     reported: tuple[int, str, int] | None = None
     """What the coordinator knows: calls, state, and how long the wait has lasted."""
+    on_tape: bool = True
+    """Whether its calls are noted on a tape. Those that are made on behalf of another communicator's are not."""
     _call: _Wait = field(default_factory=_Wait)
     _message: _Wait = field(default_factory=_Wait)
 
     def __post_init__(self) -> None:
         self.recorder.name = self.waits.name = self.name
-
-    on_tape: bool = True
-    """Whether its calls are noted on a tape. Those that are made on behalf of another communicator's are not."""
 
     def note_on(self, tape: Tape | None) -> None:
         """From now on, note on this tape when each call begins, is waited for and ends."""

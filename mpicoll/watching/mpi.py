@@ -58,7 +58,7 @@ _DEFAULTS = {"dest": MPI.PROC_NULL, "sendtag": 0, "tag": 0, "source": MPI.ANY_SO
 
 
 def install(settings: Settings) -> None:
-    """Watch over MPI.COMM_WORLD, and what is made of it, from now on. Method. Raises StateError, on all ranks, if
+    """Watch over MPI.COMM_WORLD, and what is made of it, from now on. Collective. Raises StateError, on all ranks, if
     mpi4py cannot be watched here."""
     world = MPI.COMM_WORLD
     node = world.Split_type(MPI.COMM_TYPE_SHARED)

@@ -10,9 +10,9 @@ from math import log2
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mpicoll.analysis.cost.comparison import Comparison, duration
+from mpicoll.analysis.cost.comparison import Comparison
 from mpicoll.analysis.palette import Style, styles
-from mpicoll.units import size_text
+from mpicoll.units import duration, size_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

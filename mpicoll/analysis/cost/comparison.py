@@ -17,7 +17,7 @@ from mpicoll import algorithms
 from mpicoll.analysis.cost.machines import Machine
 from mpicoll.analysis.cost.simulation import Costs, costs
 from mpicoll.errors import MpicollError
-from mpicoll.units import size_text
+from mpicoll.units import duration, size_text
 
 Result = TypeVar("Result")
 
@@ -134,11 +134,3 @@ def table(c: Comparison) -> str:
         lines.append(f"{size_text(r.first):>6} {to:<9} {r.algorithm}")
     lines += [f"not costed where blank: {name}, {note}" for name, note in c.notes.items()]
     return "\n".join(lines)
-
-
-def duration(seconds: float) -> str:
-    """The time as three digits and a unit."""
-    for unit, scale in (("s", 1.0), ("ms", 1e-3)):
-        if seconds >= 0.9995 * scale:  # 0.9996 ms is 1 ms in three digits
-            return f"{seconds / scale:.3g} {unit}"
-    return f"{seconds / 1e-6:.3g} us"

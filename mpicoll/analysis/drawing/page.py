@@ -26,12 +26,11 @@ from string import Template
 from typing import Any
 
 from mpicoll.algorithms import Algorithm
-from mpicoll.analysis.cost.comparison import duration
 from mpicoll.analysis.cost.presets import MACHINES
 from mpicoll.analysis.cost.simulation import costs_of
 from mpicoll.analysis.drawing.picture import MOST_RANKS, Arrow, Picture, Shown, Spot
 from mpicoll.analysis.palette import of_cell
-from mpicoll.units import size_text
+from mpicoll.units import duration, size_text
 
 MACHINE = MACHINES["laptop"]
 """The machine of the predicted times."""

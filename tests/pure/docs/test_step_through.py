@@ -13,9 +13,10 @@ import pytest
 
 from mpicoll.algorithms import algorithms, find
 from mpicoll.algorithms.collectives import COLLECTIVES
-from mpicoll.analysis.cost.comparison import compared, duration
+from mpicoll.analysis.cost.comparison import compared
 from mpicoll.analysis.cost.presets import MACHINES
 from mpicoll.analysis.drawing.page import PLAYER, SIZES
+from mpicoll.units import duration
 from tests.pure.docs.scripts import script
 
 SHOWN = (

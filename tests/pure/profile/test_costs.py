@@ -10,7 +10,7 @@ import pytest
 
 from mpicoll.profile.costs import Costs, costs
 from mpicoll.profile.recording import ASYNCHRONOUS, Call, Communicator, Recording, Span, union, within
-from mpicoll.profile.text import duration, text
+from mpicoll.profile.text import text
 
 WORLD = Communicator("c.1", (0, 1))
 PAIR = Communicator("c.2", (4, 7))
@@ -22,7 +22,7 @@ def call(rank: int, number: int | None, begin: float, end: float, operation: str
     plain = Call(
         rank=rank, thread=PROGRAM, communicator=WORLD, number=number, operation=operation, description=operation,
         nbytes=8, elements=1, dtype="float64", root=None, sources=(), source_tag=None, targets=(), target_tag=None,
-        algorithm="native", site="train.py:3 in step", is_over=True, issued=begin, method=(begin, end), waits=(),
+        site="train.py:3 in step", is_over=True, issued=begin, method=(begin, end), waits=(),
         complete=end, backward=None,
     )  # fmt: skip
     return replace(plain, **named)
@@ -76,12 +76,20 @@ def test_an_asynchronous_call_that_nobody_waits_for_is_hidden() -> None:
 @pytest.mark.parametrize(
     ("operation", "root", "late"),
     [("allreduce", None, [300, 0]), ("bcast", 0, [0, 0]), ("bcast", 1, [300, 0]), ("reduce", 0, [300, 0]),
-     ("reduce", 1, [0, 0]), ("scan", None, [0, 0]), ("alltoallv", None, [0, 0]), ("allgather_object", None, [300, 0])],
+     ("reduce", 1, [0, 0]), ("scan", None, [0, 0]), ("alltoallv", None, [0, 0]), ("allgather_object", None, [300, 0]),
+     ("iallreduce", None, [300, 0]), ("reduce", None, [0, 0])],
 )  # fmt: skip
 def test_a_rank_waits_for_those_whose_data_it_needs(operation: str, root: int | None, late: list[float]) -> None:
     """Rank 1 comes 300 microseconds after rank 0."""
     found = of(*(call(rank, 0, 100 + 300 * rank, 500, operation, root=root) for rank in (0, 1)))
     assert [each.late for each in found.ranks] == late
+
+
+def test_the_last_of_several_ranks_is_waited_for() -> None:
+    three = Communicator("c.3", (0, 1, 2))
+    found = of(*(call(rank, 0, 100 + 200 * rank, 700, communicator=three) for rank in range(3)))
+    assert [each.late for each in found.ranks] == [400, 200, 0]
+    assert found.last[2] == 600
 
 
 def test_ranks_of_a_communicator_are_named_by_those_of_the_job() -> None:
@@ -107,6 +115,7 @@ def test_short_calls_in_a_row_can_be_one() -> None:
     assert with_late.cost == pytest.approx(252)
     apart = [call(0, number, 90 * number, 90 * number + 30) for number in range(10)]
     assert not of(*apart).advice, "the program computes between them"
+    assert not of(*short, time=10_000.0).advice, "it costs too little"
 
 
 @pytest.mark.parametrize("how", ["blocks", "is waited for as soon as it is begun", "is hidden"])
@@ -115,7 +124,7 @@ def test_what_is_long_and_not_hidden_is_named(how: str) -> None:
     if how == "blocks":
         found = of(call(0, 0, 100, 400, **named))
     else:
-        found = of(begun(0, 0, 100, (101, 400) if "as soon" in how else (390, 400), **named))
+        found = of(begun(0, 0, 100, (101, 400) if "as soon" in how else (300, 400), **named))
     assert [how in each.text for each in found.advice] == [True] * (how != "is hidden")
 
 
@@ -126,6 +135,21 @@ def test_the_text_names_what_is_missing() -> None:
     assert said[4].split() == ["rank", "0", "1", "ms", "700", "us", "300", "us", "30%", "0", "us", "0", "us"]
     empty = recording(spans={0: (0.0, 1000.0)})
     assert "It has no calls" in text("step.json", empty, costs(empty))
+
+
+def test_the_text_says_what_was_under_way() -> None:
+    mine = recording(call(0, 0, 100, 400), call(0, 1, 500, 1000, is_over=False), spans={0: (0.0, 1000.0)}, size=1)
+    assert text("step.json", mine, costs(mine)).startswith(
+        "step.json: 2 calls of 1 rank on 1 node in 1 ms, 1 of them under way at its end\n"
+    )
+
+
+@pytest.mark.parametrize("late", [5, 50])
+def test_the_text_names_late_ranks_if_it_matters(late: float) -> None:
+    mine = recording(call(0, 0, 100, 300), call(1, 0, 100 + late, 300), spans={0: (0.0, 1000.0), 1: (0.0, 1000.0)})
+    said = "Ranks waited 50 us for others that came late (2%): 50 us for rank 1."
+    assert (said in text("step.json", mine, costs(mine))) == (late == 50)
+    assert ("that came late" in text("step.json", mine, costs(mine))) == (late == 50)
 
 
 def test_many_ranks_and_lines_are_cut() -> None:
@@ -169,12 +193,3 @@ def test_a_hundred_thousand_calls(begins: bool) -> None:
 def test_spans() -> None:
     assert union([(5, 6), (1, 3), (2, 4)]) == [(1, 4), (5, 6)]
     assert within([(1, 4), (5, 6)], (3, 5.5)) == [(3, 4), (5, 5.5)]
-
-
-@pytest.mark.parametrize(
-    ("us", "said"),
-    [(0, "0 us"), (0.25, "0.25 us"), (12.4, "12 us"), (994, "994 us"), (999, "1 ms"), (1234, "1.2 ms"),
-     (123456, "123 ms"), (1.5e6, "1.5 s"), (150e6, "150 s")],
-)  # fmt: skip
-def test_durations(us: float, said: str) -> None:
-    assert duration(us) == said

@@ -18,6 +18,7 @@ from mpicoll.supervise import sites, tape
 from mpicoll.supervise.record import Ends, Pending, Record, Recorder, Waits
 from mpicoll.supervise.trace import WAIT, written
 from mpicoll.supervise.watched import Watched
+from tests.pure.profile import test_costs
 
 SUM = Record("allreduce", "sum of 4 float32", 16, 4, "float32")
 COME = Pending.message("irecv", "came from rank 1 (tag 3)", 4, "float32", Ends((1,), 3), 16)
@@ -114,6 +115,22 @@ def test_messages(told: Told, tmp_path: Path) -> None:
     assert seconds(taken.issued, *taken.method) == [1.5, 2, 3]
     assert taken.blocks
     assert not came.blocks
+
+
+def test_a_message_that_blocks_and_was_told_of_before(told: Told, tmp_path: Path) -> None:
+    told.recorder.begin_message(TAKEN)
+    told.wait(TAKEN, 1.5)
+    (call,) = told.read(tmp_path).calls
+    assert call.blocks
+    assert seconds(call.issued, *call.method) == [1, 2, 3]
+
+
+def test_messages_of_one_kind_are_told_apart_by_their_times(told: Told, tmp_path: Path) -> None:
+    for _ in range(3):
+        told.recorder.begin_message(COME)  # at the seconds 2, 3 and 4
+    for since in (4.0, 2.0, 3.0):
+        told.wait(COME, since)
+    assert [seconds(*call.waits[0]) for call in told.read(tmp_path).calls] == [[6, 7], [8, 9], [4, 5]]
 
 
 def test_a_test_ends_a_message_too(told: Told, tmp_path: Path) -> None:
@@ -222,6 +239,28 @@ def test_the_reducer_of_ddp_waits_for_its_last_call(
     assert [seconds(*call.waits[0]) if call.waits else [] for call in calls] == [[], [4, 6], [], [10, 12]]
 
 
+def test_a_call_that_is_not_kept_leaves_nothing(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tape, "MOST", 3)
+    for when in range(10):
+        told.recorder.begin(SUM)
+        told.tape.hand_in(when)
+        told.recorder.was_handed_in(sites.site_now(), when)
+        told.recorder.under_way = False
+    assert [*told.tape._submitted] == [7, 8, 9]
+
+
+def test_a_completion_that_is_seen_late(told: Told, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By another thread, which must get Python's lock. The reducer has waited before the program's next call."""
+    notes = []
+    for each in (1, 2):
+        monkeypatch.setattr(tape, "backward_pass", lambda frame, each=each: each)
+        told.call(SUM)
+        notes.append(told.tape.completion(told.recorder))
+    notes[0](None)
+    first, _ = told.read(tmp_path).calls
+    assert seconds(*first.waits[0], first.complete) == [1, 3, 3]
+
+
 def test_where_the_reducer_of_ddp_calls_from() -> None:
     """Autograd's engine, which torch's own function runs, calls it. A hook of the program's calls for itself."""
     torch = pytest.importorskip("torch")
@@ -319,3 +358,26 @@ def test_chakra(told: Told, tmp_path: Path) -> None:
     about = [{name: value for (_, name), (_, value) in node[10]} for node in nodes]
     assert (about[5][b"comm_type"], about[5][b"comm_size"], about[5][b"root_rank"]) == (5, 300, 1)
     assert (about[3][b"comm_src"], about[3][b"comm_dst"]) == (1, 0)
+
+
+ANYBODYS = Pending.message("irecv", "came from any rank (any tag)", 4, "float32", Ends((0, 1)), 16)
+EXCHANGED = Pending.message("sendrecv", "came from rank 1, or none was taken", 4, "float32", Ends((1,), 3, (1,), 3), 16)
+
+
+@pytest.mark.parametrize("pending", [ANYBODYS, EXCHANGED])
+def test_chakra_has_no_kind_for_it(pending: Pending, told: Told, tmp_path: Path) -> None:
+    """Who has sent a message of any rank is not known, and a node is one message."""
+    told.wait(pending, 1.0)
+    chakra.write(told.read(tmp_path), tmp_path / "et")
+    _, _, node = blocks((tmp_path / "et" / "0.et").read_bytes())
+    about = [dict(fields(value))[1] for number, value in node if number == 10]
+    assert dict(node)[3] == 4
+    assert b"comm_src" not in about
+
+
+def test_chakra_knows_no_time_that_runs_backwards(tmp_path: Path) -> None:
+    """A call of another thread is complete before the program comes out of the one that it has made before."""
+    two = [test_costs.call(0, 0, 100, 400), test_costs.call(0, 1, 200, 300, thread="other")]
+    chakra.write(test_costs.recording(*two, spans={0: (0.0, 1000.0)}), tmp_path / "et")
+    nodes = [dict(each) for each in blocks((tmp_path / "et" / "0.et").read_bytes())[1:]]
+    assert [(node[6], node[7]) for node in nodes] == [(0, 100), (100, 300), (400, 0), (400, 0)]

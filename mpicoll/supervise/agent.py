@@ -88,7 +88,8 @@ class Agent:
     async def serve(self) -> None:
         """Do what the coordinator asks, until it lets this process go."""
         while not self.may_leave.is_set() and await self._serve_connection():
-            pass  # a network may lose a connection of two sound processes
+            if self._coordinator is not None and ending.exit_reason(self._coordinator):
+                break  # a network may lose a connection of two sound processes, but this is none
         self._lost = True
         self._say_loss()
         if self._leaving or self._coordinator is None:
@@ -183,7 +184,7 @@ class Agent:
     def _say_loss(self) -> None:
         """Say what this rank does when the coordinator has ended too early. The launcher is about to end this rank,
         too."""
-        known = self._coordinator is None or self._leaving or ending.is_known() or is_elastic() or was_done(_END)
+        known = self._coordinator is None or ending.is_known() or is_elastic() or was_done(_END)
         exit_reason = "" if known or self._coordinator is None else ending.exit_reason(self._coordinator)
         if exit_reason and not self.may_leave.is_set():
             coordinator = self._rendezvous.rank

@@ -132,10 +132,14 @@ def test_the_coordinator_is_gone_while_ranks_wait() -> None:
     play(scene)
 
 
+@pytest.mark.parametrize("leaving", [False, True])
 @pytest.mark.parametrize("a_rank_did_it", [False, True])
-def test_the_coordinator_was_killed(a_rank_did_it: bool, capfd: Output, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The next rank says so, unless another rank has ended the coordinator, and has said why."""
-    monkeypatch.setenv("PMIX_NAMESPACE", f"test-{os.getpid()}-{a_rank_did_it}")
+def test_the_coordinator_was_killed(
+    a_rank_did_it: bool, leaving: bool, capfd: Output, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next rank says so, unless another rank has ended the coordinator, and has said why. Gloo raises an error in
+    the next rank, too, which ends its program: it may be leaving when it sees the loss."""
+    monkeypatch.setenv("PMIX_NAMESPACE", f"test-{os.getpid()}-{a_rank_did_it}-{leaving}")
     says = "from mpicoll.launch.failure import is_first\nprint(is_first('coordinator'), flush=True)\ninput()"
     with ExitStack() as until_seen:
         if a_rank_did_it:
@@ -152,6 +156,8 @@ def test_the_coordinator_was_killed(a_rank_did_it: bool, capfd: Output, monkeypa
             await until(lambda: it.compared() == 1)
             agent = it.ranks[1].agent
             agent._coordinator = ending.this_process().changed(pid=victim.pid)
+            if leaving:
+                agent.leave()
             agent._say_loss()
             await it.all_leave()
 

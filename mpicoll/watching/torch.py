@@ -1,9 +1,8 @@
 """The calls of torch.distributed on its own backends, such as gloo and NCCL, noted as a Communicator's calls are.
 
-Each call of a process group goes through an operator of torch's dispatcher: those of torch.distributed, and
-of DDP's reducer in C++. A function of ours stands before these operators. It notes the call and hands it on. Functional
-collectives do not come here: their own operators call these below autograd's part of the dispatcher, where ours stand.
-The ranks meet through the group's store.
+Each call of a process group goes through an operator of torch's dispatcher: those of torch.distributed, of DDP's
+reducer in C++, and of functional collectives. A function of ours stands before each operator's kernels. It notes the
+call and hands it on. The ranks meet through the group's store.
 """
 
 from __future__ import annotations
@@ -14,8 +13,9 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
-from functools import wraps
+from functools import partial, wraps
 from typing import Any, NamedTuple
+from weakref import WeakValueDictionary
 
 import torch
 from torch.distributed import distributed_c10d as c10d
@@ -25,6 +25,8 @@ from mpicoll.errors import ArgumentError
 from mpicoll.supervise import report, watch, watched
 from mpicoll.supervise.record import Ends, Pending, Record
 from mpicoll.watching.calls import Calls, UnderWay, not_complete, waited_for
+
+Call = Callable[..., Any]
 
 _PATIENCE = timedelta(seconds=60)
 """How long a rank may take to come to where a group is made."""
@@ -113,29 +115,46 @@ _groups: dict[str, GroupCalls] = {}
 """By the groups' names."""
 _under_way = UnderWay(lambda work: work.is_completed())
 """By the numbers of their Works, which are kept here and so stay the same objects."""
-_library: list[Any] = []
-"""What holds our functions before torch's operators."""
+_results: WeakValueDictionary[int, Any] = WeakValueDictionary()
+"""The Works by the addresses of their results: a functional collective waits for its tensor, not for a Work."""
+_libraries: list[Any] = []
+"""What holds our functions before torch's kernels."""
 
 
 def install() -> None:
     """Watch the process groups that the program makes from now on."""
-    if _library:
+    if _libraries:
         return
-    library = torch.library.Library("c10d", "IMPL")  # it lives as long as the process
-    _library.append(library)
-    for key in ("AutogradCPU", "AutogradCUDA"):
-        for name, row in COLLECTIVES.items():
-            op = getattr(torch.ops.c10d, name).default
-            library.impl(name, _collective(op, row, key == "AutogradCUDA"), key)
-        for name in ("send", "recv_", "recv_any_source_"):
-            library.impl(name, _message(getattr(torch.ops.c10d, name).default, name), key)
+    library, functional = (torch.library.Library(name, "IMPL") for name in ("c10d", "_c10d_functional"))
+    _libraries.extend((library, functional))  # they live as long as the process
+    for name, row in COLLECTIVES.items():
+        _stand_before(library, getattr(torch.ops.c10d, name).default, partial(_collective, row=row))
+    for name in ("send", "recv_", "recv_any_source_"):
+        _stand_before(library, getattr(torch.ops.c10d, name).default, partial(_message, name=name))
+    _stand_before(functional, torch.ops._c10d_functional.wait_tensor.default, _wait_tensor)
     setattr(c10d.Work, "wait", _wait(c10d.Work.wait))  # noqa: B010  # to a type checker, a method is not assigned to
     setattr(c10d.ProcessGroup, "split_group", _splitter(c10d.ProcessGroup.split_group))  # noqa: B010
     c10d._new_process_group_helper = _maker(c10d._new_process_group_helper)
     watched.under_way.append(_has_messages)
 
 
-def _maker(real: Any) -> Callable[..., Any]:
+def _stand_before(library: Any, op: Any, made: Callable[[Any, Call], Call]) -> None:
+    """Let what is ``made`` of an operator and its kernel stand before the operator's kernels of all devices. Nobody
+    leaves out this part of the dispatcher, as inference mode and functional collectives leave out autograd's."""
+
+    def kernel(keys: Any, *args: Any) -> Any:
+        return op.redispatch(keys.remove(torch.DispatchKey.BackendSelect), *args)
+
+    watched_one = made(op, kernel)
+
+    def chosen(keys: Any, *args: Any) -> Any:
+        # A compiler traces with tensors that have no memory. Then nothing is called.
+        return (kernel if keys.has(torch.DispatchKey.Meta) else watched_one)(keys, *args)
+
+    library.impl(op, chosen, "BackendSelect", with_keyset=True)
+
+
+def _maker(real: Any) -> Call:
     """What makes a process group, on those of its ranks that are in it."""
 
     @wraps(real)
@@ -148,7 +167,7 @@ def _maker(real: Any) -> Callable[..., Any]:
     return make
 
 
-def _splitter(real: Any) -> Callable[..., Any]:
+def _splitter(real: Any) -> Call:
     """What makes a group of some ranks of this one, which names them by their numbers in it."""
 
     @wraps(real)
@@ -176,39 +195,35 @@ def _watch(ranks: list[int], rank: int, store: Any, name: str) -> None:
         _groups[name] = GroupCalls(ranks, rank, meeting, len({host for host, _ in told}) == 1, settings)
 
 
-def _handed_on(op: Any, args: Any) -> Any:
-    """The operator of the group's backend."""
-    with torch._C._AutoDispatchBelowAutograd():
-        return op(*args)
-
-
-def _collective(op: Any, row: Operator, on_gpu: bool) -> Callable[..., Any]:
+def _collective(op: Any, kernel: Call, row: Operator) -> Call:
     names = [each.name for each in op._schema.arguments]
     at_group = names.index("process_group")
     at_op = names.index("reduce_op") if "reduce_op" in names else None
     at_root = names.index("root_rank") if "root_rank" in names else None
 
-    def call(*args: Any) -> Any:
+    def call(keys: Any, *args: Any) -> Any:
         calls = _groups.get(str(c10d.ProcessGroup.unbox(args[at_group]).group_name))
         if calls is None:
-            return _handed_on(op, args)
+            return kernel(keys, *args)
         memory = None if row.sized is None else _flat(args[row.sized])
         reduction = None if at_op is None else _REDUCTIONS[args[at_op].op()]
         record = calls.record(row, reduction, memory, None if at_root is None else args[at_root])
         recorder = calls.begin(record)
         if recorder is None:
-            return _handed_on(op, args)
+            return kernel(keys, *args)
         number = recorder.begun - 1
         try:
-            found = _handed_on(op, args)
+            found = kernel(keys, *args)
         except BaseException:  # torch has refused the arguments
             recorder.retract()
             raise
         recorder.under_way = False
         work = found[-1] if isinstance(found, tuple) else found
         # While a graph is captured, nobody may ask whether a call is complete.
-        if work is not None and not (on_gpu and torch.cuda.is_current_stream_capturing()):
-            _begin(work, calls, not_complete(row.name, record), number)
+        if work is not None and not (keys.has(torch.DispatchKey.CUDA) and torch.cuda.is_current_stream_capturing()):
+            begun = _begin(work, calls, not_complete(row.name, record), number)
+            for tensor in _flat(args[0]):
+                _results[tensor.data_ptr()] = begun
         return found
 
     return call
@@ -221,11 +236,11 @@ def _flat(tensors: Any) -> list[Any]:
     return [each for given in tensors for each in _flat(given)]
 
 
-def _message(op: Any, name: str) -> Callable[..., Any]:
-    def call(*args: Any) -> Any:
+def _message(_: Any, kernel: Call, name: str) -> Call:
+    def call(keys: Any, *args: Any) -> Any:
         group = c10d.ProcessGroup.unbox(args[1])
         calls = _groups.get(str(group.group_name))
-        found = _handed_on(op, args)
+        found = kernel(keys, *args)
         if calls is not None:
             _, _, *peer, tag = args
             memory, ranks = args[0][0], range(len(calls.ranks))
@@ -243,26 +258,33 @@ def _message(op: Any, name: str) -> Callable[..., Any]:
     return call
 
 
-def _begin(boxed: Any, calls: GroupCalls, pending: Pending, number: int | None) -> None:
+def _begin(boxed: Any, calls: GroupCalls, pending: Pending, number: int | None) -> Any:
+    """The Work of what has begun, which is known from now on."""
     work = c10d.Work.unbox(boxed)
     if number is not None and calls.waits.tape is not None:
         with suppress(RuntimeError):  # a reduce_scatter of gloo's has no future: then its wait tells
             work.get_future().add_done_callback(calls.waits.tape.completion(calls.recorder))
     _under_way.begin(id(work), work, calls, pending, number)
+    return work
 
 
-def _wait(real: Any) -> Callable[..., Any]:
-    @wraps(real)
-    def wait(self: Any, *args: Any, **named: Any) -> Any:
-        found = _under_way.get(id(self))
-        try:
-            if found is None or self.is_completed():
-                return real(self, *args, **named)
-            return waited_for(found, real, self, *args, **named)
-        finally:
-            _under_way.pop(id(self), None)
+def _waited(work: Any, wait: Call, *args: Any, **named: Any) -> Any:
+    """What ``wait`` returns, which waits for this Work."""
+    found = _under_way.get(id(work))
+    try:
+        if found is None or work.is_completed():
+            return wait(*args, **named)
+        return waited_for(found, wait, *args, **named)
+    finally:
+        _under_way.pop(id(work), None)
 
-    return wait
+
+def _wait(real: Any) -> Call:
+    return wraps(real)(lambda self, *args, **named: _waited(self, real, self, *args, **named))
+
+
+def _wait_tensor(_: Any, kernel: Call) -> Call:
+    return lambda keys, tensor: _waited(_results.get(tensor.data_ptr()), kernel, keys, tensor)
 
 
 def _has_messages(looks: bool, besides: object) -> bool:

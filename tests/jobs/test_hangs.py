@@ -160,6 +160,8 @@ TORCH = {
     "ended": ("a rank has come to its end", "of 12 float32, at plain_torch.py"),
     "messages": ("ranks wait for each other", "rank 0  recv: no message came from rank 1 (tag 3), at plain_torch.py"),
     "split": ("the ranks made different calls", "rank 1  call 1: broadcast of 4 float32 root 1, at plain_torch.py"),
+    "functional_sum": ("ranks wait for each other", "rank 0  call 0: all_reduce sum of 4 float32, at plain_torch.py"),
+    "inference": ("the ranks made different calls", "rank 1  call 0: all_reduce max of 2 float32, at plain_torch.py"),
     "groups": ("ranks wait for each other", "rank 0  call 0: all_reduce sum of 4 float32, at plain_torch.py"),
 }
 

@@ -28,6 +28,11 @@ def step(model: torch.nn.Module) -> None:
     model(torch.ones(2, 3)).sum().backward()
 
 
+def summed(given: torch.Tensor) -> torch.Tensor:
+    result: torch.Tensor = functional.all_reduce(given, "sum", [*range(size)])
+    return result
+
+
 def legal() -> None:
     """All kinds of calls, of which nothing may be said."""
     model = DistributedDataParallel(torch.nn.Linear(3, 3))
@@ -43,13 +48,14 @@ def legal() -> None:
         dist.gather(x, [torch.empty(4) for _ in range(size)] if rank == 0 else None)
         dist.scatter(x, [torch.ones(4) for _ in range(size)] if rank == 0 else None)
         dist.barrier()
-        functional.all_reduce(x, "sum", [*range(size)]).sum()
+        summed(x).sum()
         # An all-to-all of uneven parts, which differ from rank to rank.
         counts = [1 + (rank + other) % 2 for other in range(size)]
         dist.all_to_all_single(torch.empty(sum(counts)), torch.ones(sum(counts)), counts, counts)
         got = torch.empty(5)
         for each in dist.batch_isend_irecv([dist.P2POp(dist.isend, got + 1, right), dist.P2POp(dist.irecv, got, left)]):
             each.wait()
+    torch.compile(lambda given: summed(given) + 1, backend="eager")(x)
     dist.destroy_process_group()
     again()
     print(f"rank {rank} is done", flush=True)
@@ -77,6 +83,20 @@ def ended() -> None:
 
 def messages() -> None:
     dist.recv(x, (rank + 1) % size, tag=3)
+
+
+def functional_sum() -> None:
+    """Who needs its result waits for a tensor, not for a Work."""
+    if rank == 0:
+        summed(x).sum()
+    else:
+        dist.recv(x, 0, tag=3)
+
+
+def inference() -> None:
+    with torch.inference_mode():
+        dist.all_reduce(torch.ones(2), op=dist.ReduceOp.MAX if rank else dist.ReduceOp.SUM)
+        dist.barrier()
 
 
 def groups() -> None:

@@ -123,15 +123,26 @@ Begun = tuple[Pending, float]
 class Waits(list[Begun]):
     """What threads wait for besides collectives that block. The first one has waited for longest."""
 
-    __slots__ = ("name", "tape")
+    __slots__ = ("_followed", "name", "tape")
 
     name: str
     """The communicator's."""
     tape: Tape | None
+    _followed: deque[tuple[Begun, Callable[[], bool]]]
 
     def __init__(self, begun: Iterable[Begun] = ()) -> None:
         super().__init__(begun)
-        self.name, self.tape = "", None
+        self.name, self.tape, self._followed = "", None, deque()
+
+    def follow(self, begun: Begun, is_complete: Callable[[], bool]) -> None:
+        """A GPU waits for this, after all that it waited for before, while the program goes on."""
+        list.append(self, begun)  # no tape notes it: the program does not wait
+        self._followed.append((begun, is_complete))
+
+    def look(self) -> None:
+        """Forget what a GPU has waited for. One thread alone looks."""
+        while self._followed and self._followed[0][1]():
+            list.remove(self, self._followed.popleft()[0])
 
     def is_complete(self, begun: Begun) -> None:
         """Nobody had to wait for this: a test has shown that it is complete."""

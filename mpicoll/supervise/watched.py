@@ -113,6 +113,7 @@ class Watched:
     def look(self) -> None:
         """Count how long the call under way has lasted, and the oldest wait for a message."""
         begun = self.recorder.look()
+        self.waits.look()
         in_call = self._call.look(begun if self.recorder.under_way else None)
         self.seconds = max(in_call, self._message.look(next(iter([*self.waits]), None)))
 

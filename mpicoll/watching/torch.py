@@ -271,12 +271,19 @@ def _begin(boxed: Any, calls: GroupCalls, pending: Pending, number: int | None) 
 def _waited(work: Any, wait: Call, *args: Any, **named: Any) -> Any:
     """What ``wait`` returns, which waits for this Work."""
     found = _under_way.get(id(work))
+    if found is None:
+        return wait(*args, **named)
     try:
-        if found is None or work.is_completed():
-            return wait(*args, **named)
-        return waited_for(found, wait, *args, **named)
+        result = wait(*args, **named) if work.is_completed() else waited_for(found, wait, *args, **named)
     finally:
         _under_way.pop(id(work), None)
+    _, calls, begun, _ = found
+    if calls.watched is not None and not work.is_completed():
+        # The GPU waits for it now. An event tells when: the Work would keep the call's tensors.
+        event = torch.cuda.Event()
+        event.record()
+        calls.waits.follow(begun, event.query)
+    return result
 
 
 def _wait(real: Any) -> Call:

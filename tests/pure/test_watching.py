@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import threading
+from functools import partial
 
 from mpicoll.calls.choose import NODE
 from mpicoll.calls.settings import Settings
 from mpicoll.supervise import watched
-from mpicoll.supervise.record import CLOSED, Pending, Record
+from mpicoll.supervise.record import CLOSED, Pending, Record, Recorder, Waits
+from mpicoll.supervise.watched import LOOK, Watched
 from mpicoll.watching.calls import Calls, UnderWay
 
 PENDING = Pending("Irecv", "came", 0, "", "no message came")
@@ -64,3 +66,22 @@ def test_a_communicator_of_which_two_threads_make_calls_is_let_go() -> None:
 
 def test_the_kernels_calls_have_the_name_that_the_watchers_know() -> None:
     assert watched._BY_KERNEL == NODE
+
+
+def test_what_a_gpu_waits_for_counts_as_a_wait_until_it_is_complete() -> None:
+    complete: set[int] = set()
+    waits = Waits()
+    watched_one = Watched("c", [0], Recorder(), waits, 600.0, False)
+    for number in range(2):
+        waits.follow((PENDING, float(number)), partial(complete.issuperset, {number}))
+    watched_one.look()
+    watched_one.look()
+    assert watched_one.seconds == LOOK
+    assert watched_one.status(None).message == "Irecv: no message came"
+    complete.add(0)
+    watched_one.look()
+    assert [begun for _, begun in waits] == [1.0]
+    complete.add(1)
+    watched_one.look()
+    assert not waits
+    assert watched_one.seconds == 0

@@ -4,7 +4,7 @@ communicator."""
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import NamedTuple
 
@@ -37,9 +37,10 @@ class Why(Enum):
         goes_on = self in (Why.MEANWHILE, Why.SLOW, Why.SLOW_AND_ENDED) or not job_ends
         return self.value if goes_on else f"{self.value}. The job ends"
 
-    def title(self, ranks: Sequence[int], job_ends: bool = True) -> str:
-        """The first line of a table of these ranks."""
-        return f"mpicoll: {self.said(job_ends)} (communicator of {named(sorted(ranks))}):"
+    def title(self, ranks: Sequence[int], look_at: Sequence[int], job_ends: bool = True) -> str:
+        """The first line of a table of these ranks. It says at which ones to ``look``, if that is not all."""
+        look = f". Look at {named(look_at)}" if 0 < len(look_at) < len(ranks) else ""
+        return f"mpicoll: {self.said(job_ends)} (communicator of {named(sorted(ranks))}){look}:"
 
 
 class Silence(Enum):
@@ -86,7 +87,29 @@ def text(
     call of all. ``missing`` says why some ranks give none."""
     table = _table(ranks, statuses, missing, latest)
     hint = _likeliest(statuses) if why == Why.HAS_LEFT else []
-    return "\n".join([why.title(ranks, job_ends), *table, *hint])
+    return "\n".join([why.title(ranks, _concerned(why, statuses, missing), job_ends), *table, *hint])
+
+
+def _concerned(why: Why, statuses: dict[int, RankStatus], missing: dict[int, Missing]) -> list[int]:
+    """The ranks at which it lies, as far as that is known."""
+    if why in (Why.DIFFERENT, Why.HAS_LEFT):  # either may be the mistake, and that of few ranks is the likelier one
+        calls = {r: each.leaving if why == Why.HAS_LEFT else each.description for r, each in statuses.items()}
+        most = max(alike(calls).values(), key=len, default=[])
+        return sorted({*calls} - {*most}) if 2 * len(most) > len(calls) else []
+    of_status = _CONCERNED.get(why)
+    without = [rank for rank, each in missing.items() if each is not Silence.HAD_NO_TIME]
+    return sorted([*without, *(rank for rank, each in statuses.items() if of_status and of_status(each))])
+
+
+_CONCERNED: dict[Why, Callable[[RankStatus], bool]] = {
+    Why.SLOW_AND_ENDED: lambda each: each.leaving,
+    Why.HAS_FAILED: lambda each: each.state == BROKEN,
+    Why.HAS_FREED: lambda each: each.state == FREED,
+    Why.STUCK: lambda each: each.waits or each.message is not None,
+    Why.TIME_IS_UP: lambda each: not each.waits and each.message is None,
+    Why.SLOW: lambda each: not each.waits and each.message is None,
+}
+"""What a rank that answers does if it lies at this rank."""
 
 
 def _table(
@@ -121,7 +144,7 @@ def _likeliest(statuses: dict[int, RankStatus]) -> list[str]:
 def loss(ranks: Sequence[int], statuses: dict[int, RankStatus], lost: dict[int, Missing]) -> str:
     """What is known in a process of its own: the table if it is the one that tells of ``lost`` ranks, or one line."""
     table = _table([*statuses, *lost], statuses, lost)
-    return "\n".join([Why.IS_LOST.title(ranks), *table] if lost else table)
+    return "\n".join([Why.IS_LOST.title(ranks, sorted(lost)), *table] if lost else table)
 
 
 def _since(ranks: list[int], statuses: dict[int, RankStatus]) -> str:

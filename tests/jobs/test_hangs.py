@@ -10,7 +10,7 @@ import pytest
 
 from tests.jobs.jobs import NEEDS_TORCH, Done, half, python, run, script
 from tests.jobs.programs import plain_faults, plain_mpi
-from tests.jobs.programs.plain_faults import FAULTS, LATE
+from tests.jobs.programs.plain_faults import FAULTS, LATE, OTHERS
 
 pytestmark = pytest.mark.slow
 
@@ -145,7 +145,10 @@ def seconds(fault: str) -> str:
 
 @pytest.mark.parametrize("fault", half(FAULTS))
 def test_a_kind_of_fault_is_named(fault: str) -> None:
-    said_of(fault, watched(3, plain_faults.__file__, "mpi", fault, timeout=seconds(fault)))
+    result = watched(3, plain_faults.__file__, "mpi", fault, timeout=seconds(fault))
+    said_of(fault, result)
+    if FAULTS[fault][1] in (OTHERS, LATE):
+        assert "(communicator of ranks 0-2). Look at rank 1:" in result.output, result.output
 
 
 @NEEDS_TORCH

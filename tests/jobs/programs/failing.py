@@ -52,7 +52,7 @@ def a_handler_ends_a_call_midway(comm: mpicoll.Communicator) -> None:
 
 @fault(
     "a device fails on one rank",
-    "mpicoll: a call has failed on a rank, and others wait for it. The job ends (communicator of ranks 0-2):",
+    "mpicoll: a call has failed on a rank, and others wait for it. The job ends (communicator of ranks 0-2)",
     "rank 1      call 3: allreduce sum of 6 float64 on simulated",
     "cannot use the communicator any more",
     seconds=600,

@@ -18,7 +18,7 @@ def lines(*statuses: RankStatus | None, latest: bool = True) -> list[str]:
 def test_ranks_that_do_the_same_share_a_line() -> None:
     behind = status(begun=3, number=2, description="bcast", waits=False)
     title, waits, late, silent = lines(status(), behind, status(seconds=4.5), None, status())
-    assert title == f"mpicoll: {Why.TIME_IS_UP.said()} (communicator of ranks 0-4):"
+    assert title == f"mpicoll: {Why.TIME_IS_UP.said()} (communicator of ranks 0-4). Look at ranks 1, 3:"
     assert waits == "  ranks 0, 2, 4  call 3: barrier, at a.py:1 in f: waiting for 5 s"
     assert late.startswith(
         "  rank 1         has not arrived: its last call was 2: bcast, at a.py:1 in f. It is at a.py:2 in g"
@@ -79,7 +79,27 @@ def test_many_ranks_are_one_line() -> None:
     said = text(
         Why.DIFFERENT, ranks, {rank: status(description="bcast" if rank == 77 else "barrier") for rank in ranks}, {}
     )
+    assert said.splitlines()[0].endswith("). Look at rank 77:")
     assert [line.split("  ")[1] for line in said.splitlines()[1:]] == ["ranks 0-76, 78-9999", "rank 77"]
+
+
+def test_the_title_says_at_which_ranks_to_look() -> None:
+    def look_at(why: Why, *given: RankStatus) -> str:
+        title = text(why, [*range(len(given))], dict(enumerate(given)), {}).splitlines()[0]
+        return title.partition("). Look at ")[2]
+
+    waits, other, ended = status(), status(description="bcast"), status(waits=False, leaving=True)
+    receives = status(waits=False, message="recv: no message came from rank 2 (tag 0)")
+    assert look_at(Why.DIFFERENT, waits, other, waits) == "rank 1:"
+    assert look_at(Why.DIFFERENT, waits, other) == ""  # nobody knows which one is wrong
+    assert look_at(Why.DIFFERENT, waits, other, waits, other) == ""
+    assert look_at(Why.HAS_LEFT, waits, ended, waits) == "rank 1:"
+    assert look_at(Why.HAS_LEFT, waits, ended, ended) == "rank 0:"
+    assert look_at(Why.HAS_FAILED, waits, status(state=BROKEN, waits=False)) == "rank 1:"
+    assert look_at(Why.HAS_FREED, waits, status(state=FREED, waits=False)) == "rank 1:"
+    assert look_at(Why.STUCK, receives, waits, status(waits=False)) == "ranks 0-1:"
+    assert look_at(Why.STUCK, receives, receives) == ""
+    assert look_at(Why.TIME_IS_UP, waits, status(waits=False), receives) == "rank 1:"
 
 
 def test_only_a_job_that_ends_is_said_to_end() -> None:

@@ -27,7 +27,7 @@ from mpicoll.supervise.coordinator import Coordinator
 from mpicoll.supervise.demand import when_asked
 from mpicoll.supervise.dump import DumpWriter
 from mpicoll.supervise.sites import DaemonThread
-from mpicoll.supervise.tape import Recording
+from mpicoll.supervise.tape import Excerpt
 from mpicoll.supervise.watched import (
     HEARTBEAT,
     HEARTBEAT_WHILE_WAITING,
@@ -63,7 +63,7 @@ class Agent:
 
     def __init__(self, rank: int, rendezvous: Rendezvous, write: Write) -> None:
         self.rank, self._rendezvous, self._write = rank, rendezvous, write
-        self._recordings: dict[str, Recording] = {}
+        self._recordings: dict[str, Excerpt] = {}
         """By their files. That of the whole job has no name."""
         self.watched: dict[str, Watched] = {}
         self.reached: Future[str] = Future()
@@ -270,7 +270,7 @@ class Agent:
             return
         report.show(report.files({self.rank: self._write(why, {})}))
 
-    async def write_recording(self, file: str, recording: Recording) -> str:
+    async def write_recording(self, file: str, recording: Excerpt) -> str:
         """Let the coordinator write a file with what this process and others have recorded for it. Returns why it could
         not, or an empty text."""
         self._recordings[file] = recording

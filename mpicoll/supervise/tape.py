@@ -242,7 +242,7 @@ class Tape:
 
     # -- what is told -------------------------------------------------------------------------------------------------
 
-    def copied(self, begin: float) -> Recording:
+    def copied(self, begin: float) -> Excerpt:
         """The calls that were issued since then."""
         while self._waits_for_submitted:
             handed_in, wait = self._waits_for_submitted.popleft()
@@ -256,7 +256,7 @@ class Tape:
         if self.is_full and kept:
             begin = max(begin, kept[0].issued)
         calls = [each.told(now, waits_now.get(each, ())) for each in kept if each.issued >= begin]
-        return Recording(begin, now, calls, dict(self.threads), dict(self.communicators))
+        return Excerpt(begin, now, calls, dict(self.threads), dict(self.communicators))
 
 
 def _nearest(calls: list[TapedCall], since: float) -> int:
@@ -265,7 +265,7 @@ def _nearest(calls: list[TapedCall], since: float) -> int:
     return min(range(max(0, at - 1), min(at + 1, len(calls))), key=lambda each: abs(calls[each].issued - since))
 
 
-class Recording(NamedTuple):
+class Excerpt(NamedTuple):
     """Calls of this process between two times, as plain values."""
 
     begin: float

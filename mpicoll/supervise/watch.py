@@ -150,7 +150,7 @@ def tape_all() -> None:
         each.note_on(tape.active)
 
 
-def write_recording(file: Path, recording: tape.Recording) -> str:
+def write_recording(file: Path, recording: tape.Excerpt) -> str:
     """Write a file with what this process and others have recorded for it. Returns why it cannot be written, or an
     empty text."""
     from mpicoll.supervise.trace import written  # it loads asyncio

@@ -198,7 +198,7 @@ def test_private_names_of_torch_have_one_place() -> None:
     }
     assert found == {
         *((below, "torch.cuda._is_in_bad_fork") for below in ("arrays.buffers", "devices.cuda")),
-        ("watching.torch", "torch._C._AutoDispatchBelowAutograd"),
+        ("watching.torch", "torch.ops._c10d_functional"),
     }
 
 

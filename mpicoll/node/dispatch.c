@@ -336,6 +336,8 @@ typedef struct {
     PyObject *plan, *message;       /* the kernel's, if it is one */
     PyObject *dtypes[2];                   /* of x and out */
     uint64_t number, used;
+    const char *addresses[2]; /* where x and out lay when the plan was bound, if it serves others too */
+    size_t nbytes[2];
 } Entry;
 
 #define WAYS 4
@@ -385,8 +387,8 @@ static uint64_t hash_of(const Key *key) {
     const Numbers *n = &key->numbers;
     uint64_t hash = mixed((uintptr_t)key->operation, (uintptr_t)key->op ^ (uint64_t)n->root << 48);
     hash = mixed(hash, (uint64_t)n->source ^ (uint64_t)n->sendtag << 16 ^ (uint64_t)n->recvtag << 32);
-    hash = mixed(hash, (uintptr_t)key->x.address);
-    hash = mixed(hash, (uintptr_t)key->out.address);
+    hash = mixed(hash, (uintptr_t)key->x.address ^ key->x.dtype << 16 ^ (uint64_t)key->x.kind);
+    hash = mixed(hash, (uintptr_t)key->out.address ^ key->out.dtype << 16 ^ (uint64_t)key->out.kind);
     return mixed(hash, (uint64_t)key->x.elements ^ (uint64_t)key->out.elements << 32);
 }
 
@@ -395,6 +397,30 @@ static Entry *find(const CallsObject *self, const Key *key) {
     for (int i = 0; i < WAYS; i++)
         if (set[i].bound && same(&set[i].key, key)) return &set[i];
     return NULL;
+}
+
+/* The kernel's plans that go through slots serve arrays wherever these lie, if x and out lie apart. Their keys have this in
+ * the place of addresses. */
+static const char anywhere;
+
+static Key without_places(Key key) {
+    key.x.address = key.out.address = &anywhere;
+    return key;
+}
+
+static int lie_apart(const Key *key, const size_t *nbytes) {
+    const char *x = key->x.address, *out = key->out.address;
+    return key->x.kind == NONE || key->out.kind == NONE || x + nbytes[0] <= out || out + nbytes[1] <= x;
+}
+
+static Entry *find_call(const CallsObject *self, const Key *key, Shift *shift) {
+    Key moved = without_places(*key);
+    Entry *entry = find(self, &moved);
+    if (!entry || !lie_apart(key, entry->nbytes)) return *shift = (Shift){0, 0}, find(self, key);
+    ptrdiff_t x = (const char *)key->x.address - entry->addresses[0];
+    ptrdiff_t out = (const char *)key->out.address - entry->addresses[1];
+    *shift = (Shift){key->x.kind == NONE ? out : x, key->out.kind == NONE ? x : out};
+    return entry;
 }
 
 static void drop(Entry *entry) {
@@ -465,12 +491,13 @@ static void broken_off(const CallsObject *self, const char *method, PyObject *bo
     }
 }
 
-static int run_call(CallsObject *self, const Entry *entry, PyObject *operation, PyObject *x, PyObject *out) {
+static int run_call(CallsObject *self, const Entry *entry, Shift shift, PyObject *operation, PyObject *x,
+                    PyObject *out) {
     /* Python may run from here on, and the entry may go. `bound` holds the record, and `run` the plan. */
     PyObject *bound = Py_NewRef(entry->bound), *run = Py_NewRef(entry->run), *plan = entry->plan;
     int code = note(self->ring, entry->record, entry->number);
     if (!code) {
-        code = plan ? run_plan(plan) : taken(PyObject_CallFunctionObjArgs(run, NULL));
+        code = plan ? run_plan(plan, shift) : taken(PyObject_CallFunctionObjArgs(run, NULL));
         if (code) broken_off(self, "broke_off", bound, operation, x, out ? out : Py_None);
         else self->ring->under_way = 0;
     }
@@ -537,12 +564,31 @@ static int repeat(CallsObject *self, PyObject *operation, PyObject *x, PyObject 
         PyErr_Clear();
         return 0;
     }
-    Entry *entry = find(self, &key);
+    Shift shift;
+    Entry *entry = find_call(self, &key, &shift);
     if (!entry) return 0;
     entry->used = ++self->clock;
-    if (!entry->message) return run_call(self, entry, operation, x, out);
+    if (!entry->message) return run_call(self, entry, shift, operation, x, out);
     if (is_object_message(entry->message)) return run_object(self, entry, operation, object, result);
     return result ? start_request(self, entry, operation, x, result) : run_message(self, entry, operation, x, out);
+}
+
+static size_t nbytes_of(PyObject *x) {
+    PyObject *nbytes = x == Py_None ? NULL : PyObject_GetAttrString(x, "nbytes");
+    size_t value = nbytes ? PyLong_AsSize_t(nbytes) : 0;
+    Py_XDECREF(nbytes);
+    return value;
+}
+
+/* Let the entry serve arrays wherever they lie, if its plan can. */
+static Key moved_if_it_can(Key key, PyObject *x, PyObject *out, Entry *made) {
+    made->nbytes[0] = nbytes_of(x), made->nbytes[1] = nbytes_of(out);
+    made->addresses[0] = key.x.address, made->addresses[1] = key.out.address;
+    int in = key.x.kind == NONE, to = key.out.kind != NONE;
+    int can = !PyErr_Occurred() && lie_apart(&key, made->nbytes) &&
+              may_shift(made->plan, made->addresses[in], made->nbytes[in], made->addresses[to], made->nbytes[to]);
+    PyErr_Clear();
+    return can ? without_places(key) : key;
 }
 
 static int put(CallsObject *self, Key key, PyObject *x, PyObject *out, Entry made) {
@@ -550,6 +596,7 @@ static int put(CallsObject *self, Key key, PyObject *x, PyObject *out, Entry mad
         PyErr_Clear();
         return 0;
     }
+    if (made.plan) key = moved_if_it_can(key, x, out, &made);
     key.operation = as_key(key.operation), key.op = as_key(key.op), key.algorithm = as_key(key.algorithm);
     Entry *entry = room_for(self, &key);
     made.key = key, made.used = ++self->clock;

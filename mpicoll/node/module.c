@@ -106,6 +106,8 @@ typedef struct {
     NodeObject *node;
     PyObject *of; /* with methods find, look, elsewhere, took, differs and unequal: see _Call in mpicoll/fabrics/routes/node.py */
     Call call;
+    const char *input; /* where they lie if nothing else is said */
+    char *output;
     uint64_t generation;
     int is_adopted, way;
     size_t nbytes;
@@ -139,11 +141,20 @@ static int work(PlanObject *self, Work what) {
     return code;
 }
 
-int run_plan(PyObject *plan) {
+int may_shift(PyObject *plan, const char *input, size_t given, const char *output, size_t taken) {
+    PlanObject *self = (PlanObject *)plan;
+    if (self->call.may_share) return 0; /* ranks have been told where they lie */
+    return (!self->input || (self->input >= input && self->input <= input + given)) &&
+           (!self->output || (self->output >= output && self->output <= output + taken));
+}
+
+int run_plan(PyObject *plan, Shift shift) {
     PlanObject *self = (PlanObject *)plan;
     NodeObject *node = self->node;
     Call *call = &self->call;
     if (node->busy) return taken(PyObject_CallMethod(self->of, "within", NULL)); /* a signal's handler calls */
+    call->input = self->input ? self->input + shift.input : NULL;
+    call->output = self->output ? self->output + shift.output : NULL;
     if (call->may_share && (self->generation != generation || self->is_adopted) && looked(self)) return -1;
     node->busy = 1;
     int code = work(self, run);
@@ -170,7 +181,7 @@ int run_plan(PyObject *plan) {
 
 static PyObject *plan_run(PyObject *self, PyObject *unused) {
     (void)unused;
-    if (run_plan(self)) return NULL;
+    if (run_plan(self, (Shift){0, 0})) return NULL;
     Py_RETURN_NONE;
 }
 
@@ -208,8 +219,8 @@ static PyObject *plan_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) 
     *c = (Call){.gives = gives, .gets = gets, .rooted = rooted, .prefix = prefix, .root = root, .blocks = blocks,
                 .is_private = is_private, .digest = digest, .needs_all = needs_all, .may_share = may_share,
                 .only_shared = only_shared};
-    c->input = input == Py_None ? NULL : PyLong_AsVoidPtr(input);
-    c->output = output == Py_None ? NULL : PyLong_AsVoidPtr(output);
+    self->input = input == Py_None ? NULL : PyLong_AsVoidPtr(input);
+    self->output = output == Py_None ? NULL : PyLong_AsVoidPtr(output);
     if (reduction != Py_None) {
         int dtype, op, averages;
         PyObject *factor;

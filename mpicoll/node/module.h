@@ -7,8 +7,12 @@
 
 #include "waiting.h"
 
-/* Carry out the plan whose bound method `run` is this one. Returns 0, or -1 with an exception. */
-int run_plan(PyObject *plan);
+/* How far from where a plan is bound its input and its output lie, in bytes. */
+typedef struct { ptrdiff_t input, output; } Shift;
+/* Carry out a plan. Returns 0, or -1 with an exception. */
+int run_plan(PyObject *plan, Shift shift);
+/* Whether the plan serves arrays wherever they lie, and has its input and its output in these bytes. */
+int may_shift(PyObject *plan, const char *input, size_t given, const char *output, size_t taken);
 /* The plan whose `run` this is (borrowed), NULL if it is something else. */
 PyObject *plan_of(PyObject *run);
 

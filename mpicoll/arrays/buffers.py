@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, lru_cache
 from math import prod
 from typing import Any
 
@@ -72,7 +72,7 @@ class Buffer:
         if self.writable:
             return
         given = "one that is read-only"
-        if _repeats(self.shape, self.strides, self.dtype.itemsize):
+        if repeats(self.shape, self.strides, self.dtype.itemsize):
             given = "one whose elements share memory"
         elif self.device == "cpu":
             given += " (np.array makes a copy that can be written to)"
@@ -202,7 +202,7 @@ def _of_numpy(x: NDArray[Any], operation: str, argument: str) -> Buffer:
         dtype=_dtype_of_numpy(dtype),
         device="cpu",
         plain=x.flags.c_contiguous,
-        writable=x.flags.writeable and (x.flags.c_contiguous or not _repeats(x.shape, x.strides, dtype.itemsize)),
+        writable=x.flags.writeable and (x.flags.c_contiguous or not repeats(x.shape, x.strides, dtype.itemsize)),
     )
 
 
@@ -240,7 +240,7 @@ def _of_torch(x: Any, operation: str, argument: str) -> Buffer:
         dtype=DTYPES.get(name) or Dtype(name, size, "V", None),
         device=str(x.device),
         plain=contiguous and not x.is_conj() and not x.is_neg(),
-        writable=contiguous or not _repeats(x.shape, strides, size),
+        writable=contiguous or not repeats(x.shape, strides, size),
     )
 
 
@@ -254,7 +254,8 @@ def _without_memory(x: Any) -> str:
     return f"a {kind}, which has none"
 
 
-def _repeats(shape: Any, strides: tuple[int, ...], itemsize: int) -> bool:
+@lru_cache(maxsize=1024)
+def repeats(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int) -> bool:
     """Whether two elements may share memory, as in a broadcast view. Such an array cannot hold a result."""
     if prod(shape) == 0:
         return False
@@ -295,7 +296,7 @@ def _of_owner(x: Any, interface: Mapping[str, Any], device: str) -> Buffer:
         dtype=DTYPES.get(str(getattr(x, "dtype", layout))) or _dtype_of_numpy(layout),
         device=device,
         plain=contiguous,
-        writable=not interface["data"][1] and (contiguous or not _repeats(shape, strides, layout.itemsize)),
+        writable=not interface["data"][1] and (contiguous or not repeats(shape, strides, layout.itemsize)),
         stream=interface.get("stream"),
     )
 

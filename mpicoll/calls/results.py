@@ -14,19 +14,22 @@ import numpy as np
 from numpy import ndarray
 
 from mpicoll.algorithms.collectives import COLLECTIVES, even_and_uneven, input_of
-from mpicoll.arrays.buffers import Buffer, as_buffer, library_of
+from mpicoll.arrays.buffers import Buffer, as_buffer, library_of, loaded_torch
 from mpicoll.arrays.protocols import ArrayLike
 from mpicoll.calls.arguments import checked_counts
 from mpicoll.errors import ArgumentError
 from mpicoll.machine import blocks
 
 
-def _like(operation: str, x: ArrayLike, size: int) -> Any:
-    """An array of the shape of ``x``."""
-    if type(x) is ndarray and not blocks.exist():  # as_buffer takes microseconds
-        return np.empty(x.shape, x.dtype)
+def _like(operation: str, x: Any, size: int, *more: int) -> Any:
+    """An array of the shape of ``x``, with ``more`` dimensions before those."""
+    if not blocks.exist():  # as_buffer takes microseconds
+        if type(x) is ndarray:
+            return np.empty((*more, *x.shape), x.dtype)
+        if (torch := loaded_torch()) is not None and type(x) is torch.Tensor:
+            return x.new_empty((*more, *x.shape))
     b = as_buffer(x, operation, input_of(operation))
-    return _new(b, b.shape)
+    return _new(b, (*more, *b.shape))
 
 
 def _new(b: Buffer, shape: tuple[int, ...]) -> Any:
@@ -35,10 +38,9 @@ def _new(b: Buffer, shape: tuple[int, ...]) -> Any:
     return b.like(shape, blocks.allocate(prod(shape) * b.dtype.itemsize) if shared else None)
 
 
-def _one_each(operation: str, x: ArrayLike, size: int) -> Any:
+def _one_each(operation: str, x: Any, size: int) -> Any:
     """An array of ``size`` arrays of the shape of ``x``, one for each rank."""
-    b = as_buffer(x, operation, "x")
-    return _new(b, (size, *b.shape))
+    return _like(operation, x, size, size)
 
 
 def _block(operation: str, xs: ArrayLike | None, size: int) -> Any:

@@ -49,8 +49,7 @@ class CommunicatorBase:
             else:
                 result = results.made(operation, x, rank, self.size, root, sendcounts, recvcounts)
         there = None if result is x and elementwise else result
-        if not even or self._calls is None or not self._calls.run(operation, x, there, op, root, algorithm):
-            self._engine.run_new(operation, x, there, op, root, algorithm, sendcounts, recvcounts)
+        self._engine.make(operation, x, there, op, root, algorithm, sendcounts, recvcounts)
         if returns_x:
             return x
         if result is out:

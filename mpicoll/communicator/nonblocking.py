@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from mpicoll.arrays.protocols import ArrayLike
 from mpicoll.communicator.base import CommunicatorBase
 from mpicoll.communicator.engine.requests import Request
+from mpicoll.communicator.repeated import repeated
 
 if TYPE_CHECKING:
     from mpicoll.communicator.engine.base import AlgorithmLike, OpLike
@@ -26,14 +27,17 @@ class NonBlocking(CommunicatorBase):
     MPI_THREAD_MULTIPLE. Without it, the call is complete when it returns.
     """
 
+    @repeated
     def ibarrier(self, algorithm: AlgorithmLike | None = None) -> Request:
         """Start a :meth:`barrier`."""
         return self._engine.begun("barrier", None, algorithm=algorithm)
 
+    @repeated
     def ibcast(self, x: ArrayLike, root: int = 0, algorithm: AlgorithmLike | None = None) -> Request:
         """Start a :meth:`bcast`."""
         return self._engine.begun("bcast", x, root=root, algorithm=algorithm)
 
+    @repeated
     def ireduce(
         self,
         x: ArrayLike,
@@ -45,46 +49,54 @@ class NonBlocking(CommunicatorBase):
         """Start a :meth:`reduce`."""
         return self._engine.begun("reduce", x, out, op, root, algorithm)
 
+    @repeated
     def iallreduce(
         self, x: ArrayLike, op: OpLike = "sum", out: ArrayLike | None = None, algorithm: AlgorithmLike | None = None
     ) -> Request:
         """Start an :meth:`allreduce`."""
         return self._engine.begun("allreduce", x, out, op, algorithm=algorithm)
 
+    @repeated
     def iscan(
         self, x: ArrayLike, op: OpLike = "sum", out: ArrayLike | None = None, algorithm: AlgorithmLike | None = None
     ) -> Request:
         """Start a :meth:`scan`."""
         return self._engine.begun("scan", x, out, op, algorithm=algorithm)
 
+    @repeated
     def iexscan(
         self, x: ArrayLike, op: OpLike = "sum", out: ArrayLike | None = None, algorithm: AlgorithmLike | None = None
     ) -> Request:
         """Start an :meth:`exscan`."""
         return self._engine.begun("exscan", x, out, op, algorithm=algorithm)
 
+    @repeated
     def igather(
         self, x: ArrayLike, root: int = 0, out: ArrayLike | None = None, algorithm: AlgorithmLike | None = None
     ) -> Request:
         """Start a :meth:`gather`."""
         return self._engine.begun("gather", x, out, root=root, algorithm=algorithm)
 
+    @repeated
     def iallgather(self, x: ArrayLike, out: ArrayLike | None = None, algorithm: AlgorithmLike | None = None) -> Request:
         """Start an :meth:`allgather`."""
         return self._engine.begun("allgather", x, out, algorithm=algorithm)
 
+    @repeated
     def iscatter(
         self, xs: ArrayLike | None, root: int = 0, out: ArrayLike | None = None, algorithm: AlgorithmLike | None = None
     ) -> Request:
         """Start a :meth:`scatter`."""
         return self._engine.begun("scatter", xs, out, root=root, algorithm=algorithm)
 
+    @repeated
     def ireduce_scatter(
         self, xs: ArrayLike, op: OpLike = "sum", out: ArrayLike | None = None, algorithm: AlgorithmLike | None = None
     ) -> Request:
         """Start a :meth:`reduce_scatter`."""
         return self._engine.begun("reduce_scatter", xs, out, op, algorithm=algorithm)
 
+    @repeated
     def ialltoall(self, xs: ArrayLike, out: ArrayLike | None = None, algorithm: AlgorithmLike | None = None) -> Request:
         """Start an :meth:`alltoall`."""
         return self._engine.begun("alltoall", xs, out, algorithm=algorithm)

@@ -46,7 +46,7 @@ def repeated(method: F) -> F:
         returns, tag = _MESSAGES[name]
         meanings, elementwise = {**_MEANINGS, "tag": tag}, True
     else:
-        table = COLLECTIVES[name]
+        table = COLLECTIVES[name.removeprefix("i")]
         returns, elementwise = _RETURNS_OUT, table.elementwise
         if not table.moves:
             returns = _RETURNS_NONE
@@ -59,6 +59,6 @@ def repeated(method: F) -> F:
     for argument, value in given.items():
         defaults[meanings[argument]] = value
     positions = tuple(meanings[argument] for argument in names)
-    what = name, names, positions, tuple(defaults), returns, elementwise
+    what = name, names, positions, tuple(defaults), returns, elementwise, name.startswith("i")
     made: F = kernel.Method(method, explained(method), *what)
     return made

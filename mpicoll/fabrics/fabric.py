@@ -18,7 +18,7 @@ from mpicoll.calls.call import Call
 from mpicoll.calls.choose import Choice, CommInfo
 from mpicoll.calls.plan import Plan
 from mpicoll.devices.device import Device
-from mpicoll.errors import MessageError, StateError, TimeoutError
+from mpicoll.errors import MessageError, TimeoutError
 from mpicoll.fabrics.routes.devices.scratch import Scratch
 from mpicoll.machine.backoff import Backoff
 from mpicoll.supervise.record import Record
@@ -47,11 +47,11 @@ class Transfer(ABC):
     def test(self, begun: Any) -> bool:
         """Whether the message is complete."""
 
+    # -- asked only of a message --------------------------------------------------------------------------------------
+
     def cancel(self, begun: Any) -> bool:
         """Stop receiving. Returns False if the message has come already."""
-        raise StateError("cancel: a collective cannot be given up, because other ranks take part in it")
-
-    # -- asked only of a message that comes ---------------------------------------------------------------------------
+        raise AssertionError("only a message can be given up")
 
     def source(self, begun: Any = None) -> int:
         """The rank from which a complete message came: the last one that came ``now``, if nothing was begun."""
@@ -247,9 +247,10 @@ class Fabric(ABC):
         The two memories are apart, or one."""
         return None
 
-    def begin(self, call: Call) -> Transfer | None:
-        """A collective that does not block. Its buffers must be ``usable``. It may be under way several times. None if
-        the fabric has no such call; all ranks of the call get the same answer."""
+    def begin(self, call: Call, choice: Choice, record: Record, by_library: bool) -> Transfer | None:
+        """A collective that does not block. ``choice`` is the one for the call if it did, and ``by_library`` says
+        whether the MPI library's own may carry it out. Its buffers must be ``usable``. It may be under way several
+        times. None if the fabric has no such call; all ranks of the call get the same answer."""
         return None
 
     def neighbours(self) -> tuple[Sequence[int], Sequence[int]] | None:

@@ -220,8 +220,13 @@ class MPIFabric(ElasticFabric):
             return None
         return messages.both(self._messages, sent, dest, sendtag, taken, source, recvtag)
 
-    def begin(self, call: Call) -> Transfer | None:
-        if not call.extent_is_common or call.extent(self.size) > choose.MAX_COUNT:
+    def begin(self, call: Call, choice: Choice, record: Record, by_library: bool) -> Transfer | None:
+        if choice.route == choose.NODE and not choice.zero_copy and not self._is_elastic:
+            assert self._node is not None
+            plan = node.begin(self._node, self.rank, self.size, call, record)
+            if isinstance(plan, Transfer):
+                return plan
+        if not by_library or not call.extent_is_common or call.extent(self.size) > choose.MAX_COUNT:
             return None
         route = native if call.reduction is None or call.reduction.mpi else exchange
         start = route.begin(self._comm, call)

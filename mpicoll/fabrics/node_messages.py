@@ -17,6 +17,7 @@ ANY = -1
 
 if kernel is not None:
     Transfer.register(kernel.Message)
+    Transfer.register(kernel.Plan)
 
 
 class NodeMessages:

@@ -86,15 +86,19 @@ static size_t longest_block(const Call *c) {
 
 /* Through slots. */
 
-/* Choose the slots of the next piece, the same on all ranks, and wait until nobody reads them any more. The first lines of
- * units would share a set of the first-level cache. */
-static int next_slot(Node *node, const Call *c, size_t longest) {
-    size_t most = c->gives == ONE_EACH ? (size_t)node->meeting.size : 1;
-    node->room = (node->unit_size - UNITS * LINE) / most / LINE * LINE;
+static size_t room_of(const Node *node, const Call *c, int units) {
+    size_t nbytes = units > 1 ? units * node->unit_size : node->unit_size - UNITS * LINE;
+    return nbytes / (c->gives == ONE_EACH ? (size_t)node->meeting.size : 1) / LINE * LINE;
+}
+
+/* Choose the slots of the next piece, the same on all ranks. Returns the meeting with which all must have caught up, so that
+ * nobody reads them any more. The first lines of units would share a set of the first-level cache. */
+static uint64_t choose_slot(Node *node, const Call *c, size_t longest) {
+    node->room = room_of(node, c, 1);
     node->units = 1;
     size_t first = (size_t)node->unit * LINE;
     if (longest > node->room || c->is_private) {
-        node->room = LONG_SLOT * node->unit_size / most / LINE * LINE;
+        node->room = room_of(node, c, LONG_SLOT);
         node->units = LONG_SLOT;
         node->unit = (node->unit + LONG_SLOT - 1) / LONG_SLOT * LONG_SLOT % UNITS;
         first = 0;
@@ -103,7 +107,11 @@ static int next_slot(Node *node, const Call *c, size_t longest) {
     uint64_t last = 0;
     for (int i = 0; i < node->units; i++)
         if (node->read_at[node->unit + i] > last) last = node->read_at[node->unit + i];
-    return last ? catch_up(&node->meeting, last + 1) : 0;
+    return last ? last + 1 : 0;
+}
+
+static int next_slot(Node *node, const Call *c, size_t longest) {
+    return catch_up(&node->meeting, choose_slot(node, c, longest));
 }
 
 static void end_slot(Node *node) {
@@ -111,21 +119,31 @@ static void end_slot(Node *node) {
     node->unit = (node->unit + node->units) % UNITS;
 }
 
-/* Arrive, and wait for the ranks whose data this one wants. */
-static int meet(Node *node, const Call *c) {
+/* The ranks whose data this one wants. */
+static Range awaited_by(const Call *c, int rank, int size) {
+    if (c->needs_all) return (Range){0, size};
+    if (c->rooted == ROOT_GIVES) return (Range){c->root, c->root + 1};
+    if (c->rooted == ROOT_GETS) return (Range){0, rank == c->root ? size : 0};
+    return (Range){0, rank};
+}
+
+static int wait_for_awaited(Node *node, const Call *c) {
     Meeting *m = &node->meeting;
-    if (c->needs_all) return arrive_and_wait(m, c->digest);
-    Range awaited = {0, m->size};
-    if (c->rooted == ROOT_GIVES) awaited = (Range){c->root, c->root + 1};
-    else if (c->rooted == ROOT_GETS && m->rank != c->root) awaited.to = 0;
-    else if (c->rooted == NO_ROOT) awaited.to = m->rank;
-    int code = arrive(m, c->digest), differ = 0;
+    Range awaited = awaited_by(c, m->rank, m->size);
+    int code = 0, differ = 0;
     for (int r = awaited.from; r < awaited.to && !code; r++) {
         if (r == m->rank) continue;
         code = wait_for(m, r);
         if (code == MISMATCH) differ = MISMATCH, code = 0;
     }
     return code ? code : differ;
+}
+
+/* Arrive, and wait for them. */
+static int meet(Node *node, const Call *c) {
+    if (c->needs_all) return arrive_and_wait(&node->meeting, c->digest);
+    int code = arrive(&node->meeting, c->digest);
+    return code ? code : wait_for_awaited(node, c);
 }
 
 static int is_sliced(const Node *node, const Call *c, size_t longest) {
@@ -356,4 +374,35 @@ int run(Node *node, Call *c) {
         }
     }
     return through_slots(node, c, longest);
+}
+
+int may_begin(const Node *node, const Call *c) {
+    size_t longest = longest_block(c);
+    int many = c->needs_all && node->meeting.size > FLAT, scales = c->reduces && c->reduction.scales;
+    return !c->may_share && !c->is_private && !many && !scales && longest <= room_of(node, c, LONG_SLOT) &&
+           !is_sliced(node, c, longest);
+}
+
+int begin(Node *node, Call *c, int waits) {
+    Meeting *m = &node->meeting;
+    uint64_t turn = choose_slot(node, c, longest_block(c));
+    if (turn < latest(m)) turn = latest(m);
+    if (!waits && !has_caught_up(m, turn)) return LATER;
+    int code = catch_up(m, turn);
+    if (code) return code;
+    copy_in(node, c, 0, 0);
+    return arrive(m, c->digest);
+}
+
+int has_come(const Node *node, const Call *c) {
+    Range awaited = awaited_by(c, node->meeting.rank, node->meeting.size);
+    for (int r = awaited.from; r < awaited.to; r++)
+        if (!has_arrived(&node->meeting, r)) return 0;
+    return 1;
+}
+
+int finish(Node *node, Call *c) {
+    int code = wait_for_awaited(node, c);
+    c->in_place = 0;
+    return code ? code : through_slots(node, c, longest_block(c));
 }

@@ -31,9 +31,9 @@ typedef struct {
     Py_ssize_t elements;
     uint64_t dtype;  /* of an array of NumPy's, the address of its dtype, to which there is a reference in the entry */
     uint64_t layout; /* a hash of its shape and strides, 0 where the elements lie together */
-    int kind;        /* 0 is none, 1 a tensor; of an array of NumPy's, these are its flags */
+    int kind;        /* of an array of NumPy's, some flags are beside it */
 } Array;
-enum { NONE, TENSOR };
+enum { NONE, TENSOR, NUMPY };
 
 static uint64_t mixed(uint64_t hash, uint64_t value) {
     hash = (hash ^ value) * 0x9E3779B97F4A7C15u;
@@ -50,7 +50,7 @@ typedef struct {
     PyObject *base, *dtype;
     int flags;
 } NumpyArray;
-enum { C_CONTIGUOUS = 1 };
+enum { C_CONTIGUOUS = 1, ALIGNED = 0x100, WRITEABLE = 0x400 };
 
 /* DLPack's table of functions of a type of tensors (https://dmlc.github.io/dlpack, version 1.2), as far as it is used. */
 typedef struct {
@@ -145,7 +145,8 @@ static int describe(PyObject *x, Array *array) {
     if (numpy->flags & C_CONTIGUOUS) layout = 0;
     for (int i = 0; layout && i < numpy->nd; i++)
         layout = mixed(mixed(layout, (uint64_t)numpy->shape[i]), (uint64_t)numpy->strides[i]);
-    *array = (Array){numpy->data, elements, (uintptr_t)numpy->dtype, layout, numpy->flags};
+    *array = (Array){numpy->data, elements, (uintptr_t)numpy->dtype, layout,
+                     NUMPY | (numpy->flags & (ALIGNED | WRITEABLE))};
     return 1;
 }
 
@@ -334,6 +335,7 @@ typedef struct {
     Key key;
     PyObject *bound, *run, *record; /* of a message, `record` is what is pending */
     PyObject *plan, *message;       /* the kernel's, if it is one */
+    PyObject *pending;              /* what is, of a collective that does not block */
     PyObject *dtypes[2];                   /* of x and out */
     uint64_t number, used;
     const char *addresses[2]; /* where x and out lay when the plan was bound, if it serves others too */
@@ -432,6 +434,7 @@ static void drop(Entry *entry) {
     Py_XDECREF(old.bound);
     Py_XDECREF(old.run);
     Py_XDECREF(old.record);
+    Py_XDECREF(old.pending);
     Py_XDECREF(old.dtypes[0]);
     Py_XDECREF(old.dtypes[1]);
 }
@@ -547,7 +550,7 @@ static int start_request(CallsObject *self, const Entry *entry, PyObject *operat
     PyObject *bound = Py_NewRef(entry->bound), *pending = Py_NewRef(entry->record), *message = Py_NewRef(entry->message);
     note_message(self->ring, pending);
     PyObject *begun = start_message(message);
-    *request = begun ? new_request(bound, begun, x, self->under_way, pending) : NULL;
+    *request = begun ? new_request(bound, begun, x, self->under_way, pending, NULL) : NULL;
     if (!*request) broken_off(self, "message_broke_off", bound, operation, x, Py_None);
     Py_XDECREF(begun);
     Py_DECREF(message);
@@ -556,9 +559,33 @@ static int start_request(CallsObject *self, const Entry *entry, PyObject *operat
     return *request ? 1 : -1;
 }
 
-/* 1 if the call was made, 0 if no plan is known, -1 with an exception. */
+static int start_call(CallsObject *self, const Entry *entry, Shift shift, PyObject *operation, PyObject *x, PyObject *out,
+                      PyObject *returned, PyObject **request) {
+    PyObject *bound = Py_NewRef(entry->bound), *plan = Py_NewRef(entry->plan), *pending = Py_XNewRef(entry->pending);
+    PyObject *arrays = PyTuple_Pack(2, x, out ? out : Py_None), *begun = NULL;
+    *request = NULL;
+    if (arrays && !note(self->ring, entry->record, entry->number)) {
+        begun = begin_plan(plan, shift, arrays);
+        if (pending) { /* else the caller says when it ends */
+            self->ring->under_way = 0;
+            note_message(self->ring, pending);
+            *request = begun ? new_request(bound, begun, arrays, self->under_way, pending, returned) : NULL;
+        } else {
+            *request = Py_XNewRef(begun);
+        }
+        if (!*request) broken_off(self, "broke_off", bound, operation, x, out ? out : Py_None);
+    }
+    Py_XDECREF(begun);
+    Py_XDECREF(arrays);
+    Py_XDECREF(pending);
+    Py_DECREF(plan);
+    Py_DECREF(bound);
+    return *request ? 1 : -1;
+}
+
+/* 1 if the call was made, 0 if no plan is known, -1 with an exception. Where a `result` is asked for, it is begun alone. */
 static int repeat(CallsObject *self, PyObject *operation, PyObject *x, PyObject *out, PyObject *op, Numbers numbers,
-                  PyObject *algorithm, PyObject *object, PyObject **result) {
+                  PyObject *algorithm, PyObject *object, PyObject *returned, PyObject **result) {
     Key key = {operation, op, algorithm, numbers, {0}, {0}};
     if (!self->ring || self->ring->taped || !describe(x, &key.x) || !describe(out, &key.out)) {
         PyErr_Clear();
@@ -568,7 +595,11 @@ static int repeat(CallsObject *self, PyObject *operation, PyObject *x, PyObject 
     Entry *entry = find_call(self, &key, &shift);
     if (!entry) return 0;
     entry->used = ++self->clock;
-    if (!entry->message) return run_call(self, entry, shift, operation, x, out);
+    if (!entry->message && !result) return run_call(self, entry, shift, operation, x, out);
+    if (!entry->message) {
+        if (!entry->plan || !begins(entry->plan)) return 0;
+        return start_call(self, entry, shift, operation, x, out, returned, result);
+    }
     if (is_object_message(entry->message)) return run_object(self, entry, operation, object, result);
     return result ? start_request(self, entry, operation, x, result) : run_message(self, entry, operation, x, out);
 }
@@ -601,7 +632,7 @@ static int put(CallsObject *self, Key key, PyObject *x, PyObject *out, Entry mad
     Entry *entry = room_for(self, &key);
     made.key = key, made.used = ++self->clock;
     made.dtypes[0] = dtype_of(x), made.dtypes[1] = dtype_of(out);
-    Py_INCREF(made.bound), Py_INCREF(made.run), Py_INCREF(made.record);
+    Py_INCREF(made.bound), Py_INCREF(made.run), Py_INCREF(made.record), Py_XINCREF(made.pending);
     Entry old = *entry;
     *entry = made;
     drop(&old);
@@ -623,6 +654,21 @@ static PyObject *calls_keep(CallsObject *self, PyObject *args) {
     Py_XDECREF(run);
     Py_XDECREF(record);
     return code ? NULL : Py_NewRef(Py_None);
+}
+
+/* keep_begun(operation, x, out, op, root, algorithm, message, record, plan, what is pending): the same of a collective that
+ * does not block. */
+static PyObject *calls_keep_begun(CallsObject *self, PyObject *args) {
+    PyObject *operation, *x, *out, *op, *algorithm, *bound, *record, *plan, *pending;
+    long root;
+    if (!PyArg_ParseTuple(args, "OOOOlOOOOO", &operation, &x, &out, &op, &root, &algorithm, &bound, &record, &plan, &pending))
+        return NULL;
+    uint64_t number = number_of(record);
+    Key key = {operation, op, algorithm, {root, NO_NUMBER, NO_NUMBER, NO_NUMBER}, {0}, {0}};
+    if (PyErr_Occurred()) return NULL;
+    put(self, key, x, out, (Entry){.bound = bound, .run = plan, .record = record, .plan = plan, .number = number,
+                                   .pending = pending});
+    Py_RETURN_NONE;
 }
 
 /* keep_message(operation, x, out, (dest, sendtag, source, recvtag), message, what carries it out, what is pending) */
@@ -655,8 +701,20 @@ static PyObject *calls_run(CallsObject *self, PyObject *const *args, Py_ssize_t 
     long root = PyLong_CheckExact(args[4]) ? PyLong_AsLong(args[4]) : -1;
     PyErr_Clear();
     Numbers numbers = {root, NO_NUMBER, NO_NUMBER, NO_NUMBER};
-    int made = root < 0 ? 0 : repeat(self, args[0], args[1], args[2], args[3], numbers, args[5], NULL, NULL);
+    int made = root < 0 ? 0 : repeat(self, args[0], args[1], args[2], args[3], numbers, args[5], NULL, NULL, NULL);
     return made < 0 ? NULL : PyBool_FromLong(made);
+}
+
+/* begin(operation, x, out, op, root, algorithm, what it returns): begin the call, if it is a repeated one. Returns its
+ * request, or what stands for it if it blocks elsewhere; None if it is not repeated, or cannot be begun. */
+static PyObject *calls_begin(CallsObject *self, PyObject *const *args, Py_ssize_t n) {
+    PyObject *result = NULL;
+    if (n != 7) return PyErr_Format(PyExc_TypeError, "begin: expected 7 arguments; given %zd", n);
+    long root = PyLong_CheckExact(args[4]) ? PyLong_AsLong(args[4]) : -1;
+    PyErr_Clear();
+    Numbers numbers = {root, NO_NUMBER, NO_NUMBER, NO_NUMBER};
+    int made = root < 0 ? 0 : repeat(self, args[0], args[1], args[2], args[3], numbers, args[5], NULL, args[6], &result);
+    return made < 0 ? NULL : made ? result : Py_NewRef(Py_None);
 }
 
 /* message(operation, x, dest, sendtag, source, recvtag, whether it is begun alone): make it, if it is a repeated one. Returns
@@ -666,10 +724,10 @@ static PyObject *calls_message(CallsObject *self, PyObject *const *args, Py_ssiz
     PyObject *result = NULL;
     if (n != 7) return PyErr_Format(PyExc_TypeError, "message: expected 7 arguments; given %zd", n);
     if (!read_numbers(args + 2, &numbers)) Py_RETURN_NONE;
-    int begins = args[6] == Py_True;
-    int made = repeat(self, args[0], args[1], NULL, Py_None, numbers, Py_None, NULL, begins ? &result : NULL);
+    int only_begins = args[6] == Py_True;
+    int made = repeat(self, args[0], args[1], NULL, Py_None, numbers, Py_None, NULL, NULL, only_begins ? &result : NULL);
     if (made < 0) return NULL;
-    return made && begins ? result : Py_NewRef(made ? Py_True : Py_None);
+    return made && only_begins ? result : Py_NewRef(made ? Py_True : Py_None);
 }
 
 /* forget(whether plans stay in memory for ever): no call is a repeated one any more. A forked child may not free plans. */
@@ -740,7 +798,7 @@ typedef struct {
     PyObject *function, *explained; /* the other one says what is wrong with a keyword that this one does not have */
     PyObject *operation, *names, *defaults;
     int meanings[MEANINGS]; /* of the arguments, by position */
-    int returns, elementwise;
+    int returns, elementwise, begins;
     Py_ssize_t most; /* arguments */
 } MethodObject;
 
@@ -785,12 +843,12 @@ static int try_method(MethodObject *self, PyObject *const *args, Py_ssize_t give
     int gets = self->returns == IT_RETURNS_OUT || (self->returns == ROOT_RETURNS_OUT && numbers.root == known->rank);
     int unused = self->returns == ROOT_RETURNS_OUT && !gets, made = 0;
     PyObject *out = unused || (self->elementwise && by[OUT] == by[X]) ? Py_None : by[OUT];
+    PyObject *returned = gets ? by[OUT] : self->returns == IT_RETURNS_X ? by[X] : Py_None;
     if (!gets || by[OUT] != Py_None)
-        made = repeat(known, self->operation, by[X], out, by[OP], numbers, by[ALGORITHM],
-                      by[OBJECT], self->returns == IT_RETURNS_NEW ? result : NULL);
+        made = repeat(known, self->operation, by[X], out, by[OP], numbers, by[ALGORITHM], by[OBJECT], returned,
+                      self->begins ? result : NULL);
     Py_DECREF(calls);
-    if (self->returns == IT_RETURNS_NEW) return made;
-    *result = Py_NewRef(gets ? by[OUT] : self->returns == IT_RETURNS_X ? by[X] : Py_None);
+    if (!self->begins) *result = Py_NewRef(returned);
     return made;
 }
 
@@ -819,13 +877,14 @@ static PyObject *method_call(PyObject *callable, PyObject *const *args, size_t n
     return result;
 }
 
-/* Method(function, the same with explanations, operation, names, meanings, defaults by meaning, what it returns, whether out may be x) */
+/* Method(function, the same with explanations, operation, names, meanings, defaults by meaning, what it returns, whether out may be x,
+ *        whether it begins the call alone) */
 static PyObject *method_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
     PyObject *function, *explained, *operation, *names, *meanings, *defaults;
-    int returns, elementwise;
+    int returns, elementwise, begins;
     if (kwargs && PyDict_Size(kwargs)) return PyErr_Format(PyExc_TypeError, "Method takes no keywords");
-    if (!PyArg_ParseTuple(args, "OOUO!O!O!ip", &function, &explained, &operation, &PyTuple_Type, &names, &PyTuple_Type, &meanings,
-                          &PyTuple_Type, &defaults, &returns, &elementwise))
+    if (!PyArg_ParseTuple(args, "OOUO!O!O!ipp", &function, &explained, &operation, &PyTuple_Type, &names, &PyTuple_Type, &meanings,
+                          &PyTuple_Type, &defaults, &returns, &elementwise, &begins))
         return NULL;
     Py_ssize_t most = PyTuple_Size(names);
     if (most > MEANINGS || PyTuple_Size(meanings) != most || PyTuple_Size(defaults) != MEANINGS)
@@ -833,6 +892,7 @@ static PyObject *method_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
     MethodObject *self = (MethodObject *)((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0);
     if (!self) return NULL;
     self->call = method_call, self->most = most, self->returns = returns, self->elementwise = elementwise;
+    self->begins = begins || returns == IT_RETURNS_NEW;
     self->function = Py_NewRef(function), self->explained = Py_NewRef(explained), self->operation = as_key(operation);
     self->names = Py_NewRef(names), self->defaults = Py_NewRef(defaults);
     for (Py_ssize_t i = 0; i < most; i++) self->meanings[i] = (int)PyLong_AsLong(PyTuple_GetItem(meanings, i));
@@ -907,7 +967,9 @@ static PyType_Spec ring_spec = {"mpicoll.node.kernel.Ring", sizeof(RingObject), 
 static PyMethodDef calls_methods[] = {{"keep", (PyCFunction)calls_keep, METH_VARARGS, NULL},
                            {"keep_message", (PyCFunction)calls_keep_message, METH_VARARGS, NULL},
                            {"keep_object", (PyCFunction)calls_keep_object, METH_VARARGS, NULL},
+                           {"keep_begun", (PyCFunction)calls_keep_begun, METH_VARARGS, NULL},
                            {"run", (PyCFunction)(void (*)(void))calls_run, METH_FASTCALL, NULL},
+                           {"begin", (PyCFunction)(void (*)(void))calls_begin, METH_FASTCALL, NULL},
                            {"message", (PyCFunction)(void (*)(void))calls_message, METH_FASTCALL, NULL},
                            {"forget", (PyCFunction)calls_forget, METH_O, NULL}, {0}};
 static PyType_Slot calls_slots[] = {{Py_tp_new, calls_new}, {Py_tp_traverse, calls_traverse},

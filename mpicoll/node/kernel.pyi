@@ -1,4 +1,5 @@
 from collections.abc import Callable, Sequence
+from typing import Any
 
 INTERFACE: int
 AHEAD: int
@@ -18,6 +19,19 @@ class Calls:
     def __new__(cls, engine: object, ring: Ring | None, rank: int, under_way: object) -> Calls: ...
     def keep(
         self, operation: str, x: object, out: object, op: object, root: int, algorithm: str | None, bound: object
+    ) -> None: ...
+    def keep_begun(
+        self,
+        operation: str,
+        x: object,
+        out: object,
+        op: object,
+        root: int,
+        algorithm: str | None,
+        message: object,
+        record: object,
+        plan: Plan,
+        pending: object,
     ) -> None: ...
     def keep_message(
         self,
@@ -47,6 +61,9 @@ class Calls:
         begins: bool,
     ) -> object | None: ...
     def run(self, operation: str, x: object, out: object, op: object, root: int, algorithm: str | None) -> bool: ...
+    def begin(
+        self, operation: str, x: object, out: object, op: object, root: int, algorithm: str | None, returns: object
+    ) -> Any: ...
     def forget(self, stay: bool) -> None: ...
 
 class Method:
@@ -62,6 +79,7 @@ class Method:
         defaults: tuple[object, ...],
         returns: int,
         elementwise: bool,
+        begins: bool,
     ) -> Method: ...
 
 class Node:
@@ -98,8 +116,18 @@ class Plan:
         reduction: tuple[int, int, bool, complex | None] | None,
     ) -> Plan: ...
     def run(self) -> None: ...
+    def begins(self) -> bool: ...
+    def start(self) -> BegunCall: ...
+    def wait(self, begun: BegunCall) -> None: ...
+    def test(self, begun: BegunCall) -> bool: ...
     def lies(self, version: int, places: bytes, is_adopted: bool) -> None: ...
     def found(self, rank: int, version: int, input: int | None, output: int | None) -> None: ...
+
+class BegunCall:
+    """A collective under way."""
+
+    def wait(self) -> None: ...
+    def test(self, longer: bool) -> bool: ...
 
 class Messages:
     """The messages of a communicator."""

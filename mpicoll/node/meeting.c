@@ -44,6 +44,22 @@ int catch_up(Meeting *m, uint64_t turn) {
     return 0;
 }
 
+int has_caught_up(Meeting *m, uint64_t turn) {
+    if (m->all >= turn) return 1;
+    for (int r = 0; r < m->size; r++)
+        if (r != m->rank && arrived(&m->flags[r][0]) < turn) return 0;
+    m->all = turn;
+    return 1;
+}
+
+int has_arrived(const Meeting *m, int rank) { return rank == m->rank || arrived(&m->flags[rank][0]) >= m->turn; }
+
+uint64_t arrivals(const Meeting *m) {
+    uint64_t sum = 0;
+    for (int r = 0; r < m->size; r++) sum += arrived(&m->flags[r][0]);
+    return sum;
+}
+
 /* The hash of all calls so far. Whoever compares it finds that calls have differed, also in meetings at which it did not
  * wait. */
 static void remember(Meeting *m, uint64_t digest) {
@@ -60,11 +76,11 @@ static void say(Flag *flag, uint64_t turn, uint32_t history) {
     wake(bed_of(flag));
 }
 
+uint64_t latest(const Meeting *m) { return m->turn + 1 >= AHEAD ? m->turn + 2 - AHEAD : 0; }
+
 int arrive(Meeting *m, uint64_t digest) {
-    if (m->turn + 1 >= AHEAD) {
-        int code = catch_up(m, m->turn + 2 - AHEAD);
-        if (code) return code;
-    }
+    int code = catch_up(m, latest(m));
+    if (code) return code;
     remember(m, digest);
     say(&m->flags[m->rank][0], m->turn, (uint32_t)m->history);
     return 0;
@@ -102,12 +118,10 @@ static int in_rounds(Meeting *m) {
 }
 
 int arrive_and_wait(Meeting *m, uint64_t digest) {
-    if (m->turn + 1 >= AHEAD) {
-        int code = catch_up(m, m->turn + 2 - AHEAD);
-        if (code) return code;
-    }
+    int code = catch_up(m, latest(m));
+    if (code) return code;
     remember(m, digest);
-    int code = m->size <= FLAT ? flat(m) : in_rounds(m);
+    code = m->size <= FLAT ? flat(m) : in_rounds(m);
     if (code != ENDED) m->all = m->turn;
     return code;
 }

@@ -39,6 +39,10 @@ int arrive_and_wait(Meeting *m, uint64_t digest);
 /* In parts, for calls in which a rank does not wait for all. `catch_up` waits until all ranks have arrived at this meeting,
  * which is over for this rank. Before a rank arrives, none may be AHEAD meetings behind. */
 int catch_up(Meeting *m, uint64_t turn);
+int has_caught_up(Meeting *m, uint64_t turn); /* whether it would not wait */
+uint64_t latest(const Meeting *m); /* the meeting with which all must have caught up before this rank arrives */
+int has_arrived(const Meeting *m, int rank);
+uint64_t arrivals(const Meeting *m); /* of all ranks so far: it tells whether one has arrived since */
 int arrive(Meeting *m, uint64_t digest);
 int wait_for(Meeting *m, int rank);
 

@@ -5,6 +5,7 @@
 #include "module.h"
 
 #include <string.h>
+#include <time.h>
 
 #include "collectives.h"
 #include "messages.h"
@@ -14,7 +15,9 @@
 #define LONG (128 << 10) /* bytes of a call during which other threads of the process may go on */
 
 static uint64_t generation = 1; /* of the memory of this process that others can open */
-static PyTypeObject *node_type, *plan_type;
+static PyTypeObject *node_type, *plan_type, *begun_type;
+
+typedef struct Begun Begun;
 
 /* Node */
 
@@ -25,7 +28,18 @@ typedef struct {
     PyObject *memory;    /* what holds the blocks */
     PyObject *between;   /* called now and then in long waits: it moves messages, and may raise */
     int busy;
+    unsigned long thread; /* that is in a call, if it is busy */
+    Begun *first, *last;  /* calls under way: each one begins when the one before is complete */
+    int has_begun;        /* whether the first one has */
+    _Atomic int open;     /* how many there are */
+    _Atomic uint64_t seen; /* how often ranks had arrived at the last look at these */
+    unsigned long ended;  /* how many were complete */
+    Moved moved;
 } NodeObject;
+
+static int node_is_open(const void *of) { return atomic_load(&((const NodeObject *)of)->open) > 0; }
+static int node_has_come(const void *of);
+static unsigned long node_move(void *of);
 
 /* Node(addresses of the ranks' blocks, what holds them, rank, bytes of a unit of slots, whether ranks take turns on cores,
  *      between) */
@@ -60,6 +74,8 @@ static PyObject *node_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) 
     }
     node->page_size = page_size(size), node->unit_size = (size_t)unit_size;
     meeting_begin(&node->meeting, rank, size, self->flags, crowded, host_of(self->between));
+    self->moved = (Moved){self, node_is_open, node_has_come, node_move, NULL, NULL};
+    keep_moving(&self->moved);
     return (PyObject *)self;
 }
 
@@ -78,6 +94,7 @@ static int node_clear(NodeObject *self) {
 static void node_dealloc(NodeObject *self) {
     PyTypeObject *type = Py_TYPE((PyObject *)self);
     PyObject_GC_UnTrack(self);
+    if (self->moved.of) stop_moving(&self->moved);
     Py_CLEAR(self->memory);
     Py_CLEAR(self->between);
     PyMem_Free(self->flags);
@@ -141,6 +158,161 @@ static int work(PlanObject *self, Work what) {
     return code;
 }
 
+static void bind(PlanObject *self, Shift shift) {
+    self->call.input = self->input ? self->input + shift.input : NULL;
+    self->call.output = self->output ? self->output + shift.output : NULL;
+}
+
+static void enter(NodeObject *node) { node->busy = 1, node->thread = PyThread_get_thread_ident(); }
+
+/* Begun: a call under way. Until it is complete, it keeps itself and the arrays: what goes on writes to these. */
+
+struct Begun {
+    PyObject_HEAD
+    PlanObject *plan;
+    Shift shift;
+    PyObject *arrays;
+    Begun *next;
+    int is_complete, code;
+};
+
+static void end_first(NodeObject *node, int code) {
+    Begun *it = node->first;
+    node->first = it->next, node->has_begun = 0;
+    if (!node->first) node->last = NULL;
+    it->is_complete = 1, it->code = code;
+    node->ended++;
+    atomic_fetch_sub(&node->open, 1);
+    Py_CLEAR(it->arrays);
+    Py_DECREF((PyObject *)it);
+}
+
+/* Go on with what is under way, as far as that needs no wait. */
+static void go_on(NodeObject *node) {
+    while (node->first && !node->busy) {
+        PlanObject *plan = node->first->plan;
+        atomic_store(&node->seen, arrivals(&node->node.meeting));
+        bind(plan, node->first->shift);
+        if (!node->has_begun && begin(&node->node, &plan->call, 0)) return;
+        node->has_begun = 1;
+        if (!has_come(&node->node, &plan->call)) return;
+        end_first(node, finish(&node->node, &plan->call));
+    }
+}
+
+static int node_has_come(const void *of) {
+    const NodeObject *node = of;
+    return arrivals(&node->node.meeting) != atomic_load(&node->seen);
+}
+
+static unsigned long node_move(void *of) {
+    go_on(of);
+    return ((NodeObject *)of)->ended;
+}
+
+/* Wait while another thread is in a call. */
+static int wait_for_other(NodeObject *node) {
+    const struct timespec nap = {0, 20000};
+    if (node->thread == PyThread_get_thread_ident()) return 1;
+    while (node->busy) {
+        Py_BEGIN_ALLOW_THREADS
+        nanosleep(&nap, NULL);
+        Py_END_ALLOW_THREADS
+        if (PyErr_CheckSignals()) return -1;
+    }
+    return 0;
+}
+
+/* Wait until it is complete. */
+static int complete(Begun *it) {
+    PlanObject *of = (PlanObject *)Py_NewRef((PyObject *)it->plan);
+    NodeObject *node = of->node;
+    int failed = 0;
+    while (!it->is_complete && !failed) {
+        if (node->busy) {
+            failed = wait_for_other(node);
+            if (failed > 0) failed = taken(PyObject_CallMethod(of->of, "within", NULL));
+            continue;
+        }
+        PlanObject *plan = node->first->plan;
+        bind(plan, node->first->shift);
+        enter(node);
+        int code = node->has_begun ? 0 : begin(&node->node, &plan->call, 1);
+        node->has_begun |= !code;
+        if (!code) code = finish(&node->node, &plan->call);
+        node->busy = 0;
+        if (code == ENDED) failed = -1; /* it may be waited for again */
+        else end_first(node, code);
+    }
+    Py_DECREF((PyObject *)of);
+    return failed;
+}
+
+int begins(PyObject *plan) {
+    PlanObject *self = (PlanObject *)plan;
+    return may_begin(&self->node->node, &self->call);
+}
+
+PyObject *begin_plan(PyObject *plan, Shift shift, PyObject *arrays) {
+    NodeObject *node = ((PlanObject *)plan)->node;
+    Begun *self = (Begun *)((allocfunc)PyType_GetSlot(begun_type, Py_tp_alloc))(begun_type, 0);
+    if (!self) return NULL;
+    self->plan = (PlanObject *)Py_NewRef(plan), self->shift = shift, self->arrays = Py_NewRef(arrays);
+    Py_INCREF((PyObject *)self);
+    if (node->last) node->last->next = self;
+    else node->first = self;
+    node->last = self;
+    atomic_fetch_add(&node->open, 1);
+    go_on(node);
+    if (!self->is_complete) move_on();
+    return (PyObject *)self;
+}
+
+int is_begun_call(PyObject *object) { return Py_TYPE(object) == begun_type; }
+
+int is_call_complete(PyObject *begun) {
+    const Begun *self = (const Begun *)begun;
+    return self->code ? -1 : self->is_complete;
+}
+
+int wait_for_call(PyObject *begun) {
+    Begun *self = (Begun *)begun;
+    if (complete(self)) return -1;
+    return self->code ? taken(PyObject_CallMethod(self->plan->of, "differs", NULL)) : 0;
+}
+
+static PyObject *begun_wait(PyObject *self, PyObject *unused) {
+    (void)unused;
+    return wait_for_call(self) ? NULL : Py_NewRef(Py_None);
+}
+
+/* test(whether to look a moment longer): whether it is complete. After a longer look, what went wrong is left to wait(). */
+static PyObject *begun_test(Begun *self, PyObject *longer) {
+    NodeObject *node = self->plan->node;
+    go_on(node);
+    for (int i = longer == Py_True ? node->node.meeting.waiter.fewest_looks : 0; !self->is_complete && i; i--) {
+        relax();
+        go_on(node);
+    }
+    if (self->code && longer != Py_True) return begun_wait((PyObject *)self, NULL);
+    return PyBool_FromLong(self->is_complete && !self->code);
+}
+
+static int begun_traverse(Begun *self, visitproc visit, void *arg) {
+    Py_VISIT(Py_TYPE((PyObject *)self));
+    Py_VISIT(self->arrays);
+    return 0;
+}
+
+static void begun_dealloc(Begun *self) {
+    PyTypeObject *type = Py_TYPE((PyObject *)self);
+    PyObject_GC_UnTrack(self);
+    Py_CLEAR(self->arrays);
+    Py_CLEAR(self->plan);
+    ((freefunc)PyType_GetSlot(type, Py_tp_free))(self);
+    Py_DECREF(type);
+}
+
 int may_shift(PyObject *plan, const char *input, size_t given, const char *output, size_t taken) {
     PlanObject *self = (PlanObject *)plan;
     if (self->call.may_share) return 0; /* ranks have been told where they lie */
@@ -153,10 +325,10 @@ int run_plan(PyObject *plan, Shift shift) {
     NodeObject *node = self->node;
     Call *call = &self->call;
     if (node->busy) return taken(PyObject_CallMethod(self->of, "within", NULL)); /* a signal's handler calls */
-    call->input = self->input ? self->input + shift.input : NULL;
-    call->output = self->output ? self->output + shift.output : NULL;
+    if (node->last && complete(node->last)) return -1;
+    bind(self, shift);
     if (call->may_share && (self->generation != generation || self->is_adopted) && looked(self)) return -1;
-    node->busy = 1;
+    enter(node);
     int code = work(self, run);
     if (code == LOOK) {
         if (taken(PyObject_CallMethod(self->of, "look", "O", self))) {
@@ -183,6 +355,28 @@ static PyObject *plan_run(PyObject *self, PyObject *unused) {
     (void)unused;
     if (run_plan(self, (Shift){0, 0})) return NULL;
     Py_RETURN_NONE;
+}
+
+static PyObject *plan_begins(PyObject *self, PyObject *unused) {
+    (void)unused;
+    return PyBool_FromLong(begins(self));
+}
+
+/* start(): begin it. The caller keeps the arrays until it is complete. */
+static PyObject *plan_start(PyObject *self, PyObject *unused) {
+    (void)unused;
+    return begin_plan(self, (Shift){0, 0}, Py_None);
+}
+
+static PyObject *plan_wait(PyObject *self, PyObject *begun) {
+    (void)self;
+    return is_begun_call(begun) ? begun_wait(begun, NULL) : PyErr_Format(PyExc_TypeError, "expected a call under way");
+}
+
+static PyObject *plan_test(PyObject *self, PyObject *begun) {
+    (void)self;
+    if (!is_begun_call(begun)) return PyErr_Format(PyExc_TypeError, "expected a call under way");
+    return begun_test((Begun *)begun, Py_False);
 }
 
 PyObject *plan_of(PyObject *run) {
@@ -385,6 +579,10 @@ static PyType_Spec node_spec = {"mpicoll.node.kernel.Node", sizeof(NodeObject), 
 
 static PyMethodDef plan_methods[] = {
     {"run", (PyCFunction)plan_run, METH_NOARGS, NULL},
+    {"begins", (PyCFunction)plan_begins, METH_NOARGS, NULL},
+    {"start", (PyCFunction)plan_start, METH_NOARGS, NULL},
+    {"wait", (PyCFunction)plan_wait, METH_O, NULL},
+    {"test", (PyCFunction)plan_test, METH_O, NULL},
     {"lies", (PyCFunction)plan_lies, METH_VARARGS, NULL},
     {"found", (PyCFunction)plan_found, METH_VARARGS, NULL}, {0}};
 static PyType_Slot plan_slots[] = {
@@ -392,6 +590,14 @@ static PyType_Slot plan_slots[] = {
     {Py_tp_methods, plan_methods}, {0}};
 static PyType_Spec plan_spec = {"mpicoll.node.kernel.Plan", sizeof(PlanObject), 0,
                                 Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, plan_slots};
+
+static PyMethodDef begun_methods[] = {{"wait", (PyCFunction)begun_wait, METH_NOARGS, NULL},
+                                      {"test", (PyCFunction)begun_test, METH_O, NULL}, {0}};
+static PyType_Slot begun_slots[] = {{Py_tp_traverse, begun_traverse}, {Py_tp_dealloc, begun_dealloc},
+                                    {Py_tp_methods, begun_methods}, {0}};
+static PyType_Spec begun_spec = {"mpicoll.node.kernel.BegunCall", sizeof(Begun), 0,
+                                 Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+                                 begun_slots};
 
 static PyObject *module_messages_size(PyObject *module, PyObject *ranks) {
     (void)module;
@@ -422,7 +628,8 @@ static PyMethodDef functions[] = {
 static int module_exec(PyObject *module) {
     node_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &node_spec, NULL);
     plan_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &plan_spec, NULL);
-    if (!node_type || !plan_type || PyModule_AddType(module, node_type) || PyModule_AddType(module, plan_type) ||
+    begun_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &begun_spec, NULL);
+    if (!begun_type || !node_type || !plan_type || PyModule_AddType(module, node_type) || PyModule_AddType(module, plan_type) ||
         add_dispatch(module) || add_transfers(module))
         return -1;
     return PyModule_AddIntConstant(module, "INTERFACE", INTERFACE) || PyModule_AddIntConstant(module, "AHEAD", AHEAD);

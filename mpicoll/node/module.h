@@ -13,6 +13,13 @@ typedef struct { ptrdiff_t input, output; } Shift;
 int run_plan(PyObject *plan, Shift shift);
 /* Whether the plan serves arrays wherever they lie, and has its input and its output in these bytes. */
 int may_shift(PyObject *plan, const char *input, size_t given, const char *output, size_t taken);
+/* Begin a plan on these arrays: a new reference to what stands for it, which waits for it and says whether it is complete.
+ * NULL with an exception. Only where it `begins`. */
+PyObject *begin_plan(PyObject *plan, Shift shift, PyObject *arrays);
+int begins(PyObject *plan);
+int is_begun_call(PyObject *object);
+int is_call_complete(PyObject *begun); /* 1 if it is, 0, or -1: its wait raises an exception */
+int wait_for_call(PyObject *begun);
 /* The plan whose `run` this is (borrowed), NULL if it is something else. */
 PyObject *plan_of(PyObject *run);
 

@@ -1,6 +1,6 @@
-/* A thread moves messages while their rank does something else. See moving.h.
+/* A thread moves messages and collectives while their rank does something else. See moving.h.
  *
- * A rank may begin a message and then wait in a call of MPI's that knows nothing of it, or compute for long. MPI promises
+ * A rank may begin one and then wait in a call of MPI's that knows nothing of it, or compute for long. MPI promises
  * that its peer goes on. So the thread looks each millisecond, at atomics alone, whether something has come for transfers
  * under way; only then it takes Python's lock, which the rank does not hold while it waits. It sleeps while there are no
  * such transfers. It belongs to C: Python knows nothing of it, but while it has the lock.
@@ -13,6 +13,7 @@
 #include <time.h>
 
 #include "module.h"
+#include "waiting.h"
 
 #define NAP 1000000      /* ns between two looks */
 #define SHORT_NAP 50000  /* after a look that was not in vain */
@@ -52,20 +53,17 @@ static int look(int *come) {
     *come = 0;
     pthread_mutex_lock(&mutex);
     for (Moved *it = first; it; it = it->next) {
-        if (!has_open_transfers(it->messages)) continue;
+        if (!it->is_open(it->of)) continue;
         under_way++;
-        *come += something_has_come(it->messages);
+        *come += it->has_come(it->of);
     }
     pthread_mutex_unlock(&mutex);
     return under_way;
 }
 
-static uint64_t move_each(void) {
-    uint64_t moves = 0;
-    for (Moved *it = first; it; it = it->next) {
-        if (has_open_transfers(it->messages)) move_messages(it->messages); /* if memory is short, its rank will be told */
-        moves += it->messages->moves;
-    }
+static unsigned long move_each(void) {
+    unsigned long moves = 0;
+    for (Moved *it = first; it; it = it->next) moves += it->move(it->of);
     return moves;
 }
 
@@ -73,9 +71,9 @@ static uint64_t move_each(void) {
  * this one empties it, and to get the lock again may take long. */
 static void move_all(void) {
     PyGILState_STATE state = PyGILState_Ensure();
-    uint64_t moves = move_each();
+    unsigned long moves = move_each();
     for (int i = 0, in_vain = 0; i < MOST_TURNS && in_vain < TURNS_IN_VAIN; i++) {
-        uint64_t now = move_each();
+        unsigned long now = move_each();
         in_vain = now == moves ? in_vain + 1 : 0;
         moves = now;
         relax();

@@ -2,11 +2,12 @@
 #ifndef MPICOLL_MOVING_H
 #define MPICOLL_MOVING_H
 
-#include "messages.h"
-
-/* Of one communicator. */
+/* Something that has to go on: the messages of a communicator, or its collectives. */
 typedef struct Moved {
-    Messages *messages;
+    void *of;
+    int (*is_open)(const void *of);      /* whether something is under way; for any thread, as the next one */
+    int (*has_come)(const void *of);     /* whether something has come for it */
+    unsigned long (*move)(void *of);     /* under Python's lock: goes on without a wait. How much that was so far */
     struct Moved *next, *before;
 } Moved;
 

@@ -1,6 +1,6 @@
-/* Requests: what Python's class Request keeps, and how one of the kernel's messages is begun and waited for.
+/* Requests: what Python's class Request keeps, and how one of the kernel's messages or calls is begun and waited for.
  *
- * A message that is complete at once leaves nothing behind. Others are in a set of Python's until they are complete, so
+ * One that is complete at once leaves nothing behind. Others are in a set of Python's until they are complete, so
  * that their arrays stay, whatever the program does with the request.
  */
 #include "transfers.h"
@@ -37,10 +37,14 @@ static void set(PyObject **field, PyObject *value) {
     Py_XDECREF(old);
 }
 
+static int is_over(PyObject *begun) {
+    return is_begun_call(begun) ? is_call_complete(begun) > 0 : is_complete(begun);
+}
+
 /* It has arrived, or left. What came must have the array's length. */
 static int complete(RequestObject *self, PyObject *begun) {
-    const Transfer *t = transfer_of(begun);
-    if (t->receives) {
+    const Transfer *t = is_begun_call(begun) ? NULL : transfer_of(begun);
+    if (t && t->receives) {
         set(&self->begun, Py_NewRef(begun));
         if (t->message.nbytes != t->memory.nbytes) {
             PyObject *failed = PyObject_CallMethod(self->message, "wrong_length", "O", begun);
@@ -61,7 +65,7 @@ static PyObject *pair(PyObject *pending) {
 static PyObject *transfer_in(const RequestObject *self) {
     if (!self->turn || PyList_Size(self->turn) != 1 || (self->finish && self->finish != Py_None)) return NULL;
     PyObject *begun = PyList_GetItem(self->turn, 0);
-    return is_begun(begun) ? begun : NULL;
+    return is_begun(begun) || is_begun_call(begun) ? begun : NULL;
 }
 
 /* Let go what is complete by now, whether or not the program has kept the request. Nothing is moved for that. */
@@ -72,7 +76,7 @@ static int let_go_of_complete(void) {
         RequestObject *each = (RequestObject *)PyList_GetItem(all, i);
         int may_end = Py_TYPE((PyObject *)each) == class && each->is_plain && !each->done;
         PyObject *begun = may_end ? transfer_in(each) : NULL;
-        if (begun && is_complete(begun)) code = complete(each, begun);
+        if (begun && is_over(begun)) code = complete(each, begun);
     }
     Py_XDECREF(all);
     return code;
@@ -84,17 +88,18 @@ static int put_under_way(RequestObject *self, PyObject *begun, PyObject *pending
     self->turn = PyList_New(1), self->since = pair(pending);
     if (!self->turn || !self->since || PyList_SetItem(self->turn, 0, Py_NewRef(begun))) return -1;
     if (PySet_Add(open, (PyObject *)self)) return -1;
-    bytes += transfer_of(begun)->memory.nbytes + OVERHEAD;
+    bytes += (is_begun_call(begun) ? 0 : transfer_of(begun)->memory.nbytes) + OVERHEAD;
     if (bytes < LOOK_AFTER) return 0;
     bytes = 0;
     return let_go_of_complete();
 }
 
-PyObject *new_request(PyObject *message, PyObject *begun, PyObject *array, PyObject *under_way, PyObject *pending) {
+PyObject *new_request(PyObject *message, PyObject *begun, PyObject *array, PyObject *under_way, PyObject *pending,
+                      PyObject *result) {
     RequestObject *self = (RequestObject *)((allocfunc)PyType_GetSlot(class, Py_tp_alloc))(class, 0);
     if (!self) return NULL;
-    self->message = Py_NewRef(message), self->under_way = Py_NewRef(under_way), self->is_plain = 1;
-    if (is_complete(begun)) {
+    self->message = Py_NewRef(message), self->under_way = Py_NewRef(under_way), self->is_plain = 1, self->result = Py_XNewRef(result);
+    if (is_over(begun)) {
         if (!complete(self, begun)) return (PyObject *)self;
     } else {
         self->array = Py_NewRef(array);
@@ -130,7 +135,7 @@ static int wait_here(RequestObject *self, PyObject *begun) {
     PyObject *waits = PyObject_GetAttr(self->under_way, name_waits);
     PyObject *pending = PyObject_GetAttr(self->message, name_pending);
     if (waits && pending) wait_as(waits, pending, self->since);
-    int code = waits && pending ? wait_for_begun(begun) : -1;
+    int code = !waits || !pending ? -1 : is_begun_call(begun) ? wait_for_call(begun) : wait_for_begun(begun);
     wait_as(NULL, NULL, NULL);
     Py_XDECREF(waits);
     Py_XDECREF(pending);
@@ -147,7 +152,9 @@ static PyObject *request_wait(PyObject *of, PyObject *unused) {
     (void)unused;
     if (!self->done) {
         PyObject *begun = take_turn(self);
-        int code = begun ? wait_here(self, begun) : taken(PyObject_CallMethodObjArgs(of, name_complete, NULL));
+        int code = begun ? wait_here(self, begun) : 0;
+        if (begun && is_begun_call(begun) && is_call_complete(begun) < 0) PyErr_Clear(); /* Python says what comes of that */
+        if (!begun || (code && !PyErr_Occurred())) code = taken(PyObject_CallMethodObjArgs(of, name_complete, NULL));
         Py_XDECREF(begun);
         if (code) return NULL;
     }

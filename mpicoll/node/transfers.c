@@ -44,6 +44,13 @@ static int failed(int code) {
 
 /* Messages */
 
+static int has_open(const void *of) { return has_open_transfers(of); }
+static int has_come(const void *of) { return something_has_come(of); }
+static unsigned long move(void *of) {
+    if (has_open_transfers(of)) move_messages(of); /* if memory is short, its rank will be told */
+    return (unsigned long)((Messages *)of)->moves;
+}
+
 /* Messages(addresses of the ranks' blocks, what holds them, rank, whether ranks take turns on cores, meanwhile) */
 static PyObject *messages_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
     PyObject *addresses, *memory, *meanwhile;
@@ -63,7 +70,7 @@ static PyObject *messages_new(PyTypeObject *type, PyObject *args, PyObject *kwar
     int code = PyErr_Occurred() ? -1 : failed(messages_begin(&self->m, rank, size, blocks, crowded, host_of(meanwhile)));
     PyMem_Free(blocks);
     if (!code) {
-        self->moved.messages = &self->m;
+        self->moved = (Moved){&self->m, has_open, has_come, move, NULL, NULL};
         keep_moving(&self->moved);
         return (PyObject *)self;
     }
@@ -86,7 +93,7 @@ static int messages_clear(MessagesObject *self) {
 static void messages_dealloc(MessagesObject *self) {
     PyTypeObject *type = Py_TYPE((PyObject *)self);
     PyObject_GC_UnTrack(self);
-    if (self->moved.messages) stop_moving(&self->moved);
+    if (self->moved.of) stop_moving(&self->moved);
     messages_end(&self->m);
     Py_CLEAR(self->memory);
     Py_CLEAR(self->meanwhile);

@@ -24,8 +24,9 @@ int sends_object(PyObject *message);
 PyObject *bytes_of(PyObject *message, PyObject *object); /* NULL where that fails, with an exception if it is no Exception */
 PyObject *carry_object(PyObject *message, PyObject *bytes); /* what came, or None */
 
-/* requests.c. A Request of Python's for a message that was begun. */
+/* requests.c. A Request of Python's for a message or a call that was begun. */
 int add_requests(PyObject *module);
-PyObject *new_request(PyObject *message, PyObject *begun, PyObject *array, PyObject *under_way, PyObject *pending);
+PyObject *new_request(PyObject *message, PyObject *begun, PyObject *array, PyObject *under_way, PyObject *pending,
+                      PyObject *result);
 
 #endif

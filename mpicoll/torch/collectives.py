@@ -20,9 +20,9 @@ What these and the collectives of lists have in common:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from threading import get_ident
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.distributed import ReduceOp
@@ -32,7 +32,7 @@ from mpicoll.errors import ArgumentError, StateError
 from mpicoll.torch.caller import Caller, GivenOp, caller_of, op_of, renamed
 from mpicoll.torch.group import ProcessGroup
 from mpicoll.torch.private import profiler
-from mpicoll.torch.work import Work
+from mpicoll.torch.work import CollectiveWork, Work
 from mpicoll.torch.world import GivenGroup, member, world
 
 _IN_PLACE = {"x": "tensor"}
@@ -201,6 +201,15 @@ def all_to_all_single(
     return carried_out(caller, "alltoallv", input, output, async_op, algorithm, _EXCHANGED, counts=counts)
 
 
+class Lists(NamedTuple):
+    """Tensors in the place of which others travel, and the copies before and after that."""
+
+    ins: list[torch.Tensor]
+    before: Callable[[], None] | None
+    outs: list[torch.Tensor]
+    after: Callable[[], None] | None
+
+
 def carried_out(
     caller: Caller,
     collective: str,
@@ -212,23 +221,65 @@ def carried_out(
     op: Any = None,
     root: int = 0,
     counts: Sequence[Sequence[int]] = (),
+    lists: Lists | None = None,
 ) -> Work | None:
     """Carry out a collective from ``x`` to ``out``, or in place. ``names`` are the caller's names of its arguments.
 
-    ``counts`` are those of a method for uneven blocks.
+    ``counts`` are those of a method for uneven blocks. ``x`` and ``out`` may stand for ``lists`` of tensors.
     """
-    g, operation = caller.group, caller.operation
+    g, operation, engine = caller.group, caller.operation, caller.group.engine
+    before, after = (lists.before, lists.after) if lists is not None else (None, None)
+    at_once = not profiler._is_profiler_enabled and g.progress.idle() and (g.comm.any_thread or not async_op)
+    begun = None
     try:
-        plan = g.engine.plan(collective, x, out, op, root, algorithm, *counts)
+        if at_once:  # as in_turn does, at less cost
+            if outer := g.inside:
+                g.check_thread()
+            g.inside = get_ident()
+            try:
+                if before is not None:
+                    before()
+                if not async_op:
+                    engine.make(collective, x, out, op, root, algorithm, *counts)
+                elif not counts:
+                    begun = engine.begin_call(collective, x, out, op, root, algorithm)
+                is_complete = not async_op or (begun is not None and begun.test(True))
+                if is_complete and begun is not None:
+                    engine.recorder.under_way = False
+                if is_complete and after is not None:
+                    after()
+            finally:
+                g.inside = outer
+            if is_complete:
+                return CollectiveWork.done(_written(x, out, lists)) if async_op else None
+        if begun is None:
+            plan = engine.plan(collective, x, out, op, root, algorithm, *counts)
+            if not counts:
+                engine.keep(collective, x, out, op, root, algorithm, plan)
     except ArgumentError as e:
         raise renamed(e, operation, names) from None
 
     def run(_keep: Any = (x, out)) -> None:  # a plan holds addresses: this keeps the memory
-        g.engine.execute(plan, operation)
+        if begun is not None:
+            engine.finish_call(begun, operation)
+        else:
+            if before is not None:
+                before()
+            engine.execute(plan, operation)
+        if after is not None:
+            after()
 
+    given = lists.ins if lists is not None else ()
+    return g.in_turn(operation, run, _written(x, out, lists), async_op, given, begun is not None)
+
+
+def _written(x: torch.Tensor | None, out: torch.Tensor | None, lists: Lists | None) -> list[torch.Tensor]:
+    """The tensors that a call writes."""
+    if lists is not None:
+        return lists.outs
     written = x if out is None else out
     assert written is not None
-    return g.in_turn(operation, run, [written], async_op)
+    return [written]
 
 
 def _listed(caller: Caller, argument: str, sizes: Any) -> Sequence[Any] | None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from mpicoll.calls.plan import Workspace
+from mpicoll.calls.plan import Plans, Workspace
 from mpicoll.calls.settings import DEFAULT_TIMEOUT
 from mpicoll.communicator.base import engine_of
 from mpicoll.communicator.communicator import Communicator
@@ -46,8 +46,9 @@ class ProcessGroup:
         self.group_name = name
         self.timeout = timeout
         self.progress, self.streams = ProgressThread(self.engine.recorder.queued), GroupStreams()
-        self.scratch = Workspace()
-        """Memory through which lists of tensors travel."""
+        self.scratch, self.wholes = (Workspace(), Workspace()), Plans[Any]()
+        """Memory through which lists of tensors travel: of those that are given, and those that come. And the tensors
+        in it, by the shapes of lists."""
         self.inside = 0
         """The number of the thread that is in a synchronous collective of the group; 0 if none is."""
         self.callers: dict[str, Any] = {}
@@ -100,19 +101,21 @@ class ProcessGroup:
         result: Sequence[torch.Tensor],
         async_op: bool,
         given: Sequence[torch.Tensor] = (),
+        has_begun: bool = False,
     ) -> Work | None:
         """Carry out ``run`` after all that is pending in the group. ``operation`` is its name for those who look on.
 
         ``run`` writes the tensors of ``result`` and reads those of ``given``. If ``async_op``, this returns a Work at
-        once. Otherwise it returns None when ``run`` has ended, and raises what ``run`` raised.
+        once. Otherwise it returns None when ``run`` has ended, and raises what ``run`` raised. If the collective
+        ``has_begun``, all that ``run`` has to do is to wait for its end.
 
         A profiler sees a range, named as torch names those of its own backends. The range ends when this returns. If
         the group's thread ended it, the range might outlive the profiler and corrupt memory.
         """
         if not profiler._is_profiler_enabled:
-            return self._in_turn(operation, run, result, async_op, given)
+            return self._in_turn(operation, run, result, async_op, given, has_begun)
         with profiler.record_function(f"mpicoll:{operation}"):
-            return self._in_turn(operation, run, result, async_op, given)
+            return self._in_turn(operation, run, result, async_op, given, has_begun)
 
     def _in_turn(
         self,
@@ -121,6 +124,7 @@ class ProcessGroup:
         result: Sequence[torch.Tensor],
         async_op: bool,
         given: Sequence[torch.Tensor],
+        has_begun: bool,
     ) -> Work | None:
         if outer := self.inside:
             self.check_thread()
@@ -138,6 +142,7 @@ class ProcessGroup:
                 self.inside = outer
             return None
         work = CollectiveWork(run, list(result), guard)
+        work.has_begun = has_begun
         if not self.comm.any_thread:
             _warn_that_it_blocks()
             work.execute()

@@ -1,33 +1,31 @@
 """Collectives of lists of tensors, one tensor for each rank of the group.
 
-A list travels as one tensor, into which and out of which its tensors are copied. The plan of a call on short lists has
-these copies, too, and serves again. What these functions share with the other collectives, such as the meaning of
-``group`` and ``async_op``, is in :mod:`mpicoll.torch.collectives`.
+A list travels as one tensor, into which and out of which its tensors are copied. Short lists share one of the group,
+which serves again for other tensors of these shapes. What these functions share with the other collectives, such as the
+meaning of ``group`` and ``async_op``, is in :mod:`mpicoll.torch.collectives`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from contextlib import nullcontext
 from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch.distributed import ReduceOp
 
-from mpicoll.arrays.kernels import described
-from mpicoll.calls.plan import NOT_FOUND, CachedPlan, Plan
-from mpicoll.errors import ArgumentError
-from mpicoll.torch.caller import Caller, GivenOp, caller_of, renamed
+from mpicoll.torch.caller import Caller, GivenOp, caller_of
+from mpicoll.torch.collectives import Lists, carried_out
 from mpicoll.torch.group import ProcessGroup
 from mpicoll.torch.memory import new
 from mpicoll.torch.work import Work
 from mpicoll.torch.world import GivenGroup
 
 Given: TypeAlias = torch.Tensor | list[torch.Tensor]
-Parts: TypeAlias = list[tuple[torch.Tensor, torch.Tensor]]
-"""Tensors of a list, each after its place in the tensor that travels."""
+Whole: TypeAlias = tuple[torch.Tensor | None, list[torch.Tensor]]
+"""The tensor that travels, and the part of it that belongs to each tensor of a list."""
 
 _GATHERED = {"x": "tensor"}
 _SCATTERED = {"xs": "scatter_list", "out": "tensor"}
@@ -35,7 +33,7 @@ _REDUCED = {"xs": "input_list", "out": "output"}
 _EXCHANGED = {"xs": "input_tensor_list", "out": "output_tensor_list"}
 """The Communicator's names of arguments, and the names of them here."""
 _KEPT = 1 << 20
-"""Bytes of the longest lists whose plan is kept. Its scratch memory is the group's."""
+"""Bytes of the longest lists that travel in memory of the group's."""
 _LONG = 8 << 20
 """Bytes of a list that travels in memory that the ranks share. The system gives new memory of such a length page by
 page, and that takes several times as long as to copy it. For shorter lists the shared memory takes longer."""
@@ -178,65 +176,20 @@ def _carried_out(
 ) -> Work | None:
     """Carry out a collective from ``given`` to ``taken``. An empty list stands for nothing. The rest is as in
     :func:`mpicoll.torch.collectives.carried_out`."""
-    engine, ins, outs = caller.group.engine, _listed(given), _listed(taken)
-    every = [*ins, *outs]
-    at: Any = None
-    plan: CachedPlan | None = None
-    try:
-        keys = [engine.key(x) for x in every]
-        if None not in keys and every[0].is_cpu and all(x.is_contiguous() for x in every):
-            at = (caller.operation, collective, len(ins), op, root, algorithm, *keys)
-            plan = engine.plans.find(at)
-    except NOT_FOUND:
-        at = None
-    if plan is None:
-        keeps = at is not None and sum(x.nbytes for x in every) <= _KEPT
-        try:
-            plan = _bound(caller.group, collective, given, taken, algorithm, op, root, counts, keeps)
-        except ArgumentError as e:
-            raise renamed(e, caller.operation, names) from None
-        if keeps:
-            engine.plans.keep(at, plan)
-    found = plan
-
-    def run(_keep: Any = every) -> None:  # a plan holds addresses: this keeps the memory
-        engine.execute(found, caller.operation)
-
-    return caller.group.in_turn(caller.operation, run, outs, async_op, ins)
-
-
-def _bound(
-    g: ProcessGroup,
-    collective: str,
-    given: Given,
-    taken: Given,
-    algorithm: str | None,
-    op: Any,
-    root: int,
-    counts: Sequence[Sequence[int]],
-    keeps: bool,
-) -> CachedPlan:
-    """The plan of the call, with the copies before and after it. One that is kept holds no tensors."""
-    scratch: Sequence[NDArray[np.uint8] | None] = [None, None]
-    if keeps:
-        nbytes = [sum(x.nbytes for x in _listed(each)) for each in (given, taken)]
-        scratch = g.scratch.arrays(np.dtype(np.uint8), *nbytes)
-    (x, ins), (out, outs) = (_whole(g, *each, bool(counts)) for each in zip((given, taken), scratch, strict=True))
-    plan = g.engine.plan(collective, x, out, op, root, algorithm, *counts)
-    bound = CachedPlan([*_copies(ins, keeps), plan.run, *_copies(outs, keeps, back=True)], plan.record)
-    bound.kept = scratch if keeps else (plan.kept, x, out)
-    return bound
+    g, ins, outs = caller.group, _listed(given), _listed(taken)
+    (x, into), (out, out_of) = (_whole(g, i, each, bool(counts)) for i, each in enumerate((given, taken)))
+    before, after = partial(_copy, into, ins) if into else None, partial(_copy, outs, out_of) if out_of else None
+    lists = Lists(ins, before, outs, after)
+    return carried_out(caller, collective, x, out, async_op, algorithm, names, op, root, counts, lists)
 
 
 def _listed(given: Given) -> list[torch.Tensor]:
     return [given] if isinstance(given, torch.Tensor) else given
 
 
-def _whole(
-    group: ProcessGroup, given: Given, memory: NDArray[np.uint8] | None, flat: bool
-) -> tuple[torch.Tensor | None, Parts]:
-    """What travels in the place of a list of tensors: one with room for all, in this ``memory`` if that is given. Also
-    the place of each tensor in it. A tensor travels itself, unless it must be ``flat`` and cannot be."""
+def _whole(g: ProcessGroup, which: int, given: Given, flat: bool) -> Whole:
+    """What travels in the place of a list of tensors: one with room for all, and its parts, of their shapes. A tensor
+    travels itself, unless it must be ``flat`` and cannot be. Of a call's two lists, ``which`` says the one."""
     if isinstance(given, torch.Tensor):
         if not flat:
             return given, []
@@ -245,26 +198,30 @@ def _whole(
     tensors = _listed(given)
     if not tensors:
         return None, []
-    first, counts = tensors[0], [x.numel() for x in tensors]
-    if memory is not None:
+    first = tensors[0]
+    at = (which, first.dtype, *[x.shape for x in tensors])
+    known: Whole | None = g.wholes.find(at) if first.is_cpu else None
+    if known is not None:
+        return known
+    counts = [x.numel() for x in tensors]
+    nbytes = sum(counts) * first.itemsize
+    keeps = first.is_cpu and nbytes <= _KEPT
+    if keeps:
+        (memory,) = g.scratch[which].arrays(np.dtype(np.uint8), nbytes)
         whole = torch.from_numpy(memory).view(first.dtype)
-    elif first.is_cpu and sum(counts) * first.itemsize >= _LONG:
-        whole = new(group, (sum(counts),), first.dtype)
+    elif first.is_cpu and nbytes >= _LONG:
+        whole = new(g, (sum(counts),), first.dtype)
     else:
         whole = first.detach().new_empty(sum(counts))
-    return whole, [*zip(torch.split(whole, counts), tensors, strict=True)]
+    parts = [part.view(x.shape) for part, x in zip(torch.split(whole, counts), tensors, strict=True)]
+    if keeps:
+        g.wholes.keep(at, (whole, parts))
+    return whole, parts
 
 
-def _copies(parts: Parts, keeps: bool, back: bool = False) -> Iterable[Plan]:
-    """Copy each tensor to its part, or ``back``."""
-    for part, tensor in parts:
-        source, target = (part, tensor) if back else (tensor, part)
-        if keeps:  # by addresses, since the plan serves whatever tensors lie there
-            to, of = (described(x.data_ptr(), x.nbytes, np.dtype(np.uint8)) for x in (target, source))
-            yield partial(np.copyto, to, of)
-        else:
-            yield partial(_copy, target, source)
-
-
-def _copy(target: torch.Tensor, source: torch.Tensor) -> None:
-    target.detach().copy_(source.detach().reshape(target.shape))
+def _copy(targets: list[torch.Tensor], sources: list[torch.Tensor]) -> None:
+    on_host = all(x.is_cpu for x in targets)
+    # A tensor that was made in this mode can be written to only in it.
+    with torch.inference_mode() if on_host else nullcontext():
+        for target, source in zip(targets, sources, strict=True):
+            target.detach().copy_(source.detach())

@@ -92,7 +92,7 @@ class TorchCalls(ProcessGroup):
         if work is None:
             return self._handle(None)
         assert isinstance(work, CollectiveWork)
-        if is_bucket:
+        if is_bucket and work.thread is not None:
             self.progress.hurry()
             if self.reducer_waits:
                 work.complete(ddp.MOMENT)

@@ -240,11 +240,23 @@ static int sees(int rank, const Plan *p) {
     return first <= p->stray && p->stray < past;
 }
 
+/* As each rank draws, at once or in two parts. */
+static int run_or_begin(Rank *self, Call *c) {
+    Node *node = &self->node;
+    if (!may_begin(node, c) || draw(&self->own, 2)) return run(node, c);
+    int waits = draw(&self->own, 2), looks = draw(&self->own, 2), code;
+    while ((code = begin(node, c, waits)) == LATER && !waits) sched_yield();
+    if (code) return code;
+    pause_a_while(self);
+    while (looks && !has_come(node, c)) sched_yield();
+    return finish(node, c);
+}
+
 static void make_call(Rank *self, const Plan *p, int turn) {
     Call *c = &self->call;
     int strays = turn == 0 ? p->strays : WELL, is_stray = strays != WELL && self->rank == p->stray;
     c->digest = p->number ^ (strays == OTHER_CALL && is_stray);
-    int code = run(&self->node, c), looks = code == LOOK;
+    int code = run_or_begin(self, c), looks = code == LOOK;
     if (code == LOOK) {
         for (int r = 0; r < ranks; r++) {
             const int64_t *at = page_of(&self->node, r)->places + PLACE_WORDS - 2;

@@ -24,6 +24,7 @@ from mpicoll.supervise.record import Record
 
 if TYPE_CHECKING:
     from mpicoll.communicator.engine.base import OpLike
+    from mpicoll.node.kernel import BegunCall
 
 
 class Collectives(Base):
@@ -130,6 +131,50 @@ class Collectives(Base):
             raise
         recorder.under_way = False
 
+    def make(
+        self,
+        operation: str,
+        x: Any,
+        out: Any,
+        op: OpLike | None,
+        root: int,
+        algorithm: str | None,
+        sendcounts: Sequence[int] | None = None,
+        recvcounts: Sequence[int] | None = None,
+    ) -> None:
+        """Make a call, by the kernel if it knows a plan. The arguments are those of :meth:`plan`."""
+        even = sendcounts is None and recvcounts is None
+        if not even or self.calls is None or not self.calls.run(operation, x, out, op, root, algorithm):
+            self.run_new(operation, x, out, op, root, algorithm, sendcounts, recvcounts)
+
+    def begin_call(
+        self, operation: str, x: Any, out: Any, op: OpLike | None, root: int, algorithm: str | None
+    ) -> BegunCall | None:
+        """Begin a call, if the kernel knows a plan that it can begin alone. The call is under way until
+        :meth:`finish_call`."""
+        begun: BegunCall | None = None
+        if self.calls is not None:
+            begun = self.calls.begin(operation, x, out, op, root, algorithm, None)
+        return begun
+
+    def finish_call(self, begun: BegunCall, operation: str) -> None:
+        """Wait for a call that was begun, as :meth:`execute` does."""
+        try:
+            begun.wait()
+        except BaseException as e:
+            self.break_off(begun, operation, e)
+            raise
+        self.recorder.under_way = False
+
+    def keep(
+        self, operation: str, x: Any, out: Any, op: OpLike | None, root: int, algorithm: str | None, plan: CachedPlan
+    ) -> None:
+        """From now on, the kernel makes this call."""
+        if self.calls is not None and plan.kept is None:
+            self.calls.keep(operation, x, out, op, root, algorithm, plan)
+            if self.closed:  # by another thread meanwhile
+                self.calls.forget(False)
+
     def run_new(
         self,
         operation: str,
@@ -144,10 +189,8 @@ class Collectives(Base):
         """Make a call that the kernel does not know."""
         x, out = exported(x), exported(out)
         plan = self.plan(operation, x, out, op, root, algorithm, sendcounts, recvcounts)
-        if self.calls is not None and sendcounts is None and recvcounts is None and plan.kept is None:
-            self.calls.keep(operation, x, out, op, root, algorithm, plan)
-            if self.closed:  # by another thread meanwhile
-                self.calls.forget(False)
+        if sendcounts is None and recvcounts is None:
+            self.keep(operation, x, out, op, root, algorithm, plan)
         self.execute(plan, operation)
 
     @contextmanager

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
+
+from numpy import ndarray
 
 from mpicoll.arrays.buffers import Buffer, exported, library_of
 from mpicoll.arrays.dtypes import Op, name_of
 from mpicoll.calls import results
 from mpicoll.calls.call import Call, checked, record_of
-from mpicoll.calls.choose import NATIVE, choose
+from mpicoll.calls.choose import NATIVE, Choice, choose
 from mpicoll.calls.plan import NOT_FOUND
 from mpicoll.communicator.engine.collectives import Collectives
 from mpicoll.communicator.engine.message import Message, Startable
@@ -20,6 +23,7 @@ from mpicoll.communicator.engine.progress import OnThread, ProgressThread
 from mpicoll.communicator.engine.requests import Finish, Request
 from mpicoll.errors import ArgumentError
 from mpicoll.fabrics.fabric import Nobody, Transfer
+from mpicoll.node.loaded import kernel
 from mpicoll.supervise.limit import limited
 from mpicoll.supervise.record import Pending, Record
 
@@ -55,6 +59,15 @@ class Engine(Collectives, MessageCalls):
             if out is None:
                 out = results.made(operation, x, self.rank, self.size, root, sendcounts, recvcounts)
             here, there = exported(x), None if out is x else exported(out)
+            result = results.returned(operation, x, given, out, self.rank, root)
+            is_new = result is not given and result is not x
+            in_kind = is_new and type(x) is not ndarray and library_of(x) is not None
+            known_to_kernel = self.calls is not None and not in_kind and sendcounts is None and recvcounts is None
+            if known_to_kernel:
+                assert self.calls is not None
+                request: Request | None = self.calls.begin(name, here, there, op, root, algorithm, result)
+                if request is not None:
+                    return request
             arguments = here, there, op, root, algorithm, sendcounts, recvcounts
             known = self._startable(operation, *arguments)
         except ArgumentError as e:
@@ -73,13 +86,14 @@ class Engine(Collectives, MessageCalls):
 
             settled(*known.on_device)  # the thread has another queue
             message = _message(known.pending, known.record, self._on_thread(run, known.record.nbytes))
-        result = results.returned(operation, x, given, out, self.rank, root)
-        in_kind = result is not given and result is not x and library_of(x) is not None
+        elif kernel is not None and known_to_kernel and isinstance(plan := message.transfer, kernel.Plan):
+            assert self.calls is not None
+            self.calls.keep_begun(name, here, there, op, root, algorithm, message, known.record, plan, known.pending)
 
         def finish() -> Any:
-            return results.in_kind(x, result) if in_kind else result
+            return results.in_kind(x, result)
 
-        return self._recorded(known.record, message, finish, (x, out, here, there), result)
+        return self._recorded(known.record, message, finish if in_kind else None, (x, out, here, there), result)
 
     def _startable(
         self, operation: str, x: Any, out: Any, op: Any, root: Any, algorithm: Any, *counts: Any
@@ -93,12 +107,12 @@ class Engine(Collectives, MessageCalls):
         if found is not None:
             return found
         call = checked(operation, self.rank, self.size, x, out, op, root, *counts)
-        choose(call, algorithm, self.info)
+        choice = choose(call, algorithm, self.info)
         name = f"i{operation}"
         record = record_of(call, algorithm, self.size, name)
         missing = f"{record.description} is not complete"
         pending = Pending(name, record.description, record.elements, record.dtype, missing)
-        transfer = self._native(call, algorithm)
+        transfer = self._begins(call, algorithm, choice, record)
         message = None if transfer is None else _message(pending, record, transfer)
         on_device = [b for b in (call.send, call.recv) if b is not None and b.device != "cpu"]
         known = Startable(record, pending, message, on_device)
@@ -106,18 +120,23 @@ class Engine(Collectives, MessageCalls):
             self.startable.keep(at, known)
         return known
 
-    def _native(self, call: Call, algorithm: str | None) -> Transfer | None:
-        """The call as one that MPI carries out. Of memory that MPI cannot use as it lies, copies take the place: they
+    def _begins(self, call: Call, algorithm: str | None, choice: Choice, record: Record) -> Transfer | None:
+        """The call as one that needs no thread. Copies take the place of memory that cannot be used as it lies: they
         are filled when the call begins, and written back at its end."""
-        if algorithm not in (None, NATIVE) or self.checks or self.info.in_rank_order(call.reduction):
+        if self.checks:
             return None
-        transfer, usable = self.fabric.begin(call.without_arrays()), self.fabric.usable
+        by_library = algorithm in (None, NATIVE) and not self.info.in_rank_order(call.reduction)
+        begin, usable = (
+            partial(self.fabric.begin, choice=choice, record=record, by_library=by_library),
+            self.fabric.usable,
+        )
+        transfer = begin(call.without_arrays())
         if transfer is None or all(b is None or usable(b) for b in (call.send, call.recv)):
             return transfer
         bare = replace(call, send=None, recv=None)
 
         def bind(sent: Buffer | None, came: Buffer | None) -> Transfer | None:
-            return self.fabric.begin(replace(bare, send=sent, recv=came))
+            return begin(replace(bare, send=sent, recv=came))
 
         recv = End(call.recv, reads_output(call, self.rank), not call.only_read_at(self.rank))
         return Packed(bind, End(call.send, True, False), recv, message=False)
@@ -162,7 +181,9 @@ class Engine(Collectives, MessageCalls):
             self.devices.free()
         super().free()
 
-    def _recorded(self, record: Record, message: Message, finish: Finish, arrays: object, result: Any) -> Request:
+    def _recorded(
+        self, record: Record, message: Message, finish: Finish | None, arrays: object, result: Any
+    ) -> Request:
         """The call begins: it is recorded in the order of the program, as every collective."""
         recorder = self.recorder
         recorder.begin(record)

@@ -42,6 +42,8 @@ class Submitted:
     """When, in seconds of ``time.monotonic``."""
     thread: ProgressThread | None = None
     """The thread that it was handed in to, if whoever waits for it may carry it out."""
+    has_begun = False
+    """Whether it has begun before it was handed in: ``run`` waits for its end."""
     on_devices = False
     """Whether its memory is that of devices: then its host thread waits for nothing, and only the thread runs it."""
     over = False
@@ -175,7 +177,8 @@ class ProgressThread:
         self._thread.hand_in()
         if here.seat is None:
             work.thread = self
-        self._queued.append((operation, work.site, work.handed_in))
+        if not work.has_begun:
+            self._queued.append((operation, work.site, work.handed_in))
         self._waiting.append(work)  # after that, because others look here first
         if self._is_left(work) or nbytes > SHORT:
             self.hurry()
@@ -280,9 +283,11 @@ class ProgressThread:
         try:
             if self._is_left(self._waiting[0]) and threading.current_thread() is not self._thread:
                 return None
-            self._queued.popleft()
+            work = self._waiting.popleft()
+            if not work.has_begun:
+                self._queued.popleft()
             self._begun += 1
-            return self._waiting.popleft()
+            return work
         except IndexError:  # nothing waits, or the group was aborted
             return None
 

@@ -275,6 +275,8 @@ class Request(_Fields):
         given up: a message that is sent, and a collective.
         """
         self._check_not_lost()
+        if not self.is_message():
+            raise StateError("cancel: a collective cannot be given up, because other ranks take part in it")
         given_up = False
         while not self.done:
             try:
@@ -335,15 +337,15 @@ class Request(_Fields):
         _open.discard(self)
 
     def _fail(self, e: Exception) -> None:
+        if not self.is_message() and not (isinstance(e, MpicollError) and not isinstance(e, MessageError)):
+            self._under_way.compare()
         if isinstance(e, MpicollError):
             self._failed = e
         else:
-            if not self.is_message():
-                self._under_way.compare()
             self._failed = self._under_way.error(self._message, self._array, e)
             self._failed.__cause__ = e
-        if not self._message.by_library:
-            hold_back(self._array)  # the other rank may still send pieces there, or take them
+        if not (self._message.by_library and self.is_message()):
+            hold_back(self._array)  # something may still be written there, or read
         self._end()
 
     def _end(self) -> None:

@@ -124,6 +124,14 @@ def bind(
     return [plan.run]
 
 
+def begin(node: Node, rank: int, size: int, call: Call, record: Record) -> NodePlan | None:
+    """The plan of a call that does not block; None if it can only be made at once. Several calls that are under way are
+    carried out one after another: in later calls of the rank, or by a thread of the kernel's."""
+    (run,) = bind(node, rank, size, call, False, record)
+    plan: NodePlan = run.__self__  # type: ignore[attr-defined]
+    return plan if plan.begins() else None
+
+
 class _Call:
     """What the kernel asks Python about a call."""
 

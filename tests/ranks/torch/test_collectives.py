@@ -248,7 +248,7 @@ LISTS = ["all_gather", "gather", "scatter", "reduce_scatter", "all_to_all"]
 
 @pytest.mark.parametrize("function", LISTS)
 def test_lists_find_their_plan_again(function: str, rank: int, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The plan serves new values, and other tensors that lie in the same memory. It holds none of them."""
+    """The plan serves other tensors, too. It holds none of them."""
     group: Any = dist.group.WORLD
     one, blocks, others = torch.zeros(3), torch.zeros(size, 3), torch.zeros(size, 3)
 
@@ -272,7 +272,7 @@ def test_lists_find_their_plan_again(function: str, rank: int, size: int, monkey
     last: list[weakref.ref[torch.Tensor]] = []
     call(0)
     assert last[0]() is None
-    monkeypatch.setattr(group.engine, "plan", None)  # nothing is bound any more
+    monkeypatch.setattr(group.engine, "_steps", None)  # nothing is bound any more
     found = call(5)
     everybodys = range(size)
     expected = {

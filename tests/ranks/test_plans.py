@@ -192,7 +192,7 @@ def test_arrays_elsewhere_need_no_plan_of_their_own(
     if not comm._engine.info.shares_memory:
         pytest.skip("the kernel makes no calls here")
     memory, total = np.concatenate([KINDS["numpy"]()] * 6), float(comm.size)
-    given = memory if kind == "numpy" else torch.from_numpy(memory)
+    given: Any = memory if kind == "numpy" else torch.from_numpy(memory)
     given = given if kind != "torch, bfloat16" else given.bfloat16()
 
     def part(begin: int, n: int = 5) -> Any:

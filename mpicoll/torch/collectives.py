@@ -229,32 +229,34 @@ def carried_out(
     """
     g, operation, engine = caller.group, caller.operation, caller.group.engine
     before, after = (lists.before, lists.after) if lists is not None else (None, None)
-    at_once = not profiler._is_profiler_enabled and g.progress.idle() and (g.comm.any_thread or not async_op)
-    begun = None
+    written = _written(x, out, lists)
+    begun, begins = None, async_op and not counts and g.comm.any_thread and all(each.is_cpu for each in written)
     try:
-        if at_once:  # as in_turn does, at less cost
+        if not profiler._is_profiler_enabled and (begins or not async_op) and g.progress.idle():
+            # As in_turn does, at less cost.
             if outer := g.inside:
                 g.check_thread()
             g.inside = get_ident()
             try:
                 if before is not None:
                     before()
-                if not async_op:
-                    engine.make(collective, x, out, op, root, algorithm, *counts)
-                elif not counts:
+                if begins:
                     begun = engine.begin_call(collective, x, out, op, root, algorithm)
-                is_complete = not async_op or (begun is not None and begun.test(True))
-                if is_complete and begun is not None:
-                    engine.recorder.under_way = False
-                if is_complete and after is not None:
-                    after()
+                    if begun is not None and begun.test(True):
+                        engine.recorder.under_way = False
+                        if after is not None:
+                            after()
+                        return CollectiveWork.done(written)
+                else:
+                    engine.make(collective, x, out, op, root, algorithm, *counts)
+                    if after is not None:
+                        after()
+                    return None
             finally:
                 g.inside = outer
-            if is_complete:
-                return CollectiveWork.done(_written(x, out, lists)) if async_op else None
         if begun is None:
             plan = engine.plan(collective, x, out, op, root, algorithm, *counts)
-            if not counts:
+            if begins:
                 engine.keep(collective, x, out, op, root, algorithm, plan)
     except ArgumentError as e:
         raise renamed(e, operation, names) from None
@@ -270,16 +272,16 @@ def carried_out(
             after()
 
     given = lists.ins if lists is not None else ()
-    return g.in_turn(operation, run, _written(x, out, lists), async_op, given, begun is not None)
+    return g.in_turn(operation, run, written, async_op, given, begun is not None)
 
 
 def _written(x: torch.Tensor | None, out: torch.Tensor | None, lists: Lists | None) -> list[torch.Tensor]:
     """The tensors that a call writes."""
     if lists is not None:
         return lists.outs
-    written = x if out is None else out
-    assert written is not None
-    return [written]
+    one = x if out is None else out
+    assert one is not None
+    return [one]
 
 
 def _listed(caller: Caller, argument: str, sizes: Any) -> Sequence[Any] | None:

@@ -132,17 +132,17 @@ class Trainee:
 
 
 def slow(group: Any) -> Any:
-    """Make each collective of ``group`` take :data:`WIRE` a byte longer, on the thread that carries it out."""
+    """Make each long collective of ``group`` take :data:`WIRE` a byte longer, on the thread that carries it out."""
     do = group.in_turn
 
     def delayed(
-        operation: str, run: Callable[[], None], result: Sequence[torch.Tensor], async_op: bool, given: Any = ()
+        operation: str, run: Callable[[], None], result: Sequence[torch.Tensor], async_op: bool, *more: Any
     ) -> Any:
         def on_the_wire() -> None:
             run()
             sleep(WIRE * sum(t.nbytes for t in result))
 
-        return do(operation, on_the_wire, result, async_op, given)
+        return do(operation, on_the_wire, result, async_op, *more)
 
     group.in_turn = delayed
     return group
@@ -152,9 +152,7 @@ def in_line(group: Any) -> Any:
     """Make the asynchronous collectives of ``group`` complete before their call returns."""
     group.reducer_waits = False  # so that calls go through in_turn, which a slow wire replaces
 
-    def do(
-        operation: str, run: Callable[[], None], result: Sequence[torch.Tensor], async_op: bool, given: Any = ()
-    ) -> Any:
+    def do(operation: str, run: Callable[[], None], result: Sequence[torch.Tensor], async_op: bool, *more: Any) -> Any:
         work = CollectiveWork(run, list(result))
         work.execute()
         return work

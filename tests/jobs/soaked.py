@@ -17,11 +17,14 @@ import torch
 
 import mpicoll
 import mpicoll.torch as dist
+from mpicoll.communicator.engine.requests import Request
 
 MOST_GROWTH = 32 << 20
 """Bytes that a rank may have more at the end than after a fifth of the calls."""
 KINDS = (
     "allreduce",
+    "iallreduce",
+    "ibcast",
     "node",
     "bcast",
     "allgather",
@@ -93,6 +96,10 @@ class Soak:
         match what:
             case "allreduce":
                 self._check(comm.allreduce(x, out=x if first % 2 else comm.empty_like(x)), total)
+            case "iallreduce":
+                self._begun(comm.iallreduce(x, out=x if first % 2 else comm.empty_like(x)), total)
+            case "ibcast":
+                self._begun(comm.ibcast(x, root), first + root)
             case "node":
                 self._check(comm.allreduce(x, out=x, algorithm="node"), total)
             case "reduce_scatter":
@@ -152,6 +159,13 @@ class Soak:
         self._pending.append(complete)
         if waits or len(self._pending) > 20:
             self.complete()
+
+    def _begun(self, request: Request, expected: object) -> None:
+        def complete() -> None:
+            request.wait()
+            self._check(request.result, expected)
+
+        self._pending.append(complete)
 
     def complete(self) -> None:
         """Wait for all that is pending."""

@@ -112,11 +112,18 @@ static int says_no(PyObject *method, PyObject *x) {
     return answer == Py_False;
 }
 
-static int describe_tensor(PyObject *x, Array *array) {
-    Tensor t;
+/* Whether it is a tensor in memory of the host that is what lies there. The table does not see that a tensor is the
+ * conjugate or the negative of that. */
+static int look_at_tensor(PyObject *x, Tensor *t) {
     int at = 0;
     while (at < KINDS && tensors[at].type != (PyObject *)Py_TYPE(x)) at++;
-    if (at == KINDS || tensors[at].exchange->look(x, &t) || t.device.type != HOST) return 0;
+    if (at == KINDS || tensors[at].exchange->look(x, t) || t->device.type != HOST) return 0;
+    return says_no(tensors[at].is_neg, x) && (t->dtype.code != COMPLEX || says_no(tensors[at].is_conj, x));
+}
+
+static int describe_tensor(PyObject *x, Array *array) {
+    Tensor t;
+    if (!look_at_tensor(x, &t)) return 0;
     int64_t elements = 1;
     uint64_t layout = 1;
     int has_gaps = 0;
@@ -126,8 +133,6 @@ static int describe_tensor(PyObject *x, Array *array) {
         layout = mixed(mixed(layout, (uint64_t)t.shape[i]), (uint64_t)stride);
         elements *= t.shape[i];
     }
-    /* The table does not see that a tensor is the conjugate or the negative of what lies in memory. */
-    if (!says_no(tensors[at].is_neg, x) || (t.dtype.code == COMPLEX && !says_no(tensors[at].is_conj, x))) return 0;
     uint64_t dtype = (uint64_t)t.dtype.code << 32 | (uint64_t)t.dtype.bits << 16 | t.dtype.lanes;
     *array = (Array){(char *)t.data + t.offset, elements, dtype, has_gaps ? layout : 0, TENSOR};
     return 1;
@@ -148,6 +153,38 @@ static int describe(PyObject *x, Array *array) {
     *array = (Array){numpy->data, elements, (uintptr_t)numpy->dtype, layout,
                      NUMPY | (numpy->flags & (ALIGNED | WRITEABLE))};
     return 1;
+}
+
+enum { MOST_TENSOR_DIMS = 16 };
+static int layout_of_tensor(PyObject *x, Layout *l) {
+    Tensor t;
+    int64_t steps[MOST_TENSOR_DIMS], step;
+    if (!look_at_tensor(x, &t) || t.ndim > MOST_TENSOR_DIMS || t.dtype.bits % 8) return 0;
+    step = t.dtype.bits / 8 * t.dtype.lanes;
+    size_t itemsize = (size_t)step;
+    for (int i = t.ndim - 1; i >= 0; i--) {
+        steps[i] = t.strides ? t.strides[i] * (int64_t)itemsize : step;
+        step *= t.shape[i];
+    }
+    return !layout_of(l, (char *)t.data + t.offset, itemsize, t.ndim, t.shape, steps);
+}
+
+/* pack(tensors, address, whether to unpack): copy the elements of a list of tensors, one after another, to memory at this
+ * address, or back. Returns False if it does not know a tensor: then Python must copy all of them. */
+PyObject *pack(PyObject *module, PyObject *args) {
+    PyObject *list, *address;
+    Layout l;
+    int unpacks;
+    (void)module;
+    if (!PyArg_ParseTuple(args, "O!Op", &PyList_Type, &list, &address, &unpacks)) return NULL;
+    char *at = PyLong_AsVoidPtr(address);
+    if (PyErr_Occurred()) return NULL;
+    for (Py_ssize_t i = 0; i < PyList_Size(list); i++, at += l.nbytes) {
+        if (!layout_of_tensor(PyList_GetItem(list, i), &l)) return PyErr_Clear(), Py_NewRef(Py_False);
+        if (unpacks) scatter_bytes(&l, 0, l.nbytes, at);
+        else gather_bytes(&l, 0, l.nbytes, at);
+    }
+    Py_RETURN_TRUE;
 }
 
 static PyObject *dtype_of(PyObject *x) {

@@ -617,6 +617,7 @@ static PyMethodDef functions[] = {
     {"prepare", prepare, METH_VARARGS, NULL},
     {"know_arrays", know_arrays, METH_VARARGS, NULL},
     {"know_tensors", know_tensors, METH_VARARGS, NULL},
+    {"pack", pack, METH_VARARGS, NULL},
     {"reduce_rows", module_reduce_rows, METH_VARARGS, NULL},
     {"widen", module_widen, METH_VARARGS, NULL},
     {"narrow", module_narrow, METH_VARARGS, NULL},

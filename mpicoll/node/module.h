@@ -49,5 +49,6 @@ int add_dispatch(PyObject *module);
 PyObject *prepare(PyObject *module, PyObject *args);
 PyObject *know_arrays(PyObject *module, PyObject *args);
 PyObject *know_tensors(PyObject *module, PyObject *types);
+PyObject *pack(PyObject *module, PyObject *args);
 
 #endif

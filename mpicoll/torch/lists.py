@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch.distributed import ReduceOp
 
+from mpicoll.node.loaded import kernel
 from mpicoll.torch.caller import Caller, GivenOp, caller_of
 from mpicoll.torch.collectives import Lists, carried_out
 from mpicoll.torch.group import ProcessGroup
@@ -177,10 +178,11 @@ def _carried_out(
     """Carry out a collective from ``given`` to ``taken``. An empty list stands for nothing. The rest is as in
     :func:`mpicoll.torch.collectives.carried_out`."""
     g, ins, outs = caller.group, _listed(given), _listed(taken)
-    (x, into), (out, out_of) = (_whole(g, i, each, bool(counts)) for i, each in enumerate((given, taken)))
-    before, after = partial(_copy, into, ins) if into else None, partial(_copy, outs, out_of) if out_of else None
+    x, out = (_whole(g, i, each, bool(counts)) for i, each in enumerate((given, taken)))
+    before = partial(_copy, x, ins, False) if x[1] else None
+    after = partial(_copy, out, outs, True) if out[1] else None
     lists = Lists(ins, before, outs, after)
-    return carried_out(caller, collective, x, out, async_op, algorithm, names, op, root, counts, lists)
+    return carried_out(caller, collective, x[0], out[0], async_op, algorithm, names, op, root, counts, lists)
 
 
 def _listed(given: Given) -> list[torch.Tensor]:
@@ -219,9 +221,14 @@ def _whole(g: ProcessGroup, which: int, given: Given, flat: bool) -> Whole:
     return whole, parts
 
 
-def _copy(targets: list[torch.Tensor], sources: list[torch.Tensor]) -> None:
-    on_host = all(x.is_cpu for x in targets)
+def _copy(whole: Whole, tensors: list[torch.Tensor], back: bool) -> None:
+    """Copy the tensors of a list to their parts, or ``back``."""
+    there, parts = whole
+    assert there is not None
+    if kernel is not None and there.is_cpu and kernel.pack(tensors, there.data_ptr(), back):
+        return
     # A tensor that was made in this mode can be written to only in it.
-    with torch.inference_mode() if on_host else nullcontext():
-        for target, source in zip(targets, sources, strict=True):
+    with torch.inference_mode() if there.is_cpu else nullcontext():
+        for part, tensor in zip(parts, tensors, strict=True):
+            target, source = (tensor, part) if back else (part, tensor)
             target.detach().copy_(source.detach())

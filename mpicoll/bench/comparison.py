@@ -142,6 +142,8 @@ def _caveats(found: Comparison) -> Iterator[str]:
         yield "There are no ratios to NCCL, because its figures are those of a shared GPU."
     else:
         yield "The number in brackets is the figure divided by NCCL's."
+    for overload in {each: None for given in found.environment.get("overload", []) for each in given}:
+        yield f"The machine was overloaded, so these times say little: {overload}."
     if any(found.environment["oversubscribed"]):
         yield "Ranks took turns on the cores, so times hold waits for a core."
     if False in found.environment["mpi_takes_gpu_memory"]:

@@ -139,10 +139,12 @@ def by_size(taken: Sequence[tuple[int, str]]) -> str:
 
 
 def footer(report: Report) -> str:
-    """Whether the results were right, and which backend was the fastest for which sizes."""
+    """Whether the results were right, and which backend was the fastest for which sizes, if the times can tell."""
     if not report.rows:
         return "# nothing was measured"
     found = f"# {report.wrong} wrong elements in {len(report.rows)} measurements" + ("" if report.wrong else ": OK")
+    if report.environment["overload"]:
+        return f"#\n{found}\n# OVERLOADED: these times do not tell which backend is the fastest"
     return "\n".join(filter(None, ["#", found, verdict(report.rows)]))
 
 

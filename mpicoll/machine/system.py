@@ -44,7 +44,7 @@ def overload() -> str:
     if limit < len(os.sched_getaffinity(0)):
         found.append(f"a control group limits all processes together to the time of {limit:g} cores")
     if load > cores:
-        found.append(f"{load:.0f} programs compute on {cores} cores (the load average of the last minute)")
+        found.append(f"{load:.3g} programs compute on {cores} cores (the load average of the last minute)")
     return "; ".join(found)
 
 

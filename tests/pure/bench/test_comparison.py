@@ -128,6 +128,11 @@ def test_a_backend_that_is_not_here_says_why(tmp_path: Path) -> None:
     assert "only in place" not in missing
 
 
+def test_an_overloaded_machine_is_named(tmp_path: Path) -> None:
+    found = comparison.gather(kept(tmp_path, a=record(ROWS, overload=["9 programs compute on 2 cores"])))
+    assert "so these times say little: 9 programs compute on 2 cores." in comparison.text(found, [])
+
+
 def test_parts_of_different_places_and_parts_that_failed(tmp_path: Path) -> None:
     later = record([row("mpi", 8, 1.0, type="bfloat16")], nccl="2.0") | {"started": "2026-01-02", "interrupted": True}
     kept(tmp_path, b=record(ROWS), a=later)

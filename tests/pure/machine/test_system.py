@@ -67,8 +67,8 @@ def test_more_programs_than_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.cpu_count", lambda: 2)
     monkeypatch.setattr("os.getloadavg", lambda: (2.0, 9.0, 9.0))
     assert system.overload() == ""
-    monkeypatch.setattr("os.getloadavg", lambda: (7.6, 0.0, 0.0))
-    assert system.overload() == "8 programs compute on 2 cores (the load average of the last minute)"
+    monkeypatch.setattr("os.getloadavg", lambda: (2.39, 0.0, 0.0))
+    assert system.overload() == "2.39 programs compute on 2 cores (the load average of the last minute)"
 
 
 def test_a_control_group(said: Path) -> None:

@@ -146,9 +146,12 @@ def test_a_header_of_a_gpu_names_its_clocks() -> None:
     assert "# event_p50_us: CUDA events" in table.header(found).splitlines()
 
 
-def test_an_overloaded_machine_is_named_before_the_figures() -> None:
+def test_an_overloaded_machine_is_named_before_the_figures_and_instead_of_a_verdict() -> None:
     found = report()
+    assert "the fastest is" in table.footer(found)
     found.environment = {**ENVIRONMENT, "overload": ["9 programs compute on 2 cores"]}
+    assert "the fastest is" not in table.footer(found)
+    assert "OVERLOADED" in table.footer(found)
     assert "# OVERLOADED, so these times say little: 9 programs compute on 2 cores" in table.header(found).splitlines()
 
 

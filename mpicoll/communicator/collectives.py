@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from mpicoll.arrays.protocols import A, ArrayLike
 from mpicoll.communicator.base import CommunicatorBase
-from mpicoll.communicator.mpi4py_names import explained
 from mpicoll.communicator.repeated import repeated
 
 if TYPE_CHECKING:
@@ -139,7 +138,6 @@ class Collectives(CommunicatorBase):
         """Return when all ranks have called it."""
         self._collective("barrier", None, None, None, 0, algorithm)
 
-    @explained
     def allgatherv(
         self, x: ArrayLike, counts: Sequence[int], out: ArrayLike | None = None, algorithm: AlgorithmLike | None = None
     ) -> Any:
@@ -150,7 +148,6 @@ class Collectives(CommunicatorBase):
         """
         return self._collective("allgatherv", x, out, None, 0, algorithm, recvcounts=counts)
 
-    @explained
     def gatherv(
         self,
         x: ArrayLike,
@@ -165,7 +162,6 @@ class Collectives(CommunicatorBase):
         """
         return self._collective("gatherv", x, out, None, root, algorithm, recvcounts=counts)
 
-    @explained
     def scatterv(
         self,
         xs: ArrayLike | None,
@@ -181,7 +177,6 @@ class Collectives(CommunicatorBase):
         """
         return self._collective("scatterv", xs, out, None, root, algorithm, sendcounts=counts)
 
-    @explained
     def reduce_scatterv(
         self,
         xs: ArrayLike,
@@ -198,7 +193,6 @@ class Collectives(CommunicatorBase):
         """
         return self._collective("reduce_scatterv", xs, out, op, 0, algorithm, sendcounts=counts)
 
-    @explained
     def alltoallv(
         self,
         xs: ArrayLike,

@@ -9,7 +9,7 @@ from mpicoll.calls import settings
 from mpicoll.calls.arguments import MOST_INT, checked_int, checked_rank, sequence_of
 from mpicoll.communicator.engine.engine import Engine
 from mpicoll.communicator.memory import Memory
-from mpicoll.communicator.mpi4py_names import Mpi4pyNames
+from mpicoll.communicator.mpi4py_names import Mpi4pyNames, all_explained
 from mpicoll.communicator.neighbours import Neighbours
 from mpicoll.communicator.nonblocking import NonBlocking
 from mpicoll.communicator.objects import Objects
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from mpi4py import MPI
 
 
+@all_explained
 class Communicator(Memory, Persistent, NonBlocking, Neighbours, Objects, Mpi4pyNames):
     """Collectives and messages among the ranks of an MPI communicator.
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from functools import wraps
+from inspect import getmembers, isfunction, signature
 from typing import TYPE_CHECKING, Any, TypeVar
 
 F = TypeVar("F", bound=Callable[..., Any])
+C = TypeVar("C")
 
 _INSTEAD = {
     "Allreduce": "allreduce(x, out=y)",
@@ -45,7 +47,9 @@ _INSTEAD = {
     "Free": "free()",
 }
 """As docs/how-to/migrate_mpi4py.md has it. A test compares them."""
-_KEYWORDS = {"sendbuf", "recvbuf", "buf", "sendobj", "recvobj", "status"}
+_KEYWORDS = {
+    "sendbuf", "recvbuf", "buf", "sendobj", "recvobj", "obj", "status", "dest", "source", "recvcounts", "group",
+}  # fmt: skip
 _CALLS = {call.partition("(")[0]: call for call in reversed(_INSTEAD.values())}
 _PAGE = "docs/how-to/migrate_mpi4py.md"
 
@@ -58,12 +62,22 @@ def explained(method: F) -> F:
         try:
             return method(*args, **kwargs)
         except TypeError as e:
-            if not _KEYWORDS & kwargs.keys():
+            own = [*signature(method).parameters]
+            if not _KEYWORDS & kwargs.keys() - own:
                 raise
             name = method.__name__
-            raise TypeError(f"{e}: mpicoll's is comm.{_CALLS.get(name, name)} ({_PAGE})") from None
+            instead = _CALLS.get(name, f"{name}({', '.join(own[1:])})")
+            raise TypeError(f"{e}: mpicoll's is comm.{instead} ({_PAGE})") from None
 
     return call  # type: ignore[return-value]
+
+
+def all_explained(communicator: type[C]) -> type[C]:
+    """The class. Its public methods are explained, except those of the kernel, which explains them itself."""
+    for name, method in getmembers(communicator, isfunction):
+        if not name.startswith("_"):
+            setattr(communicator, name, explained(method))
+    return communicator
 
 
 class Mpi4pyNames:

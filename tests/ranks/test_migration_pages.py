@@ -71,8 +71,19 @@ def test_a_keyword_of_mpi4pys_is_answered_with_the_call() -> None:
             calls.sendrecv(x, dest=0, recvbuf=x, source=0)
         with pytest.raises(TypeError, match=r"'sendbuf': mpicoll's is comm\.allgatherv\(mine, counts, out=whole\) \("):
             calls.allgatherv(sendbuf=x, counts=[2])
+        with pytest.raises(TypeError, match=r"'recvcounts': mpicoll's is comm\.reduce_scatterv\("):
+            calls.reduce_scatterv(x, recvcounts=[2])
+        with pytest.raises(TypeError, match=r"'group': mpicoll's is comm\.subset\(\[1, 0\]\)"):
+            calls.subset(group=[0])
+        with pytest.raises(TypeError, match=r"'status': mpicoll's is comm\.iprobe\(source, tag\)"):
+            calls.iprobe(status=None)
+        for method in (calls.iallreduce, calls.neighbor_allgather, calls.ibcast, calls.allgather_object):
+            with pytest.raises(TypeError, match=rf"'sendbuf': mpicoll's is comm\.{method.__name__}\((x|obj)"):
+                method(sendbuf=x)
         with pytest.raises(TypeError, match=r"'nonsense'$"):
             calls.allreduce(x, nonsense=1)
+        with pytest.raises(TypeError, match=r"'dest'$"):
+            calls.send(x)
 
 
 @pytest.mark.mpi(min_size=2)

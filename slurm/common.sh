@@ -21,7 +21,7 @@ CONTAINER=${CONTAINER:-}   # image to run in: for Apptainer or Singularity, or a
 LAUNCHER=${LAUNCHER:-auto}   # mpirun, srun-NAME (names: `srun --mpi=list`), or auto: srun if it supports the MPI's PMI
 BIND=${BIND:-core}   # what each rank is bound to: core (as many as it has), numa or none
 DOCTOR=${DOCTOR:-yes}   # no: begin without `mpicoll doctor`, whose report takes time on many nodes
-RESULTS=${RESULTS:-${SLURM_SUBMIT_DIR:-.}/$SLURM_JOB_NAME-${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}${SLURM_ARRAY_TASK_ID:+-$SLURM_ARRAY_TASK_ID}}   # folder for results
+RESULTS=${RESULTS:-${SLURM_SUBMIT_DIR:-.}/${SLURM_JOB_NAME:-job}-${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}${SLURM_ARRAY_TASK_ID:+-$SLURM_ARRAY_TASK_ID}}   # folder for results
 mkdir -p "$RESULTS"
 
 set +u   # modules and environments read variables that are unset

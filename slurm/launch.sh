@@ -10,6 +10,8 @@ set +a
 unset SLURM_EXPORT_ENV   # srun would take sbatch's --export from it, and what is set here must reach the ranks
 export PYTHONUNBUFFERED=1   # the log has what a rank printed, even if the rank is killed
 cores=${SLURM_CPUS_PER_TASK:-1}   # cores of each rank
+# salloc says less of its job than sbatch. srun starts one rank on each node, unless the job says more.
+job_nodes=${SLURM_JOB_NUM_NODES:-1} tasks=${SLURM_NTASKS:-${SLURM_JOB_NUM_NODES:-1}}
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-$cores}
 
 # -- The launcher ----------------------------------------------------------------------------------------------------
@@ -55,8 +57,8 @@ case $BIND in
     # Tasks fill one socket after the other, as GPUs are numbered. For this, each must have its share of the cores.
     numa)
         fewest=$(grep -oE '^[0-9]+|,[0-9]+' <<< "${SLURM_JOB_CPUS_PER_NODE:-1}" | tr -d , | sort -n | head -n 1)
-        tasks=${SLURM_NTASKS_PER_NODE:-$(((SLURM_NTASKS + SLURM_JOB_NUM_NODES - 1) / SLURM_JOB_NUM_NODES))}
-        each=$((fewest > tasks ? fewest / tasks : 1))
+        on_each=${SLURM_NTASKS_PER_NODE:-$(((tasks + job_nodes - 1) / job_nodes))}
+        each=$((fewest > on_each ? fewest / on_each : 1))
         srun_bind=("--cpus-per-task=$each" --cpu-bind=ldoms '--distribution=*:block') map_by=numa hydra=numa
         ;;
     none) srun_bind=(--cpu-bind=none) map_by=slot hydra=none ;;
@@ -101,7 +103,7 @@ case $LAUNCHER in
             esac
         fi
         export SLURM_CPU_BIND=none   # mpirun starts its daemons with srun, which would bind them and the ranks
-        ranks=("$mpirun" -n "$SLURM_NTASKS" "${rank[@]}")
+        ranks=("$mpirun" -n "$tasks" "${rank[@]}")
         ;;
     srun-*)
         # Without --kill-on-bad-exit, the other ranks would wait for a rank that was killed.
@@ -157,7 +159,7 @@ fi
 # -- The report ------------------------------------------------------------------------------------------------------
 
 export MPICOLL_DUMP=${MPICOLL_DUMP:-$RESULTS/calls}   # folder for the last calls, if a job fails
-echo "job $SLURM_JOB_ID ($SLURM_JOB_NAME) on $SLURM_JOB_NODELIST, restart ${SLURM_RESTART_COUNT:-0}, results in $RESULTS"
+echo "job $SLURM_JOB_ID (${SLURM_JOB_NAME:-job}) on ${SLURM_JOB_NODELIST:-$HOSTNAME}, restart ${SLURM_RESTART_COUNT:-0}, results in $RESULTS"
 memory=${SLURM_MEM_PER_NODE:+$SLURM_MEM_PER_NODE MB a node}${SLURM_MEM_PER_CPU:+$SLURM_MEM_PER_CPU MB a core}${SLURM_MEM_PER_GPU:+$SLURM_MEM_PER_GPU MB a GPU}
 echo "memory ${memory:-as the site gives it}"
 echo "starts ranks by: ${ranks[*]:0:${#ranks[@]}-${#rank[@]}}"

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 from itertools import groupby
+from pathlib import Path
 
 from mpicoll.cli.arguments import completes, one_of
 from mpicoll.slurm import sbatch
@@ -108,6 +109,10 @@ def _check(template: str, script: str) -> int:
     """Whether bash can read the script and Slurm would take it."""
     if subprocess.run(["bash", "-n"], input=script, text=True).returncode:
         print(f"{template}: bash cannot read it")
+        return 1
+    unnamed = "CONTAINER=${CONTAINER:-mpicoll.sif}" in script and "CONTAINER" not in os.environ
+    if unnamed and not Path("mpicoll.sif").exists():
+        print(f"{template}: CONTAINER: expected an image (--set CONTAINER=...); given none, and here is no mpicoll.sif")
         return 1
     absent = _why_no_slurm()
     if absent:

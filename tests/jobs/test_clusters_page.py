@@ -78,6 +78,17 @@ def template(folder: Path, file: str = "multi_node", *, env: dict[str, str]) -> 
     return done("bash", str(REPOSITORY / f"slurm/{file}.sbatch"), env=environment).output
 
 
+def test_what_a_job_need_not_say(tmp_path: Path) -> None:
+    """salloc sets fewer variables than sbatch."""
+    unset = [f"--unset={name}" for name in JOB if name.startswith("SLURM_")]
+    job = {
+        **JOB, "RESULTS": str(tmp_path), "MPICOLL_ENV": sys.prefix, "LAUNCHER": "mpirun", "BIND": "numa",
+        "DOCTOR": "no", "PROGRAM": "-c print('a_rank')",
+    }  # fmt: skip
+    shown = done("env", *unset, "SLURM_JOB_ID=1", "bash", str(REPOSITORY / "slurm/single_node.sbatch"), env=job).output
+    assert shown.splitlines().count("a_rank") == 1, shown
+
+
 @pytest.fixture(scope="module")
 def printed(tmp_path_factory: pytest.TempPathFactory) -> str:
     """What all these failures print."""

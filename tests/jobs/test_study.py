@@ -21,7 +21,7 @@ pytestmark = pytest.mark.any_mpi
 STUDY = str(REPOSITORY / "benchmarks" / "mpi_vs_nccl" / "study.py")
 TEMPLATE = str(REPOSITORY / "slurm" / "mpi_vs_nccl.sbatch")
 COMMON = """
-python=({python}) DEVICE=cpu SLURM_NTASKS=1
+python=({python}) DEVICE=cpu tasks=1
 mkdir -p "$RESULTS"
 launch() {{ "${{python[@]}}" "$@"; }}
 """

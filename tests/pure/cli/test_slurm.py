@@ -324,6 +324,20 @@ def test_check_without_slurm(
     assert shown == f"single-node: {checked}\n"
 
 
+def test_check_asks_for_the_image_of_a_container(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("CONTAINER", raising=False)
+    assert main(["slurm", "container", "--check"]) == 1
+    assert capsys.readouterr().out.startswith(
+        "container: CONTAINER: expected an image (--set CONTAINER=...); given none"
+    )
+    rendered(capsys, "container", "--check", "--set", "CONTAINER=$SCRATCH/other.sif")
+    (tmp_path / "mpicoll.sif").touch()
+    rendered(capsys, "container", "--check")
+
+
 def test_the_manuals_commands(capsys: pytest.CaptureFixture[str]) -> None:
     """Those of docs/how-to/clusters.md are taken as they stand there."""
     page = (SLURM.parent / "docs/how-to/clusters.md").read_text().replace("\\\n", "")
@@ -414,7 +428,7 @@ def test_compare_measures_nccl_in_a_launch_of_its_own(
     after = script[script.index("[[ $DEVICE != cpu ]] || nccl=") :]
     stubs = f"""
         COLLECTIVES=allreduce DTYPES=float32 SIZES= SECONDS_A_SIZE=1
-        RESULTS={tmp_path} DEVICE={device} SLURM_NTASKS=2 python=(true)
+        RESULTS={tmp_path} DEVICE={device} tasks=2 python=(true)
         [[ ,$BACKENDS, == *,nccl,* || $DEVICE == cpu ]] || export MPICH_GPU_SUPPORT_ENABLED=1
         launch() {{ while [[ $1 != --backends ]]; do shift; done; echo "${{MPICH_GPU_SUPPORT_ENABLED:-}} $2"; }}
     """

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Iterable, Sequence
+from types import TracebackType
 
 from mpicoll.units import alike, named_in
 
@@ -44,6 +45,23 @@ __all__ = [
 
 class MpicollError(Exception):
     """The base class of every exception that mpicoll raises."""
+
+    def _render_traceback_(self) -> list[str]:
+        """What IPython shows of it: no frames of mpicoll, which say nothing to who wrote the program."""
+        from IPython.core.getipython import get_ipython
+
+        frames: list[TracebackType] = []
+        tb, mpicolls = self.__traceback__, __file__.removesuffix("errors.py")
+        while tb is not None:
+            if not tb.tb_frame.f_code.co_filename.startswith(mpicolls):
+                frames.append(tb)
+            tb = tb.tb_next
+        for each in reversed(frames):
+            tb = TracebackType(tb, each.tb_frame, each.tb_lasti, each.tb_lineno)
+        shell = get_ipython()
+        assert shell is not None
+        found: list[str] = shell.InteractiveTB.structured_traceback(type(self), self, tb, tb_offset=1)
+        return found
 
 
 class ArgumentError(MpicollError, ValueError):

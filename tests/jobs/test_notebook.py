@@ -109,6 +109,20 @@ def test_cells(run: Run, name: str) -> None:
     assert expected in found if expected else found == ""
 
 
+ERRORS = {
+    "draw": "mpicoll.draw('allreduce', 'nowhere')",
+    "register": "mpicoll.register(mpicoll.Algorithm('allreduce', 'ring', print))",
+    "a call": "mpicoll.Communicator().allreduce([1])",
+}
+
+
+@pytest.mark.parametrize("name", ERRORS)
+def test_an_error_shows_no_frames_of_mpicoll(run: Run, name: str) -> None:
+    shown = text(run(nbformat.v4.new_code_cell(f"import mpicoll\n{ERRORS[name]}")))
+    assert f"----> 2 {ERRORS[name]}\n\nArgumentError: " in shown
+    assert "File" not in shown
+
+
 def test_an_exception_of_the_program(run: Run) -> None:
     """The frames of the program alone, and what was printed before."""
     run(nbformat.v4.new_code_cell("%load_ext mpicoll"))

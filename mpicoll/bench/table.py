@@ -123,12 +123,12 @@ def merged(notes: Sequence[Note]) -> list[Note]:
 
 
 def routes(rows: Sequence[Row]) -> list[str]:
-    """Comment lines that say what has carried out the calls of each backend that has several routes."""
+    """Comment lines that say what has carried out the calls of each backend whose name does not say it."""
     usual = grouped((row for row in rows if row.is_usual), "backend")
     return [
         f"# {backend} took {by_size([(row.size, row.route) for row in mine])}"
         for backend, mine in usual.items()
-        if {row.route for row in mine} - {"native", backend}
+        if {row.route for row in mine} - {"native", backend, backend.partition(":")[2]}
     ]
 
 

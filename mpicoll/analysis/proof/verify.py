@@ -32,6 +32,10 @@ NOTHING = -1
 """Stands for a symbol where nothing was written."""
 STALE = -2
 """Stands for a symbol of INPUT after the same block of OUTPUT was written. In place, INPUT has lost it."""
+_OVERWRITTEN = (
+    "after the same block of output was written: wrong in place "
+    "(to go on from what the rank has so far, read output; to keep the input, receive into scratch)"
+)
 
 MOST_OF_A_TREE = 60
 """How many characters of a tree are shown."""
@@ -248,7 +252,7 @@ class _Proving:
         if values and min(values) < 0:
             block = next(b for b in each(blocks) if cells[b] < 0)
             stale = cells[block] == STALE
-            why = "after the same block of output was written: wrong in place" if stale else "which does not hold it"
+            why = _OVERWRITTEN if stale else "which does not hold it"
             self.fail(it, block, f"reads {space}, {why}")
         return values
 

@@ -182,7 +182,7 @@ TWO = run(0, 2)
     [
         ((RESULT_TO_1,), Fault(0, 0, 0, "reads output, which does not hold it")),
         (((Copy(A, SCRATCH, OUTPUT),), RESULT_TO_1), Fault(0, 0, 0, "reads scratch, which does not hold it")),
-        ((GIVE, (Copy(A, INPUT, SCRATCH),)), Fault(0, 1, 0, "reads input, after the same block of output was written")),
+        ((GIVE, (Copy(A, INPUT, SCRATCH),)), Fault(0, 1, 0, "to keep the input, receive into scratch")),
         (
             ((Copy(TWO, INPUT, OUTPUT), Send(1, one(1), INPUT)),),
             Fault(0, 0, 1, "reads input, and the same step writes output: wrong"),

@@ -160,7 +160,13 @@ def test_routes_are_named_where_there_are_several() -> None:
     assert table.routes(found.rows) == []
     for i, each in enumerate(found.rows):
         if each.backend == "mpicoll":
-            found.rows[i] = replace(each, route="staged:native" if each.size < 1_000_000 else "staged:ring")
+            found.rows[i] = replace(each, backend="mpicoll:ring", route="ring")
+    assert table.routes(found.rows) == []  # its name says it
+    for i, each in enumerate(found.rows):
+        if each.backend == "mpicoll:ring":
+            found.rows[i] = replace(
+                each, backend="mpicoll", route="staged:native" if each.size < 1_000_000 else "staged:ring"
+            )
     assert table.routes(found.rows) == ["# mpicoll took staged:native, staged:ring from 1000000"]
 
 

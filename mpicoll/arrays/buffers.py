@@ -161,17 +161,21 @@ def exported(x: Any) -> Any:
     return array if isinstance(array, np.ndarray) else x
 
 
-_ALSO_OF_OBJECTS = ("bcast", "gather", "allgather", "scatter", "alltoall", "allreduce", "send", "recv")
+_OF_OBJECTS = {
+    **{each: f"{each}_object" for each in ("bcast", "gather", "allgather", "scatter", "alltoall", "allreduce", "send")},
+    "reduce": "allreduce_object",
+}
 
 
 def _for_objects(x: object, operation: str, argument: str) -> str:
     """A hint for who gives a list, a number or a dict where an array is expected."""
-    if x is None or argument not in ("x", "xs"):
+    if argument not in ("x", "xs"):
         return ""
-    whole = f"{operation}_object takes Python objects" if operation in _ALSO_OF_OBJECTS else ""
+    if isinstance(x, (list, tuple)) and any(type(each).__module__ == "mpi4py.MPI" for each in x):
+        return " (give the array itself)"
     numbers = isinstance(x, (list, tuple, int, float, complex))
-    hints = [hint for hint in (whole, "np.asarray makes an array of numbers" if numbers else "") if hint]
-    return f" ({'; '.join(hints)})" if hints else ""
+    whole = _OF_OBJECTS.get(operation, "mpi4py's own call")
+    return f" ({whole} takes Python objects{'; np.asarray makes an array of numbers' * numbers})"
 
 
 def _described(x: object) -> str:

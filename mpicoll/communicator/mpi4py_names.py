@@ -45,11 +45,14 @@ _INSTEAD = {
     "Clone": "split(0)",
     "clone": "split(0)",
     "Free": "free()",
+    "reduce_object": "allreduce_object(obj)",
 }
 """As docs/how-to/migrate_mpi4py.md has it. A test compares them."""
 _KEYWORDS = {
     "sendbuf", "recvbuf", "buf", "sendobj", "recvobj", "obj", "status", "dest", "source", "recvcounts", "group",
 }  # fmt: skip
+RECEIVES = {"recv": "x", "irecv": "x", "sendrecv": "out"}
+"""The argument for the array of what comes. mpi4py's methods of these names have none: they return a Python object."""
 _CALLS = {call.partition("(")[0]: call for call in reversed(_INSTEAD.values())}
 _PAGE = "docs/how-to/migrate_mpi4py.md"
 
@@ -62,11 +65,14 @@ def explained(method: F) -> F:
         try:
             return method(*args, **kwargs)
         except TypeError as e:
-            own = [*signature(method).parameters]
-            if not _KEYWORDS & kwargs.keys() - own:
-                raise
-            name = method.__name__
+            own, name = [*signature(method).parameters], method.__name__
             instead = _CALLS.get(name, f"{name}({', '.join(own[1:])})")
+            if not _KEYWORDS & kwargs.keys() - own:
+                into = RECEIVES.get(name)
+                if into is None or into in kwargs or len(args) > own.index(into):
+                    raise
+                own_call = "comm.recv_object()" if name == "recv" else "mpi4py's own call"
+                instead += f", and {own_call} returns Python objects"
             raise TypeError(f"{e}: mpicoll's is comm.{instead} ({_PAGE})") from None
 
     return call  # type: ignore[return-value]
@@ -92,6 +98,12 @@ class Mpi4pyNames:
             instead = _INSTEAD.get(name, lower if hasattr(type(self), lower) else None)
             if instead is not None:
                 why += f": mpicoll's is comm.{instead} ({_PAGE})"
-            elif not name.startswith("_") and mpi is not None and hasattr(mpi.Intracomm, name):
+            elif name.endswith("_init"):
+                why += f": mpicoll's is comm.bind({lower.removesuffix('_init')!r}, ...) ({_PAGE})"
+            elif (
+                not name.startswith("_")
+                and mpi is not None
+                and any(hasattr(kind, name) for kind in (mpi.Cartcomm, mpi.Graphcomm, mpi.Distgraphcomm))
+            ):
                 why += f": keep mpi4py's call, on its own communicator ({_PAGE})"
             raise AttributeError(why, name=name, obj=self)

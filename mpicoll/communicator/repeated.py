@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from mpicoll.algorithms.collectives import COLLECTIVES
-from mpicoll.communicator.mpi4py_names import explained
+from mpicoll.communicator.mpi4py_names import RECEIVES, explained
 from mpicoll.node.loaded import kernel
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -60,5 +60,5 @@ def repeated(method: F) -> F:
         defaults[meanings[argument]] = value
     positions = tuple(meanings[argument] for argument in names)
     what = name, names, positions, tuple(defaults), returns, elementwise, name.startswith("i")
-    made: F = kernel.Method(method, explained(method), *what)
+    made: F = kernel.Method(explained(method) if name in RECEIVES else method, explained(method), *what)
     return made

@@ -61,6 +61,10 @@ CASES = (
     ("c.reduce(np.ones(2), 'sum', y)", "reduce: root: ... did you mean out=?"),
     ("c.allreduce(1)", "allreduce: x: ... allreduce_object takes Python objects"),
     ("c.scan([1, 2])", "scan: x: ... np.asarray makes an array of numbers"),
+    ("c.bcast(None)", "bcast: x: ... NoneType None (bcast_object takes Python objects)"),
+    ("c.reduce(1)", "reduce: x: ... int 1 (allreduce_object takes Python objects;"),
+    ("c.isend({}, 0)", "isend: x: ... dict {} (mpi4py's own call takes Python objects)"),
+    ("c.allreduce([y, MPI.DOUBLE])", "allreduce: x: ... (give the array itself)"),
     ("c.bcast({})", "bcast: x: ... dict {} (bcast_object takes Python objects)"),
     (
         "c.allreduce(y, 'MPI.MINLOC')",

@@ -53,11 +53,11 @@ def test_a_name_of_mpi4pys_is_answered_with_its_row() -> None:
                 getattr(comm, name)
             said = str(caught.value).partition("mpicoll's is comm.")[2].partition(" (")[0].partition("(")[0]
             assert any(f"comm.{said}" in b for a, b in rows if f"world.{name}(" in a), (name, said)
-        for name in ("Get_size", "Dup", "dup"):
+        for name in ("Get_size", "Dup", "dup", "Allreduce_init", "reduce_object"):
             with pytest.raises(AttributeError, match="mpicoll's is comm"):
                 getattr(comm, name)
         with pytest.raises(AttributeError, match="keep mpi4py's call"):
-            comm.Create_cart  # type: ignore[attr-defined]  # noqa: B018
+            comm.Get_coords  # type: ignore[attr-defined]  # noqa: B018
         with pytest.raises(AttributeError, match=r"no attribute 'nonsense'$"):
             comm.nonsense  # type: ignore[attr-defined]  # noqa: B018
         assert not hasattr(comm, "__cuda_array_interface__")
@@ -80,6 +80,12 @@ def test_a_keyword_of_mpi4pys_is_answered_with_the_call() -> None:
         for method in (calls.iallreduce, calls.neighbor_allgather, calls.ibcast, calls.allgather_object):
             with pytest.raises(TypeError, match=rf"'sendbuf': mpicoll's is comm\.{method.__name__}\((x|obj)"):
                 method(sendbuf=x)
+        with pytest.raises(TypeError, match=r"comm\.recv\(y\), and comm\.recv_object\(\) returns Python objects"):
+            calls.recv(source=0)
+        with pytest.raises(TypeError, match=r"left\), and mpi4py's own call returns Python objects"):
+            calls.sendrecv(x, dest=0, source=0)
+        with pytest.raises(AttributeError, match=r"'Wait': mpicoll's is wait\(\)"):
+            calls.isend(x, MPI.PROC_NULL).Wait()
         with pytest.raises(TypeError, match=r"'nonsense'$"):
             calls.allreduce(x, nonsense=1)
         with pytest.raises(TypeError, match=r"'dest'$"):

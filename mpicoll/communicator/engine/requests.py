@@ -166,6 +166,13 @@ class Request(_Fields):
 
     __slots__ = ("__weakref__",)
 
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """Only names that nothing else answers come here."""
+            instead = f": mpicoll's is {name.lower()}()" if name in ("Wait", "Test") else ""
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{instead}")
+
     def __init__(
         self,
         message: Message,

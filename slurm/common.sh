@@ -10,7 +10,7 @@ die() {
     exit 1
 }
 
-[[ -n ${SLURM_JOB_ID:-} ]] || die "expected a job of Slurm's; given none: submit this script with sbatch"
+[[ -n ${SLURM_JOB_ID:-} ]] || die "expected a Slurm job; given none: submit this script with sbatch"
 
 # shellcheck disable=SC2034  # launch.sh reads these, too
 given_pml=${OMPI_MCA_pml:-}   # before a preset names one

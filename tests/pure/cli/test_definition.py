@@ -40,7 +40,7 @@ def test_files(parts: dict[str, list[str]]) -> None:
     """What the package is built from is there, and goes in under its own name."""
     copied = dict(line.split() for line in parts["files"])
     assert all((ROOT / source).exists() for source in copied)
-    assert {"mpicoll", "slurm", "setup.cfg", "pyproject.toml", "README.md"} <= set(copied)
+    assert {"mpicoll", "slurm", "setup.py", "setup.cfg", "pyproject.toml", "README.md"} <= set(copied)
     assert all(target == f"/opt/mpicoll/{source}" for source, target in copied.items())
 
 

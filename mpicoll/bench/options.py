@@ -155,8 +155,9 @@ def read(given: Mapping[str, Any]) -> Options:
         format=form,
         **outputs("bench", **{name: given[name] for name in OUTPUTS}),
     )
-    if form == "osu" and max(len(backends), len(options.algorithms)) > 1:
-        raise bad("--format", "osu with one backend and one algorithm: its table has no column for them", form)
+    for name, several in (("--backends", backends), ("--algorithms", options.algorithms)):
+        if form == "osu" and len(several) > 1:
+            raise bad(name, "one of them with --format osu, whose table has no column for it", ",".join(several))
     if options.algorithms and options.backends and "mpicoll" not in options.backends:
         raise bad("--algorithms", "mpicoll among --backends", typed["backends"])
     return options

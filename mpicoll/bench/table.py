@@ -143,9 +143,10 @@ def footer(report: Report) -> str:
     if not report.rows:
         return "# nothing was measured"
     found = f"# {report.wrong} wrong elements in {len(report.rows)} measurements" + ("" if report.wrong else ": OK")
-    if report.environment["overload"]:
-        return f"#\n{found}\n# OVERLOADED: these times do not tell which backend is the fastest"
-    return "\n".join(filter(None, ["#", found, verdict(report.rows)]))
+    said = verdict(report.rows)
+    if said and report.environment["overload"]:
+        said = "# OVERLOADED: these times do not tell which backend is the fastest"
+    return "\n".join(filter(None, ["#", found, said]))
 
 
 def verdict(rows: Sequence[Row]) -> str:

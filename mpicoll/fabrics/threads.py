@@ -302,6 +302,9 @@ class _Receiving(Transfer):
         return begun.message
 
     def _take(self, message: Message) -> None:
+        sent, expected = message.content.dtype, self._array.dtype
+        if sent != expected:  # MPI would move the bytes, and whoever learns would wonder at the numbers
+            raise MessageError(f"a message of {sent} came from rank {message.source}: expected {expected}")
         content, room = message.content.view(np.uint8), self._array.view(np.uint8)
         if content.size > room.size:
             elements = content.size // self._array.itemsize

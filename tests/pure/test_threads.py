@@ -254,6 +254,19 @@ def test_objects_are_copies() -> None:
         assert ranks.run(share) == [True, True]
 
 
+def test_a_message_of_another_dtype_is_refused() -> None:
+    """Over MPI, only its bytes count."""
+
+    def mixed(comm: mpicoll.Communicator) -> None:
+        if comm.rank == 0:
+            comm.send(np.zeros(2), 1)
+        else:
+            comm.recv(np.zeros(2, np.int64), 0)
+
+    with mpicoll.threads(2) as ranks, pytest.raises(MessageError, match="float64 came from rank 0: expected int64"):
+        ranks.run(mixed)
+
+
 def test_more_ranks_than_cores() -> None:
     def sums(comm: mpicoll.Communicator) -> float:
         x = np.full(1000, float(comm.rank))

@@ -136,7 +136,7 @@ def register(algorithm: Algorithm, replace: bool = False) -> None:
     them, on every rank and before any data moves. With more ranks, that would take too long: the first call warns.
     """
     if not isinstance(algorithm, Algorithm):
-        raise ArgumentError("register", "algorithm", "an Algorithm", repr(algorithm))
+        raise ArgumentError("register", "algorithm", "an Algorithm(collective, name, function)", repr(algorithm))
     if type(replace) is not bool:
         raise ArgumentError("register", "replace", "True or False", repr(replace))
     built_in = algorithm.name in _NO_SCHEDULES or algorithms.is_built_in(algorithm.collective, algorithm.name)

@@ -35,7 +35,8 @@ class Rules:
     def problem(self, rank: int, writable: range, step: Step) -> Problem | None:
         """The first problem of a step of the rank, which may write the blocks ``writable`` of OUTPUT."""
         if not isinstance(step, tuple) or isinstance(step, Action):  # an action is a tuple too
-            return None, f"is not a tuple of actions, but {step!r}"
+            comma = " (a comma is missing: yield (action,))" if isinstance(step, Action) else ""
+            return None, f"is not a tuple of actions, but {step!r}{comma}"
         for action in step:
             if not isinstance(action, Action):
                 return None, f"names {action!r}, which is no action"

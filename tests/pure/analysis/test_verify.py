@@ -329,7 +329,7 @@ def test_malformed_actions(action: Any, expected: Fault) -> None:
 
 
 def test_a_step_is_a_tuple() -> None:
-    Fault(1, 0, None, "is not a tuple of actions").check(fault("bcast", 1, (RESULT_TO_1,), (RESULT_FROM_0[0],)))
+    Fault(1, 0, None, "a comma is missing").check(fault("bcast", 1, (RESULT_TO_1,), (RESULT_FROM_0[0],)))
     Fault(1, 0, None, "is not a tuple of actions").check(fault("bcast", 1, (RESULT_TO_1,), ([*RESULT_FROM_0],)))
 
 

@@ -127,7 +127,7 @@ RULES: tuple[tuple[str, tuple[Rule, ...]], ...] = (
     )),
     ("cores", (
         ("warning", lambda f: f.machine.overload and f"the machine is overloaded: {f.machine.overload}",
-         "Measure nothing meanwhile. End the other programs, or raise the limit (docker run --cpus)"),
+         "Before you measure, end the other programs, or raise the limit (docker run --cpus)"),
     )),
     ("kernel", (
         ("ok", lambda f: not f.machine.kernel and "mpicoll's own collectives serve the ranks of a node", ""),

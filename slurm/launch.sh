@@ -11,7 +11,8 @@ unset SLURM_EXPORT_ENV   # srun would take sbatch's --export from it, and what i
 export PYTHONUNBUFFERED=1   # the log has what a rank printed, even if the rank is killed
 cores=${SLURM_CPUS_PER_TASK:-1}   # cores of each rank
 # salloc says less of its job than sbatch. srun starts one rank on each node, unless the job says more.
-job_nodes=${SLURM_JOB_NUM_NODES:-1} tasks=${SLURM_NTASKS:-${SLURM_JOB_NUM_NODES:-1}}
+job_nodes=${SLURM_JOB_NUM_NODES:-1}
+tasks=${SLURM_NTASKS:-$((job_nodes * ${SLURM_NTASKS_PER_NODE:-1}))}
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-$cores}
 
 # -- The launcher ----------------------------------------------------------------------------------------------------

@@ -147,6 +147,13 @@ def test_a_site_in_the_environment(capsys: pytest.CaptureFixture[str], site: dic
     assert bool(told) == bool(said)
 
 
+def test_a_command_that_fails_in_the_systems_profile(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "profile").write_text('false\nmodule() { echo "$@"; }\n')
+    script = rendered(capsys, "single-node").replace("/etc/profile", str(tmp_path / "profile"))
+    loads = script[script.index("set +u ") : script.index("if [[ -n $MPICOLL_ENV")]
+    assert in_bash(f"set -e; MPICOLL_MODULES='a b'\n{loads}") == "purge\nload a b\n"
+
+
 def test_each_task_of_an_array_has_a_folder_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
     script = rendered(capsys, "preemptible", "--array", "1-3")
     (line,) = [line for line in script.splitlines() if line.startswith("RESULTS=")]

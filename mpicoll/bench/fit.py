@@ -27,6 +27,7 @@ from mpicoll.bench.session import environment, open_session
 from mpicoll.calls.call import checked
 from mpicoll.calls.plan import Plan, Workspace, sequence
 from mpicoll.fabrics.routes import scheduled
+from mpicoll.fabrics.transports.mpi_requests import MPIRequests, longest_piece
 from mpicoll.launch.launch_env import check_not_alone
 
 Result = TypeVar("Result")
@@ -117,7 +118,9 @@ def _bound(comm: MPI.Intracomm, collective: str, steps: Schedule, nbytes: int) -
     x, out = (np.full(n, 0, np.float32) for n in lengths)  # written, so it has its pages
     given = None if collective == "bcast" else out
     call = checked(collective, comm.rank, comm.size, x, given, "sum", 0)
-    return _Bound(sequence(*scheduled.bind(comm, call, steps, Workspace())), x, out)
+    make = partial(MPIRequests, comm, call.reduction)
+    plan = scheduled.bind(comm.rank, comm.size, call, steps, Workspace(), make, longest_piece())
+    return _Bound(sequence(*plan), x, out)
 
 
 class _Bound(NamedTuple):

@@ -28,6 +28,7 @@ from mpicoll.fabrics.node_messages import NodeMessages
 from mpicoll.fabrics.routes import exchange, large, native, node, scheduled, wide
 from mpicoll.fabrics.routes.devices.scheduled import ScheduledPlan
 from mpicoll.fabrics.routes.devices.scratch import Scratch
+from mpicoll.fabrics.transports.mpi_requests import MPIRequests, longest_piece
 from mpicoll.launch import elastic
 from mpicoll.launch.cores import oversubscribed
 from mpicoll.launch.launch_env import is_elastic
@@ -180,7 +181,9 @@ class MPIFabric(ElasticFabric):
                 of_floats = choice._replace(route="native" if choice.schedule is None else "scheduled")
                 return wide.bind(call, lambda floats: self._bound(floats, of_floats, record), self._wide)
             case "scheduled":
-                steps = scheduled.bind(comm, call, schedule_of(choice, call, self.rank, self.info.nodes), workspace)
+                schedule = schedule_of(choice, call, self.rank, self.info.nodes)
+                make = partial(MPIRequests, comm, call.reduction)
+                steps = scheduled.bind(self.rank, self.size, call, schedule, workspace, make, longest_piece())
                 return [large.compared(comm, call), *steps] if choice.in_parts is None else steps
         raise AssertionError(choice.route)
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from mpicoll.calls.settings import Settings
 from mpicoll.errors import StateError
-from mpicoll.fabrics.transports.threads import Posted
+from mpicoll.fabrics.transports.transport import Region
 from mpicoll.supervise.sites import DaemonThread
 
 
@@ -39,6 +39,16 @@ class Awaited:
     def takes(self, message: Message) -> bool:
         """Whether this receive can take the message."""
         return self.tag in (None, message.tag) and self.source in (None, message.source)
+
+
+@dataclass(eq=False)
+class Posted:
+    """Memory that a rank lets another rank read during a call. ``taken`` says that the other rank has read it.
+    ``call`` describes the call, so that ranks that make different calls find out."""
+
+    call: str
+    region: Region
+    taken: bool = False
 
 
 class Group:

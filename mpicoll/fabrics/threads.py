@@ -12,16 +12,16 @@ from numpy.typing import NDArray
 from mpicoll.algorithms.steps import Nodes
 from mpicoll.arrays import kernels
 from mpicoll.arrays.buffers import Buffer
-from mpicoll.calls.call import Call
+from mpicoll.calls.call import Call, details_of
 from mpicoll.calls.choose import Choice, CommInfo, schedule_of
-from mpicoll.calls.plan import Plan
+from mpicoll.calls.plan import Plan, Workspace
 from mpicoll.devices.device import Device
 from mpicoll.errors import DeviceError, MessageError, StateError
 from mpicoll.fabrics.fabric import Data, Envelope, Fabric, NeverRaised, ObjectTransport, Sending, Transfer
-from mpicoll.fabrics.routes import threads as route
+from mpicoll.fabrics.routes import scheduled, wide
 from mpicoll.fabrics.routes.devices.scratch import Scratch
 from mpicoll.fabrics.thread_job import Awaited, Group, Job, Message, Seat, Subset
-from mpicoll.fabrics.transports.threads import Posted
+from mpicoll.fabrics.thread_transport import Threads
 from mpicoll.supervise.record import Record
 
 
@@ -35,6 +35,7 @@ class ThreadFabric(Fabric):
 
     def __init__(self, job: Job, group: Group, rank: int, size: int) -> None:
         self._job, self._group = job, group
+        self._workspace, self._wide = Workspace(), Workspace()
         self.rank, self.size, self.info = rank, size, CommInfo(Nodes.one(size), "", settings=job.settings)
         self.objects = _Objects(self)
         if (mpi := sys.modules.get("mpi4py.MPI")) is not None:  # else the program has no names for them
@@ -52,44 +53,26 @@ class ThreadFabric(Fabric):
     # -- collectives --------------------------------------------------------------------------------------------------
 
     def bind(self, call: Call, choice: Choice, record: Record) -> list[Plan]:
-        return route.bind(self, call, schedule_of(choice, call, self.rank, self.info.nodes))
+        """Short floats are reduced in float32 and rounded once: between threads it gains nothing to move them as short
+        ones."""
+        schedule = schedule_of(choice, call, self.rank, self.info.nodes)
+        name = f"{call.operation} {details_of(call, schedule.algorithm, self.size)}".rstrip()
+
+        def bound(call: Call) -> list[Plan]:
+            def make(*_: object) -> Threads:
+                return Threads(self._job, self._group, self.rank, name, call.reduction)
+
+            return scheduled.bind(self.rank, self.size, call, schedule, self._workspace, make)
+
+        if call.reduction is None or not call.reduction.rounds:
+            return bound(call)
+        return wide.bind(call, bound, self._wide, call.terms(self.rank, self.size) > 0)
 
     def bind_on_device(self, call: Call, choice: Choice, device: Device, scratch: Scratch) -> Plan:
         raise DeviceError(call.operation, "algorithm", "'staged' or 'ipc' between threads", "'device'")
 
     def together(self, nbytes: int) -> Sequence[NDArray[np.uint8]]:
         return self.meet("shared", np.zeros(nbytes, np.uint8))
-
-    def post(self, dest: int, posted: Posted) -> None:
-        """Let ``dest`` read this memory."""
-        with self._job.changed:
-            self._group.posted[self.rank, dest].append(posted)
-            self._job.happened()
-
-    def first_from(self, sources: Sequence[int], what: str) -> tuple[int, Posted]:
-        """Wait until one of these ranks has posted memory for this one. Returns its index in ``sources``, and the
-        memory."""
-        queues = self._group.posted
-
-        def index() -> int | None:
-            return next((i for i, s in enumerate(sources) if queues.get((s, self.rank))), None)
-
-        with self._job.changed:
-            self._job.wait_until(lambda: index() is not None, what)
-            first = index()
-            assert first is not None
-            return first, queues[sources[first], self.rank].popleft()
-
-    def taken(self, posted: Posted) -> None:
-        """Tell the sender that its memory was read."""
-        with self._job.changed:
-            posted.taken = True
-            self._job.happened()
-
-    def wait_taken(self, posted: Sequence[Posted], what: str) -> None:
-        """Wait until all of this memory was read."""
-        with self._job.changed:
-            self._job.wait_until(lambda: all(p.taken for p in posted), what)
 
     # -- messages: they are copied when they are sent, so that to send never waits ------------------------------------
 

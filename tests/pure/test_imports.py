@@ -25,7 +25,6 @@ MPI4PY = (
     "fabrics.transports.memory", "fabrics.transports.mpi_requests",
     "fabrics.transports.step",
     "fabrics.routes.devices.scheduled", "fabrics.routes.exchange", "fabrics.routes.large", "fabrics.routes.native",
-    "fabrics.routes.scheduled",
     "fabrics.bounded_allgather", "fabrics.making", "fabrics.mpi", "fabrics.mpi_messages", "fabrics.mpi_objects",
     "bench.fit", "bench.on_arrays", "bench.session", "bench.sweep", "bench.timing", "cli.bench",
     "doctor.rank", "probe.tries", "watching.arguments", "watching.communicators", "watching.mpi", "watching.windows",

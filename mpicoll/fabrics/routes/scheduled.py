@@ -1,23 +1,30 @@
-"""Calls as schedules, with MPI messages between the ranks."""
+"""Calls as schedules. A transport carries their messages."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import numpy as np
-from mpi4py import MPI
 
 from mpicoll.algorithms.steps import RecvReduce, Schedule, Step
 from mpicoll.arrays import kernels
 from mpicoll.calls.call import Call
 from mpicoll.calls.plan import Plan, Workspace, sequence
 from mpicoll.fabrics.routes.interpreter import Spaces, execute
-from mpicoll.fabrics.transports.mpi_requests import MPIRequests, longest_piece
+from mpicoll.fabrics.transports.transport import Array, BoundTransport
+
+Make = Callable[[np.dtype[Any], Array], BoundTransport]
+"""Makes the transport, of elements of this dtype, and of memory for what arrives to be reduced."""
 
 
-def bind(comm: MPI.Intracomm, call: Call, schedule: Schedule, workspace: Workspace) -> list[Plan]:
-    """The steps of this rank's schedule."""
-    rank, size, reduction = comm.rank, comm.size, call.reduction
+def bind(
+    rank: int, size: int, call: Call, schedule: Schedule, workspace: Workspace, make: Make, longest: int = 0
+) -> list[Plan]:
+    """The plan of this rank's schedule. What arrives to be reduced comes in pieces of up to ``longest`` bytes; 0 where
+    it is read where it lies."""
+    reduction = call.reduction
     given = None if call.send is None else kernels.values(call.send)
     out = None if call.recv is None else kernels.values(call.recv)
     source = given if given is not None else out
@@ -27,7 +34,7 @@ def bind(comm: MPI.Intracomm, call: Call, schedule: Schedule, workspace: Workspa
     scratch, inboxes, scaled = workspace.arrays(
         dtype,
         spaces.scratch_elements,
-        _inbox_elements(schedule, spaces, longest_piece() // dtype.itemsize),
+        _inbox_elements(schedule, spaces, longest // dtype.itemsize),
         source.size if factor is not None and source is not None else 0,
     )
     before: list[Plan] = []
@@ -40,7 +47,7 @@ def bind(comm: MPI.Intracomm, call: Call, schedule: Schedule, workspace: Workspa
     if reduction is not None and reduction.averages and out is not None and call.terms(rank, size) > 1:
         after.append(partial(kernels.divide, out, call.terms(rank, size), reduction.dtype))
     spaces.use(scratch)
-    transport = MPIRequests(comm, reduction, dtype, inboxes)
+    transport = make(dtype, inboxes)
     execute(schedule, spaces, transport)
     run = sequence(*before, *transport.steps, *after)
     return [transport.plan(run if reduction is None else kernels.quietly(run), scratch)]

@@ -15,9 +15,9 @@ from mpicoll.calls.call import Call
 from mpicoll.calls.plan import Plan, Workspace
 
 
-def bind(call: Call, route: Callable[[Call], list[Plan]], workspace: Workspace) -> list[Plan]:
+def bind(call: Call, route: Callable[[Call], list[Plan]], workspace: Workspace, has_result: bool = True) -> list[Plan]:
     """The steps of a call that reduces 16-bit floats. ``route`` gives those of the same call on float32, whose arrays
-    are in the ``workspace``. The route's own memory must not be."""
+    are in the ``workspace``. The route's own memory must not be. Rank 0 of an exscan has no result."""
     send, recv, reduction = call.send, call.recv, call.reduction
     assert reduction is not None
     counts = [0 if b is None else b.count for b in (send, recv)]
@@ -34,7 +34,7 @@ def bind(call: Call, route: Callable[[Call], list[Plan]], workspace: Workspace) 
     )
     widen = partial(kernels.widen, kernels.values(given), kernels.values(wide_given), reduction.dtype)
     steps: list[Plan] = [widen, *route(wide)]
-    if recv is not None and wide_recv is not None:
+    if recv is not None and wide_recv is not None and has_result:
         narrow = partial(kernels.narrow, kernels.values(wide_recv), kernels.values(recv), reduction.dtype)
         steps.append(kernels.quietly(narrow))
     return steps

@@ -20,7 +20,7 @@ from mpicoll.arrays.dtypes import Reduction
 from mpicoll.calls.plan import Plan, sequence
 from mpicoll.fabrics.transports.memory import moved_as
 from mpicoll.fabrics.transports.step import TAGS, Arrival, Held, Step
-from mpicoll.fabrics.transports.transport import Array, Region, Transport
+from mpicoll.fabrics.transports.transport import Array, BoundTransport, Region
 
 PIECE = 1 << 20
 """Bytes in a piece of a long message. Two pieces, and what they are combined with, stay in cache."""
@@ -28,8 +28,8 @@ GATHERED = 1 << 16
 """Bytes in the longest message of several runs that is gathered into one."""
 
 
-class MPIRequests(Transport):
-    """Makes requests for the messages of each step. ``steps`` are the plans of the steps so far.
+class MPIRequests(BoundTransport):
+    """Makes requests for the messages of each step.
 
     ``inboxes`` is memory for pieces that are received to be reduced.
     """
@@ -42,7 +42,7 @@ class MPIRequests(Transport):
         self._sent: defaultdict[int, count[int]] = defaultdict(count)
         self._received: defaultdict[int, count[int]] = defaultdict(count)
         self._held = Held()
-        self.steps: list[Plan] = []
+        self.steps = []
         self._step, self._used = Step(), 0
 
     def send(self, peer: int, region: Region) -> None:
@@ -86,7 +86,6 @@ class MPIRequests(Transport):
         self._step, self._used = Step(), 0
 
     def plan(self, run: Plan, *memory: Array) -> Plan:
-        """``run``, which starts these requests, as a plan that keeps the requests and their ``memory``."""
         self._held.memory(*memory)
         plan = partial(run)  # a function or a class of our own would be one more call of Python's, each time
         plan.__dict__["held"] = self._held

@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from mpicoll.calls.plan import Plan
+
 Array = np.ndarray[Any, Any]
 Region = list[Array]
 """Memory of some blocks: runs of elements, each a 1-D array, in the order of the blocks. A region without runs is a
@@ -38,3 +40,13 @@ class Transport(ABC):
     @abstractmethod
     def end_step(self) -> None:
         """End the step. All its actions are done before an action of the next step begins."""
+
+
+class BoundTransport(Transport):
+    """A transport that carries nothing out by itself: ``steps`` are the plans of the steps so far."""
+
+    steps: list[Plan]
+
+    def plan(self, run: Plan, *memory: Array) -> Plan:
+        """``run``, which makes these steps, as a plan that keeps what they need, and their ``memory``."""
+        return run

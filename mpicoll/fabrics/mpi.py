@@ -19,10 +19,10 @@ from mpicoll.calls.plan import Plan, Workspace, sequence
 from mpicoll.calls.settings import Settings
 from mpicoll.devices.device import Device
 from mpicoll.errors import ArgumentError, DeviceError, RankLost
-from mpicoll.fabrics import mpi_messages as messages
 from mpicoll.fabrics.bounded_allgather import BoundedAllgather
 from mpicoll.fabrics.fabric import ElasticFabric, Envelope, Fabric, Transfer
 from mpicoll.fabrics.making import lost_of, make, shrunk, together
+from mpicoll.fabrics.mpi_messages import Collective, MPIMessages
 from mpicoll.fabrics.mpi_objects import MPIObjects
 from mpicoll.fabrics.node_messages import NodeMessages
 from mpicoll.fabrics.routes import exchange, large, native, node, scheduled, wide
@@ -92,9 +92,11 @@ class MPIFabric(ElasticFabric):
         met = node.meet(self._comm, self._crowded) if several else None
         self._node = None if met is None else met.node
         # Where MPI takes the memory of GPUs as it lies, it carries all messages, so that their order is one.
-        self._by_node = None if met is None or self._takes_devices else NodeMessages(met.messages)
-        self.messages_by_library = self._by_node is None
-        self.objects = MPIObjects(self._comm, self._messages, self._check if self._is_elastic else None, self._by_node)
+        self.messages_by_library = met is None or self._takes_devices
+        self._by: MPIMessages | NodeMessages = MPIMessages(self._messages)
+        if met is not None and not self.messages_by_library:
+            self._by = NodeMessages(met.messages, self.nobody)
+        self.objects = MPIObjects(self._comm, self._by, self._check if self._is_elastic else None)
         self.info = CommInfo(nodes, MPI.get_vendor()[0], self._node is not None, settings)
 
     @classmethod
@@ -203,25 +205,14 @@ class MPIFabric(ElasticFabric):
         return share(self._comm, nbytes, bounded=False)
 
     def outgoing(self, b: Buffer, dest: int, tag: int) -> Transfer | None:
-        if self._by_node is not None:
-            return self._by_node.outgoing(b, dest, tag)
-        return messages.outgoing(self._messages, b, dest, tag) if b.plain else None
+        return self._by.outgoing(b, dest, tag)
 
     def incoming(self, b: Buffer, source: int | None, tag: int | None) -> Transfer | None:
-        if self._by_node is not None:
-            return self._by_node.incoming(b, source, tag)
-        return messages.incoming(self._messages, b, source, tag) if b.plain else None
+        return self._by.incoming(b, source, tag)
 
     def both(self, sent: Buffer, dest: int, sendtag: int, taken: Buffer, source: int | None,
              recvtag: int | None) -> Transfer | None:  # fmt: skip
-        if self._by_node is not None:
-            if dest == self.nobody:
-                return self._by_node.incoming(taken, source, recvtag)
-            leaves = self._by_node.outgoing(sent, dest, sendtag)
-            return None if leaves is None else self._by_node.incoming(taken, source, recvtag, leaves)
-        if not (sent.plain and taken.plain):
-            return None
-        return messages.both(self._messages, sent, dest, sendtag, taken, source, recvtag)
+        return self._by.both(sent, dest, sendtag, taken, source, recvtag)
 
     def begin(self, call: Call, choice: Choice, record: Record, by_library: bool) -> Transfer | None:
         if choice.route == choose.NODE and not choice.zero_copy and not self._is_elastic:
@@ -233,7 +224,7 @@ class MPIFabric(ElasticFabric):
             return None
         route = native if call.reduction is None or call.reduction.mpi else exchange
         start = route.begin(self._comm, call)
-        return None if start is None else messages.Collective(start, self._check if self._is_elastic else None)
+        return None if start is None else Collective(start, self._check if self._is_elastic else None)
 
     def neighbours(self) -> tuple[Sequence[int], Sequence[int]] | None:
         return self._neighbours
@@ -246,16 +237,13 @@ class MPIFabric(ElasticFabric):
         return lambda: MPIFabric(self._messages, self)  # no collective but this one goes through it
 
     def probe(self, source: int | None, tag: int | None, waits: bool = False) -> Envelope | None:
-        if self._by_node is not None:
-            return self._by_node.probe(source, tag, waits)
-        return messages.probe(self._messages, source, tag)
+        return self._by.probe(source, tag, waits)
 
     def object_message(self, receives: bool, peer: int | None, tag: int | None) -> object | None:
-        convert = self.loads if receives else self.dumps
-        return None if self._by_node is None else self._by_node.of_objects(receives, peer, tag, convert)
+        return self._by.of_objects(receives, peer, tag, self.loads if receives else self.dumps)
 
     def unreceived(self) -> Sequence[Envelope]:
-        return () if self._by_node is None else self._by_node.unreceived()
+        return self._by.unreceived()
 
     def node(self) -> Fabric:
         return self._child(make(self._comm.Split_type, MPI.COMM_TYPE_SHARED, self.rank))
@@ -320,9 +308,9 @@ class MPIFabric(ElasticFabric):
         return bool(flag[0])
 
     def free(self) -> None:
-        if self._by_node is not None:
-            self._by_node.free()
-            self._by_node = None
+        if isinstance(self._by, NodeMessages):
+            self._by.free()
+            self._by = MPIMessages(self._messages)
         self._node = None
         with self._freeing:
             if self._bounded is not None:

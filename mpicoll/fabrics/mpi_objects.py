@@ -9,18 +9,18 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from functools import cache
 from itertools import accumulate
 from struct import Struct
 from typing import Any
 
-import numpy as np
 from mpi4py import MPI
 
 from mpicoll.calls import choose
 from mpicoll.errors import MessageError
 from mpicoll.fabrics.fabric import Data, ObjectTransport, Sending
+from mpicoll.fabrics.mpi_messages import MPIMessages
 from mpicoll.fabrics.node_messages import NodeMessages
+from mpicoll.fabrics.transports.memory import bytes_of, room_for
 from mpicoll.machine.backoff import Backoff
 
 SLOT = 256
@@ -57,19 +57,13 @@ make a call of another communicator meanwhile, and so may the handler of a signa
 
 
 class MPIObjects(ObjectTransport):
-    """Objects among the ranks of a communicator ``comm``, and messages of objects over another one.
-
-    ``check`` raises MPI.Exception if ranks are lost; None where they cannot be. ``by_node`` carries the messages in
-    MPI's place, if it is given."""
+    """Objects among the ranks of a communicator ``comm``, and those that ``messages`` carry. ``check`` raises
+    MPI.Exception if ranks are lost; None where they cannot be."""
 
     def __init__(
-        self,
-        comm: MPI.Intracomm,
-        messages: MPI.Intracomm,
-        check: Callable[[], None] | None,
-        by_node: NodeMessages | None,
+        self, comm: MPI.Intracomm, messages: MPIMessages | NodeMessages, check: Callable[[], None] | None
     ) -> None:
-        self._comm, self._messages, self._check, self._by_node = comm, messages, check or _nothing, by_node
+        self._comm, self._messages, self._check = comm, messages, check or _nothing
         self._rank, self._size = comm.rank, comm.size
         # A collective that has lost ranks may write nothing: then the slots must not hold what came in a call before.
         self._free: list[_Slots] | deque[_Slots] = deque(maxlen=0) if check else _free.setdefault(comm.size, [])
@@ -95,13 +89,13 @@ class MPIObjects(ObjectTransport):
         if data is not None:
             self._free.append(slots)
             if len(data) > ROOM:
-                self._call(self._comm.Bcast, _spec(data), root)
+                self._call(self._comm.Bcast, bytes_of(data), root)
             return data
         moved = _first(slots.one, _BCAST)
         self._free.append(slots)
         if isinstance(moved, bytes):
             return moved
-        self._call(self._comm.Bcast, _spec(whole := _room(moved)), root)
+        self._call(self._comm.Bcast, bytes_of(whole := room_for(moved)), root)
         return whole
 
     def gather(self, data: bytes, root: int) -> list[Data] | None:
@@ -113,7 +107,7 @@ class MPIObjects(ObjectTransport):
             self._call(self._comm.Gather, slots.given, None, root)
             self._free.append(slots)
             if len(data) > ROOM:
-                self._call(self._comm.Send, _spec(data), root, _TAG)
+                self._call(self._comm.Send, bytes_of(data), root, _TAG)
             return None
         _pack(slots.every, SLOT * root, _GATHER + len(data), data)
         self._call(self._comm.Gather, MPI.IN_PLACE, slots.all, root)
@@ -152,7 +146,7 @@ class MPIObjects(ObjectTransport):
         self._free.append(slots)
         if isinstance(moved, bytes):
             return moved
-        self._call(self._comm.Recv, _spec(whole := _room(moved)), root, _TAG)
+        self._call(self._comm.Recv, bytes_of(whole := room_for(moved)), root, _TAG)
         return whole
 
     def alltoall(self, datas: Sequence[bytes]) -> list[Data]:
@@ -174,13 +168,13 @@ class MPIObjects(ObjectTransport):
         """The long objects of an allgather. All ranks know all lengths."""
         if sum(n for _, n in long) > choose.MAX_COUNT:
             for rank, n in long:
-                moved[rank] = data if rank == self._rank else _room(n)
-                self._call(self._comm.Bcast, _spec(moved[rank]), rank)
+                moved[rank] = data if rank == self._rank else room_for(n)
+                self._call(self._comm.Bcast, bytes_of(moved[rank]), rank)
             return
         counts = [0] * self._size
         for rank, n in long:
             counts[rank] = n
-        whole = _room(sum(counts))
+        whole = room_for(sum(counts))
         self._call(self._comm.Allgatherv, [data, counts[self._rank], MPI.BYTE], [whole, counts, MPI.BYTE])
         for (rank, n), end in zip(long, accumulate(n for _, n in long), strict=True):
             moved[rank] = whole[end - n : end]
@@ -191,11 +185,11 @@ class MPIObjects(ObjectTransport):
         requests = []
         for rank, n in incoming:
             if rank != self._rank:
-                moved[rank] = room = _room(n)
-                requests.append(self._comm.Irecv(_spec(room), rank, _TAG))
+                moved[rank] = room = room_for(n)
+                requests.append(self._comm.Irecv(bytes_of(room), rank, _TAG))
         for rank, data in outgoing:
             if rank != self._rank:
-                requests.append(self._comm.Isend(_spec(data), rank, _TAG))
+                requests.append(self._comm.Isend(bytes_of(data), rank, _TAG))
         for request in requests:  # Waitall of Open MPI 4.1 never returns where a message has failed
             request.Wait()
         self._check()
@@ -203,41 +197,16 @@ class MPIObjects(ObjectTransport):
     # -- messages -----------------------------------------------------------------------------------------------------
 
     def send(self, data: bytes, dest: int, tag: int, backoff: Backoff | None) -> None:
-        if backoff is None and self._by_node is None:
-            self._messages.Send(_spec(data), dest, tag)  # at less cost than a request
+        if backoff is None:
+            self._messages.send(data, dest, tag)
         else:
             super().send(data, dest, tag, backoff)
 
     def start(self, data: bytes, dest: int, tag: int) -> Sending:
-        if self._by_node is not None:
-            return self._by_node.start(data, dest, tag)
-        request = self._messages.Isend(_spec(data), dest, tag)
-        return Sending(request.Test, request.Wait)
+        return self._messages.start(data, dest, tag)
 
     def take(self, source: int | None, tag: int | None, waits: bool) -> Data | None:
-        if self._by_node is not None:
-            return self._by_node.take(source, tag, waits)
-        of, status = MPI.ANY_SOURCE if source is None else source, MPI.Status()
-        which = MPI.ANY_TAG if tag is None else tag
-        probe = self._messages.Mprobe if waits else self._messages.Improbe
-        found: list[MPI.Message | None] = []
-        # The handler of a signal may raise as soon as MPI has found a message. Then it must be in the list already:
-        # if nobody takes it, its sender waits for ever. So list.extend calls MPI, and not this function.
-        try:
-            found.extend(map(probe, (of,), (which,), (status,)))
-            return None if found[0] is None else _taken(found[0], status)
-        except BaseException:
-            for message in found:
-                if message:
-                    _taken(message, status)
-            raise
-
-
-def _taken(message: MPI.Message, status: MPI.Status) -> Data:
-    """What a message holds."""
-    room = _room(status.Get_elements(MPI.BYTE))
-    message.Recv(_spec(room))
-    return room
+        return self._messages.take(source, tag, waits)
 
 
 def _nothing() -> None:
@@ -281,27 +250,3 @@ def _checked(n: int, kind: int) -> int:
     if 0 <= n < _TOO_LONG:
         return n
     raise MessageError(f"{_NAMES[kind]}_object: expected an object, and something else came")
-
-
-def _room(n: int) -> bytearray | memoryview:
-    """Memory for so many bytes."""
-    return bytearray(n) if n <= _SHORT else np.empty(n, np.uint8).data  # which is not filled with zeros
-
-
-def _spec(data: Data) -> list[Any]:
-    """The memory, as mpi4py describes it."""
-    n = len(data)
-    return [data, n, MPI.BYTE] if n <= choose.MAX_COUNT else [data, 1, _datatype(n)]
-
-
-@cache
-def _datatype(n: int) -> MPI.Datatype:
-    """One element of so many bytes. It is never freed: it is small beside an object that needs it."""
-    block = MPI.BYTE.Create_contiguous(_BLOCK)
-    whole, rest = divmod(n, _BLOCK)
-    datatype = MPI.Datatype.Create_struct([whole, rest], [0, whole * _BLOCK], [block, MPI.BYTE]).Commit()
-    block.Free()
-    return datatype
-
-
-_SHORT, _BLOCK = 1 << 14, 1 << 20

@@ -23,8 +23,8 @@ if kernel is not None:
 class NodeMessages:
     """The messages of one communicator. None of its transfers holds an array."""
 
-    def __init__(self, messages: Messages) -> None:
-        self._messages = messages
+    def __init__(self, messages: Messages, nobody: int) -> None:
+        self._messages, self._nobody = messages, nobody
 
     def free(self) -> None:
         """Let go of the memory. No method may be called any more."""
@@ -34,11 +34,18 @@ class NodeMessages:
         """A message to a rank. None if its elements lie in more dimensions than the kernel copies."""
         return self._bound(b, False, dest, tag)
 
-    def incoming(
-        self, b: Buffer, source: int | None, tag: int | None, beside: Transfer | None = None
+    def incoming(self, b: Buffer, source: int | None, tag: int | None) -> Transfer | None:
+        """A message from a rank, or from any."""
+        return self._bound(b, True, *_wanted(source, tag))
+
+    def both(
+        self, sent: Buffer, dest: int, sendtag: int, taken: Buffer, source: int | None, recvtag: int | None
     ) -> Transfer | None:
-        """A message from a rank, or from any. ``beside`` leaves at the same time."""
-        return self._bound(b, True, *_wanted(source, tag), beside)
+        """A message that leaves beside one that comes."""
+        leaves = None if dest == self._nobody else self.outgoing(sent, dest, sendtag)
+        if leaves is None and dest != self._nobody:
+            return None
+        return self._bound(taken, True, *_wanted(source, recvtag), leaves)
 
     def _bound(self, b: Buffer, receives: bool, peer: int, tag: int, beside: Transfer | None = None) -> Transfer | None:
         assert kernel is not None
@@ -61,6 +68,10 @@ class NodeMessages:
 
     def unreceived(self) -> list[Envelope]:
         return [Envelope(*each) for each in self._messages.lying()]
+
+    def send(self, data: bytes, dest: int, tag: int) -> None:
+        """Send bytes."""
+        self._messages.send(data, dest, tag).wait()
 
     def start(self, data: bytes, dest: int, tag: int) -> Sending:
         """Start to send bytes."""

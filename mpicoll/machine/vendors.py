@@ -81,8 +81,6 @@ class Vendor:
     # How the library behaves.
     waitany_yields: bool = False
     """Whether MPI_Waitany lets others have the core while it waits."""
-    waits_one_by_one: bool = False
-    """Whether MPI_Waitall may never return where a message has failed."""
     overruns: bool = False
     """Whether a long message is written as a whole into an array that is shorter."""
 
@@ -118,7 +116,6 @@ OPEN_MPI = Vendor(
     backing_folder="OMPI_MCA_btl_sm_backing_directory",
     backing_files=r"/.*/sm_segment\.[^/ ]*",  # version 5. The older ones complain if these are gone when they end.
     waitany_yields=True,
-    waits_one_by_one=True,  # seen with 4.1
     overruns=True,  # seen with 5.0.11: within a node from 4 KiB on, and over TCP
 )
 

@@ -2,7 +2,7 @@
 
 A collective that works element by element becomes several calls, each on a part of the vector. A reduce_scatter becomes
 one reduction for each block, to the rank that gets the block. A collective that moves blocks becomes point-to-point
-messages that are short enough.
+messages.
 """
 
 from __future__ import annotations
@@ -21,16 +21,10 @@ from mpicoll.calls import choose
 from mpicoll.calls.call import Call
 from mpicoll.calls.plan import Plan
 from mpicoll.errors import MessageError
-from mpicoll.fabrics.transports.memory import moved
+from mpicoll.fabrics.transports.memory import moved_bytes
 
 _TOO_LONG = 1 << 62
 """Added to the counts that a rank tells others, if its buffers are too long for one call."""
-
-
-def pieces(buffer: Buffer) -> Iterator[Buffer]:
-    """The parts of the buffer, of at most MAX_COUNT elements each. An empty buffer has one part, which is empty."""
-    for start in range(0, buffer.count or 1, choose.MAX_COUNT):
-        yield buffer.part(start, min(start + choose.MAX_COUNT, buffer.count))
 
 
 def bind(comm: MPI.Intracomm, call: Call, route: Callable[[Call], list[Plan]]) -> list[Plan]:
@@ -132,9 +126,6 @@ def _blocks(buffer: Buffer | None, size: int, counts: Sequence[int] | None) -> d
 
 def _move(comm: MPI.Intracomm, outgoing: dict[int, Buffer], incoming: dict[int, Buffer]) -> None:
     """Send and receive these blocks, by rank."""
-    requests = []
-    for peer, block in incoming.items():
-        requests += [comm.Irecv(moved(piece), peer) for piece in pieces(block)]
-    for peer, block in outgoing.items():
-        requests += [comm.Isend(moved(piece), peer) for piece in pieces(block)]
+    requests = [comm.Irecv(moved_bytes(block), peer) for peer, block in incoming.items()]
+    requests += [comm.Isend(moved_bytes(block), peer) for peer, block in outgoing.items()]
     MPI.Request.Waitall(requests)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from itertools import accumulate
 from typing import Any
 
+import numpy as np
 from mpi4py import MPI
 
 from mpicoll.arrays.buffers import Buffer
+from mpicoll.calls import choose
 
 _PREDEFINED = {1: MPI.UINT8_T, 2: MPI.UINT16_T, 4: MPI.UINT32_T, 8: MPI.UINT64_T, 16: MPI.C_DOUBLE_COMPLEX}
 _OTHERS: dict[int, MPI.Datatype] = {}
@@ -36,7 +39,34 @@ def moved(buffer: Buffer | None, blocks: int = 1) -> list[Any]:
 
 def moved_bytes(buffer: Buffer) -> list[Any]:
     """The same of its bytes."""
-    return [_memory(buffer), buffer.nbytes, MPI.BYTE]
+    return bytes_of(_memory(buffer))
+
+
+def bytes_of(data: Any) -> list[Any]:
+    """mpi4py's message specification of bytes. There may be more than a count can say: then they are one element."""
+    n = len(data)
+    return [data, n, MPI.BYTE] if n <= choose.MAX_COUNT else [data, 1, _long(n)]
+
+
+@cache
+def _long(n: int) -> MPI.Datatype:
+    """One element of so many bytes. It is never freed: it is small beside what needs it."""
+    block = MPI.BYTE.Create_contiguous(_BLOCK)
+    whole, rest = divmod(n, _BLOCK)
+    datatype = MPI.Datatype.Create_struct([whole, rest], [0, whole * _BLOCK], [block, MPI.BYTE]).Commit()
+    block.Free()
+    return datatype
+
+
+_BLOCK = 1 << 20
+
+
+def room_for(n: int) -> bytearray | memoryview:
+    """Memory for so many bytes."""
+    return bytearray(n) if n <= _SHORT else np.empty(n, np.uint8).data  # which is not filled with zeros
+
+
+_SHORT = 1 << 14
 
 
 def moved_v(buffer: Buffer | None, counts: Sequence[int] | None) -> list[Any]:

@@ -79,8 +79,6 @@ class Vendor:
     """Those that its ranks need no longer once MPI_Init has returned: a pattern of their paths."""
 
     # How the library behaves.
-    waitany_yields: bool = False
-    """Whether MPI_Waitany lets others have the core while it waits."""
     overruns: bool = False
     """Whether a long message is written as a whole into an array that is shorter."""
 
@@ -115,7 +113,6 @@ OPEN_MPI = Vendor(
     settings=r"OMPI_MCA_(pml|btl|mtl|coll|smsc|accelerator|opal)(_\w+)?|UCX_\w+",
     backing_folder="OMPI_MCA_btl_sm_backing_directory",
     backing_files=r"/.*/sm_segment\.[^/ ]*",  # version 5. The older ones complain if these are gone when they end.
-    waitany_yields=True,
     overruns=True,  # seen with 5.0.11: within a node from 4 KiB on, and over TCP
 )
 

@@ -54,10 +54,11 @@ def bind(
 
 
 def _inbox_elements(schedule: Schedule, spaces: Spaces, most: int) -> int:
-    """The number of elements in the memory for inboxes: those of the step that needs most. For each message that it
-    reduces, a step needs two inboxes, for pieces of at most ``most`` elements each."""
+    """The number of elements in the memory for inboxes: those of the step that needs most. The first message that it
+    reduces needs two inboxes, for pieces of at most ``most`` elements each. Others come as a whole."""
 
     def needed(step: Step) -> int:
-        return sum(2 * min(spaces.elements(a.blocks), most) for a in step if isinstance(a, RecvReduce))
+        several = [n for a in step if isinstance(a, RecvReduce) and (n := spaces.elements(a.blocks))]
+        return sum(2 * min(n, most) for n in several[:1]) + sum(several[1:]) * bool(most)
 
     return max(map(needed, schedule.steps), default=0)

@@ -1,8 +1,7 @@
 """A schedule's messages as persistent MPI requests, which are bound once and started in every call.
 
 A long message is sent in pieces. So one piece is reduced, in cache, while the next one is under way. A short message of
-several runs is sent as one, with a datatype that gathers them. Where ranks share memory, long messages go through that
-instead.
+several runs is sent as one, with a datatype that gathers them.
 """
 
 from __future__ import annotations
@@ -58,23 +57,23 @@ class MPIRequests(BoundTransport):
     def recv_reduce(self, peer: int, mine: Region, into: Region, mine_first: bool) -> None:
         receives: list[MPI.Prequest] = []
         combines: list[Plan] = []
-        inboxes = [self._inbox(n) for n in _inbox_lengths(self._pieces(into))]
-        for i, (ours, target) in enumerate(zip(self._pieces(mine), self._pieces(into), strict=True)):
+        pieces = [*zip(self._pieces(mine), self._pieces(into), strict=True)]
+        # Two receives of the first message are active at a time. When the values of one are combined, its inbox is free
+        # for the one after the next. Of other messages, all are active from the beginning: their senders must not wait
+        # for this rank while it waits for the first, whose sender may wait for them.
+        lengths = [sum(map(len, target)) for _, target in pieces]
+        inboxes = [self._inbox(n) for n in (lengths if self._step.arrivals else 2 * [max(lengths, default=0)])]
+        ahead = len(inboxes)
+        for i, (ours, target) in enumerate(pieces):
             direct = len(target) == 1 and not np.may_share_memory(ours[0], target[0])
-            inbox = target[0] if direct else inboxes[i % 2][: sum(map(len, target))]
+            inbox = target[0] if direct else inboxes[i % ahead][: lengths[i]]
             request = self._comm.Recv_init(self._message([inbox]), peer, next(self._received[peer]) % TAGS)
             receives.append(self._held.request(request))
             combines.append(self._combined(mine_first, ours, inbox, target))
-        step = self._step
-        # Two receives are active at a time. When the values of one are combined, its inbox is free for the one after
-        # the next.
-        step.receives += receives[:2]
+        self._step.receives += receives[:ahead]
         for i, (receive, combine) in enumerate(zip(receives, combines, strict=True)):
-            start_next = receives[i + 2].Start if i + 2 < len(receives) else None
-            step.arrivals.append(Arrival(receive, combine, start_next))
-        step.reductions += 1
-        if len(receives) > 2:
-            step.long_reductions += 1
+            start_next = receives[i + ahead].Start if i + ahead < len(receives) else None
+            self._step.arrivals.append(Arrival(receive, combine, start_next))
 
     def copy(self, source: Region, target: Region) -> None:
         for from_, into in zip(source, target, strict=True):
@@ -136,10 +135,3 @@ class MPIRequests(BoundTransport):
 def longest_piece() -> int:
     """Bytes in the longest possible piece."""
     return max(PIECE, GATHERED)
-
-
-def _inbox_lengths(pieces: list[Region]) -> list[int]:
-    """The numbers of elements of the inboxes for these pieces: two inboxes of the longest piece, which are used by
-    turns, or one for a single piece."""
-    longest = max((sum(map(len, piece)) for piece in pieces), default=0)
-    return [longest] * min(2, len(pieces))

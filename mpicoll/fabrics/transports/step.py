@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -13,18 +11,10 @@ from mpi4py import MPI
 
 from mpicoll.calls.plan import Plan
 from mpicoll.fabrics.transports.transport import Array
-from mpicoll.machine.vendors import vendor_of
 
 TAGS = (1 << 15) - 2
 """The number of tags for messages. MPI guarantees two more. Two messages between the same
 ranks have the same tag only if there are so many messages between them."""
-
-SPINS, YIELDS = 20, 200
-"""How often a rank tests its requests before it yields its core after each test, and before it sleeps after each."""
-PAUSE = 2e-5
-"""Seconds of one sleep."""
-
-_WAITANY_YIELDS = vendor_of(MPI.get_vendor()[0]).waitany_yields
 
 
 class Held:
@@ -78,18 +68,12 @@ class Step:
     """What is done when a receive is complete."""
     copies: list[Plan] = field(default_factory=list)
     """What is done after all messages."""
-    reductions: int = 0
-    """The number of messages that are reduced. Each may arrive in several pieces."""
-    long_reductions: int = 0
-    """The number of reduced messages that arrive in more than two pieces."""
 
     def bound(self) -> list[Plan]:
         """The step as plans, to be run one after another."""
         requests = [*self.receives, *self.sends]
         exchange: list[Plan] = []
-        if self.long_reductions and self.reductions > 1:
-            exchange = [_as_they_come(requests, self.arrivals)]
-        elif self.arrivals:
+        if self.arrivals:
             exchange = [_in_order(requests, self.arrivals)]
         elif requests:  # nothing is done with what arrives
             exchange = [partial(MPI.Prequest.Startall, requests), partial(MPI.Request.Waitall, requests)]
@@ -97,7 +81,7 @@ class Step:
 
 
 def _in_order(requests: list[MPI.Prequest], arrivals: list[Arrival]) -> Plan:
-    """A step with one long message, or with short ones alone. It waits for the pieces in their order."""
+    """A step that acts on what arrives. It waits for the pieces in their order."""
     start, finish = MPI.Prequest.Startall, MPI.Request.Waitall
     waits = [(a.request.Wait, a.act, a.start_next) for a in arrivals]
 
@@ -111,42 +95,3 @@ def _in_order(requests: list[MPI.Prequest], arrivals: list[Arrival]) -> Plan:
         finish(requests)
 
     return take_in_order
-
-
-def _as_they_come(requests: list[MPI.Prequest], arrivals: list[Arrival]) -> Plan:
-    """A step with several long messages. It takes their pieces in the order in which they arrive.
-
-    It must not wait for a piece of one message while a piece of another one is there. The sender of the first message
-    may itself wait for the sender of the second one, which then waits for this rank."""
-    start, finish = MPI.Prequest.Startall, MPI.Request.Waitall
-    pieces = [a.request for a in arrivals]
-
-    def take_as_they_come() -> None:
-        start(requests)
-        while (i := _any_of(pieces)) != MPI.UNDEFINED:  # that means: no receive is active any more
-            arrivals[i].act()
-            if (start_next := arrivals[i].start_next) is not None:
-                start_next()
-        finish(requests)
-
-    return take_as_they_come
-
-
-def _any_of(requests: list[MPI.Prequest]) -> int:
-    """MPI's Waitany, as the index of a request that is complete.
-
-    MPICH's Waitany never yields the core. Where ranks share a core, the one that waits then keeps the one that it waits
-    for from running, until the scheduler switches milliseconds later. So this tests and yields by itself. It soon
-    sleeps between tests, because testing keeps the program's other threads from running Python."""
-    if _WAITANY_YIELDS:
-        return MPI.Request.Waitany(requests)
-    test, tests = MPI.Request.Testany, 0
-    while True:
-        i, complete = test(requests)
-        if complete:
-            return i
-        tests += 1
-        if tests > YIELDS:
-            time.sleep(PAUSE)
-        elif tests > SPINS:
-            os.sched_yield()

@@ -26,11 +26,9 @@ and Lumsdaine, LogGOPSim, LSAP 2010.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,8 +43,6 @@ Times = NDArray[np.float64]
 
 PIECE = 1 << 20
 """Bytes of the pieces of a long message, as in fabrics/transports/mpi_requests.py."""
-AT_ONCE = 1 << 14
-"""Messages whose figures are computed at once."""
 
 
 @dataclass(frozen=True)
@@ -105,41 +101,17 @@ class Structure:
     def seconds(self, machine: Machine, nbytes: Times) -> Times:
         """Seconds until the last rank is done, for each size."""
         crowded = machine.crowded(self._among.size)
-        running = _Running(crowded, self._among, self._traffic, self._waves, nbytes)
-        for wave, apart in zip(self._waves, running.apart, strict=True):
-            running.advance(wave, apart)
+        running = _Running(crowded, self._among, self._traffic, nbytes)
+        for wave in self._waves:
+            running.advance(wave)
         found: Times = running.end.max(axis=0)
         return found
-
-
-class _Figures(NamedTuple):
-    """What is known of messages before they happen. A row is a message, a column a size, or one column for all
-    sizes."""
-
-    source: Ints
-    target: Ints
-    path: Ints
-    """The port by which the message leaves, the links that it takes, and the port by which it arrives."""
-    posted: Times
-    latency: Times
-    asks: NDArray[np.bool_]
-    wire: Times
-    work: Times
-    work_of_piece: Times
-    usable: Times
-    """How long after the first byte the receiver may begin to work on the message."""
-    once: Times
-
-    def part(self, first: int, stop: int) -> _Figures:
-        return _Figures._make(each[first:stop] for each in self)
 
 
 class _Running:
     """The state of all ranks between two waves. The figures of the messages are column vectors, to meet the sizes."""
 
-    def __init__(
-        self, machine: Machine, among: Symmetry, traffic: Traffic, waves: Sequence[Wave], nbytes: Times
-    ) -> None:
+    def __init__(self, machine: Machine, among: Symmetry, traffic: Traffic, nbytes: Times) -> None:
         self.machine, self.traffic, self.nbytes = machine, traffic, nbytes
         positions = machine.positions(among.size)
         source, target = positions[traffic.source], positions[traffic.target]
@@ -167,65 +139,39 @@ class _Running:
         shape = (among.period, len(nbytes))
         self.begin, self.end, self.busy = np.zeros(shape), np.zeros(shape), np.zeros(shape)
         self.free = np.zeros((self.path.max(initial=0) + 1, len(nbytes)))
-        self.stops = [wave.happen.stop for wave in waves]
-        self.known, self.first, self.stop = self.figures(0, 0), 0, 0
-        """The figures of the next messages, and the numbers of the first of them and of the first after them."""
-        lengths = [wave.happen.stop - wave.happen.start for wave in waves]
-        servers = (traffic.source, traffic.target, *self.path.T)
-        self.apart = [*zip(*(_apart(each, lengths) for each in servers), strict=True)]
-        """For each wave, whether its sources, its targets and each column of its paths are all different."""
 
-    def figures(self, first: int, stop: int) -> _Figures:
-        at = slice(first, stop)
-        m, overhead = self.traffic, self.overhead[at]
-        nbytes, reduces = m.share[at, None] * self.nbytes, m.reduces[at, None]
-        wire = nbytes * self.gap[self.level[at]]
-        work = np.where(reduces, nbytes * self.reduction, 0.0)
-        share = np.minimum(1.0, PIECE / np.maximum(nbytes, 1.0))  # what a piece is of its message
-        return _Figures(
-            source=m.source[at],
-            target=m.target[at],
-            path=self.path[at],
-            posted=self.posted[at],
-            latency=self.latency[at],
-            asks=nbytes > (np.inf if self.machine.eager is None else self.machine.eager),
-            wire=wire,
-            work=work,
-            work_of_piece=work * share,
-            usable=np.where(reduces * self.overlap[at] > 0, wire * share, wire),
-            once=overhead + reduces * self.machine.reduction_overhead,
-        )
-
-    def advance(self, wave: Wave, apart: Sequence[bool]) -> None:
+    def advance(self, wave: Wave) -> None:
         """Begin the steps of the wave, carry out its messages, and make the copies of the steps that end."""
         begun = self.end[wave.begins] + self.step[wave.steps]
         self.begin[wave.begins] = begun
         self.end[wave.begins] = self.busy[wave.begins] = begun + self.sending[wave.steps]
-        first, stop = wave.happen.start, wave.happen.stop
-        if stop > self.stop:  # many waves at once: most have few messages, and NumPy is slow for few numbers
-            further = bisect_left(self.stops, first + AT_ONCE)
-            self.first, self.stop = first, max(stop, self.stops[min(further, len(self.stops) - 1)])
-            self.known = self.figures(self.first, self.stop)
-        if first < stop:
-            self.execute(self.known.part(first - self.first, stop - self.first), *apart)
+        if wave.happen.start < wave.happen.stop:
+            self.execute(wave.happen)
         if len(wave.copies):
             copied = self.traffic.copied[wave.copied, None]
             self.end[wave.copies] += copied * self.nbytes * self.copy + self.machine.copy_overhead
 
-    def execute(self, f: _Figures, sources: bool, targets: bool, leaving: bool, *onward: bool) -> None:
-        """Carry out messages. The other arguments say whether their sources, their targets and each column of their
-        paths all differ."""
-        ready = self.begin[f.source] + f.posted
-        if f.asks.any():
-            ready = np.where(f.asks, np.maximum(ready + f.latency, self.begin[f.target]) + f.latency, ready)
-        leaves = served(self.free, f.path[:, 0], ready, f.wire, leaving)
-        latest(self.end, f.source, leaves + f.wire, sources)
-        arrives = leaves + f.latency
-        for column, apart in enumerate(onward, start=1):
-            arrives = _passed(self.free, f.path[:, column], arrives, f.wire, apart)
-        taken = served(self.busy, f.target, arrives + f.usable, f.once + f.work, targets)
-        until = np.maximum(taken + f.work, arrives + f.wire + f.work_of_piece) + f.once
-        latest(self.end, f.target, until, targets)
+    def execute(self, at: slice) -> None:
+        """Carry out these messages."""
+        m, source, target, path = self.traffic, self.traffic.source[at], self.traffic.target[at], self.path[at]
+        nbytes, reduces = m.share[at, None] * self.nbytes, m.reduces[at, None]
+        latency, wire = self.latency[at], nbytes * self.gap[self.level[at]]
+        ready = self.begin[source] + self.posted[at]
+        asks = nbytes > (np.inf if self.machine.eager is None else self.machine.eager)
+        if asks.any():
+            ready = np.where(asks, np.maximum(ready + latency, self.begin[target]) + latency, ready)
+        leaves = served(self.free, path[:, 0], ready, wire)
+        latest(self.end, source, leaves + wire)
+        arrives = leaves + latency
+        for server in path.T[1:]:
+            arrives = _passed(self.free, server, arrives, wire)
+        work = np.where(reduces, nbytes * self.reduction, 0.0)
+        share = np.minimum(1.0, PIECE / np.maximum(nbytes, 1.0))  # what a piece is of its message
+        usable = np.where(reduces * self.overlap[at] > 0, wire * share, wire)  # so long after the first byte
+        once = self.overhead[at] + reduces * self.machine.reduction_overhead
+        taken = served(self.busy, target, arrives + usable, once + work)
+        until = np.maximum(taken + work, arrives + wire + work * share) + once
+        latest(self.end, target, until)
 
 
 def _paths(machine: Machine, level: Ints, leaving: tuple[Ints, Ints], arriving: tuple[Ints, Ints]) -> Ints:
@@ -247,28 +193,27 @@ def _paths(machine: Machine, level: Ints, leaving: tuple[Ints, Ints], arriving: 
     return np.asfortranarray(number - (keys.min(initial=0) < 0))
 
 
-def _passed(free: Times, server: Ints, ready: Times, busy: Times, apart: bool) -> Times:
+def _passed(free: Times, server: Ints, ready: Times, busy: Times) -> Times:
     """The same as ``served``, but a message without a server (-1) starts when it is ready."""
     there = server >= 0
     if there.all():
-        return served(free, server, ready, busy, apart)
+        return served(free, server, ready, busy)
     start = ready.copy()
-    start[there] = served(free, server[there], ready[there], busy[there], apart)
+    start[there] = served(free, server[there], ready[there], busy[there])
     return start
 
 
-def served(free: Times, server: Ints, ready: Times, busy: Times, apart: bool = False) -> Times:
+def served(free: Times, server: Ints, ready: Times, busy: Times) -> Times:
     """When each job starts. A server does its jobs one after another, in the order in which they are ready.
 
-    ``free`` is the time from which each server is free, and is updated. ``apart`` says that no two jobs have the same
-    server.
+    ``free`` is the time from which each server is free, and is updated.
     """
-    if apart:
+    order = np.argsort(server, kind="stable")
+    first = _changes(server[order])
+    if len(first) >= len(server):  # no two jobs have the same server
         start = np.maximum(ready, free[server])
         free[server] = start + busy
         return start
-    order = np.argsort(server, kind="stable")
-    first = _changes(server[order])
     queues, length = server[order[first]], np.diff(first, append=len(order))
     start = np.empty_like(ready)
     size_class = np.frexp(length)[1]
@@ -300,26 +245,14 @@ def _serve(
     free[queues] = now
 
 
-def latest(until: Times, at: Ints, when: Times, apart: bool) -> None:
-    """Make ``until[at]`` at least ``when``. Unless they are ``apart``, ``at`` may name a row several times."""
-    rows = at
-    if not apart:
-        order = np.argsort(at, kind="stable")
-        first = _changes(at[order])
-        rows, when = at[order[first]], np.maximum.reduceat(when[order], first, axis=0)
+def latest(until: Times, at: Ints, when: Times) -> None:
+    """Make ``until[at]`` at least ``when``. ``at`` may name a row several times."""
+    order = np.argsort(at, kind="stable")
+    first = _changes(at[order])
+    rows, when = at[order[first]], np.maximum.reduceat(when[order], first, axis=0)
     until[rows] = np.maximum(until[rows], when)
 
 
 def _changes(numbers: Ints) -> Ints:
     """The places in ascending numbers at which another number begins."""
     return np.flatnonzero(np.concatenate([[True], numbers[1:] != numbers[:-1]]))
-
-
-def _apart(numbers: Ints, lengths: Sequence[int]) -> list[bool]:
-    """For each part of the numbers, whether those from 0 on all differ. The parts have these lengths, and follow each
-    other."""
-    span, there = int(numbers.max(initial=0)) + 1, numbers >= 0
-    key = np.sort((np.repeat(np.arange(len(lengths)), lengths) * span + numbers)[there])
-    found = np.ones(len(lengths), bool)
-    found[key[1:][key[1:] == key[:-1]] // span] = False
-    return found.tolist()

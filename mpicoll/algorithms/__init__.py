@@ -83,17 +83,14 @@ _REGISTRY: dict[tuple[str, str], tuple[Algorithm, Proves | None]] = {
 
 
 def algorithms(collective: str | None = None) -> Iterator[Algorithm]:
-    """The algorithms of one collective, or of all."""
     return (a for a, _ in _REGISTRY.values() if collective in (None, a.collective))
 
 
 def find(collective: str, name: str) -> Algorithm | None:
-    """The algorithm with this name, or None if there is none."""
     return _REGISTRY.get((collective, name), (None,))[0]
 
 
 def is_built_in(collective: str, name: str) -> bool:
-    """Whether an algorithm of this name comes with mpicoll."""
     return any((a.collective, a.name) == (collective, name) for a in _BUILT_IN)
 
 

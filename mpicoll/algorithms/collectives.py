@@ -28,8 +28,7 @@ class Collective:
     gives (``"gives"``) or only the root gets (``"gets"``); it is None where there is no root. ``prefix`` says whether
     rank r gets the reduction over ranks 0 to r (``inclusive``) or 0 to r - 1 (``exclusive``); None means all ranks.
 
-    ``bus_factor(p)`` turns algorithm bandwidth into bus bandwidth, as nccl-tests does. It is the share of the vector
-    that must cross the slowest link of ``p`` ranks, whatever the algorithm.
+    ``crosses`` is how often the parts of the other ranks must cross a link; 0 where the whole vector does once.
     """
 
     name: str
@@ -38,8 +37,13 @@ class Collective:
     gets: Extent
     root: Literal["gives", "gets"] | None
     reduces: bool
-    bus_factor: Callable[[int], float]
+    crosses: int
     prefix: Literal["inclusive", "exclusive"] | None = None
+
+    def bus_factor(self, size: int) -> float:
+        """What turns algorithm bandwidth into bus bandwidth, as nccl-tests does: the share of the vector that must
+        cross the slowest link of ``size`` ranks, whatever the algorithm."""
+        return self.crosses * (size - 1) / size if self.crosses else 1.0
 
     @property
     def rooted(self) -> bool:
@@ -138,32 +142,20 @@ def _blocks(extent: Extent, size: int) -> int:
     return size if extent == "p" else int(extent)
 
 
-def _one(p: int) -> float:
-    return 1.0
-
-
-def _others(p: int) -> float:
-    return (p - 1) / p
-
-
-def _twice_others(p: int) -> float:
-    return 2 * (p - 1) / p
-
-
 COLLECTIVES: dict[str, Collective] = {
     c.name: c
     for c in (
-        Collective("bcast", "broadcast", "1", "1", "gives", False, _one),
-        Collective("reduce", "reduce", "1", "1", "gets", True, _one),
-        Collective("allreduce", "all_reduce", "1", "1", None, True, _twice_others),
-        Collective("gather", "gather", "1", "p", "gets", False, _others),
-        Collective("allgather", "all_gather", "1", "p", None, False, _others),
-        Collective("scatter", "scatter", "p", "1", "gives", False, _others),
-        Collective("reduce_scatter", "reduce_scatter", "p", "1", None, True, _others),
-        Collective("alltoall", "all_to_all", "p", "p", None, False, _others),
-        Collective("scan", None, "1", "1", None, True, _one, "inclusive"),
-        Collective("exscan", None, "1", "1", None, True, _one, "exclusive"),
-        Collective("barrier", "barrier", "0", "0", None, False, _one),
+        Collective("bcast", "broadcast", "1", "1", "gives", False, 0),
+        Collective("reduce", "reduce", "1", "1", "gets", True, 0),
+        Collective("allreduce", "all_reduce", "1", "1", None, True, 2),
+        Collective("gather", "gather", "1", "p", "gets", False, 1),
+        Collective("allgather", "all_gather", "1", "p", None, False, 1),
+        Collective("scatter", "scatter", "p", "1", "gives", False, 1),
+        Collective("reduce_scatter", "reduce_scatter", "p", "1", None, True, 1),
+        Collective("alltoall", "all_to_all", "p", "p", None, False, 1),
+        Collective("scan", None, "1", "1", None, True, 0, "inclusive"),
+        Collective("exscan", None, "1", "1", None, True, 0, "exclusive"),
+        Collective("barrier", "barrier", "0", "0", None, False, 0),
     )
 }
 

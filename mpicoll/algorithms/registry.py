@@ -56,10 +56,6 @@ def _alone(collective: str, blocks: int) -> Steps:
         yield (Copy(run(0, blocks), INPUT, OUTPUT),)
 
 
-def _serves_all(size: int, root: int) -> None:
-    return None
-
-
 @dataclass(frozen=True)
 class Outline:
     """A schedule, whose steps may still be a pipeline: few stages instead of many steps."""
@@ -87,7 +83,7 @@ class Algorithm:
     name: str
     steps: Callable[[Place], Steps]
     cut: Cut = whole
-    declines: Callable[[int, int], str | None] = _serves_all
+    declines: Callable[[int, int], str | None] = lambda size, root: None
     uneven: bool = False
     segment: int | None = None
     by_node: bool = False
@@ -115,7 +111,6 @@ class Algorithm:
         return self.segment is not None
 
     def blocks(self, at: Place) -> int:
-        """The number of blocks of the vector."""
         table = COLLECTIVES[self.collective]
         if not table.moves:
             return 0

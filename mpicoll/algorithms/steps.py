@@ -111,12 +111,10 @@ class Nodes:
 
     @property
     def size(self) -> int:
-        """The number of ranks."""
         return len(self.of)
 
     @property
     def alone(self) -> bool:
-        """Whether there is one node."""
         return not any(self.of)
 
     @cached_property

@@ -7,6 +7,7 @@ with gaps or in another order.
 
 from __future__ import annotations
 
+import ctypes
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -17,11 +18,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mpicoll.arrays import interfaces
 from mpicoll.arrays.dtypes import DTYPES, Dtype
 from mpicoll.arrays.owners import owner_of
 from mpicoll.errors import ArgumentError, DeviceError, DtypeError, MpicollError, StateError
+from mpicoll.machine.cuda import number_of
 
+_FLAGS, _READ_ONLY = 24, 1
+"""Where the flags of DLPack's DLManagedTensorVersioned lie, and the one that says that nobody may write."""
 _DLPACK_CPU = 1
 """DLPack's number of the host's memory."""
 
@@ -280,7 +283,7 @@ def _of_cuda_interface(x: Any, operation: str, argument: str) -> Buffer:
     if torch is None or not torch.cuda.is_available() or torch.cuda._is_in_bad_fork():
         expected = "GPU memory that this process can reach (torch with CUDA must be imported)"
         raise DeviceError(operation, argument, expected, f"{type(x).__name__} with a __cuda_array_interface__")
-    buffer = _of_torch(interfaces.as_tensor(torch, x, interface), operation, argument)
+    buffer = _of_torch(_as_tensor(torch, x, interface), operation, argument)
     writable = buffer.writable and not interface["data"][1]
     return replace(buffer, writable=writable, stream=interface.get("stream"))
 
@@ -305,6 +308,38 @@ def _of_owner(x: Any, interface: Mapping[str, Any], device: str) -> Buffer:
     )
 
 
+def _as_tensor(torch: Any, x: Any, interface: Mapping[str, Any]) -> Any:
+    """A tensor over the memory of a ``__cuda_array_interface__``. Nothing waits for the stream of its library."""
+    address, _ = interface["data"]
+    where = number_of(address) if address else None
+    device = torch.device("cuda", torch.cuda.current_device() if where is None else where)
+    return torch.as_tensor(_ForTorch(x, interface), device=device)
+
+
+class _ForTorch:
+    """Memory of a GPU as torch takes it. torch refuses an interface which says that nobody may write there."""
+
+    def __init__(self, x: Any, interface: Mapping[str, Any]) -> None:
+        self.__cuda_array_interface__ = {**interface, "data": (interface["data"][0], False)}
+        self.keep = x
+
+
+def _may_be_written(x: Any) -> bool:
+    """Whether an array that speaks DLPack says so. Before DLPack 1 an array cannot say it, and counts as read-only, as
+    NumPy has it: those of JAX, which are immutable, are such arrays."""
+    try:
+        capsule = x.__dlpack__(max_version=(1, 0))
+    except TypeError:
+        return False
+    of_capsule = ctypes.pythonapi.PyCapsule_GetPointer
+    of_capsule.restype, of_capsule.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+    try:
+        start: int = of_capsule(capsule, b"dltensor_versioned")
+    except ValueError:
+        return False
+    return not ctypes.c_uint64.from_address(start + _FLAGS).value & _READ_ONLY
+
+
 def _of_dlpack(x: Any, operation: str, argument: str) -> Buffer:
     refusals: dict[str, Exception] = {}
     for name, take in _takers(x):
@@ -316,7 +351,7 @@ def _of_dlpack(x: Any, operation: str, argument: str) -> Buffer:
             if isinstance(array, np.ndarray):
                 return _of_numpy(array, operation, argument)
             buffer = _of_torch(array, operation, argument)
-            return replace(buffer, writable=buffer.writable and interfaces.may_be_written(x))
+            return replace(buffer, writable=buffer.writable and _may_be_written(x))
     reasons = "; ".join(f"{name} says: {error}" for name, error in refusals.items())
     given = f"{type(x).__name__} ({reasons})"
     expected = "a DLPack array that NumPy or torch can take"

@@ -91,12 +91,10 @@ class Case:
 
     @property
     def given_blocks(self) -> int:
-        """Blocks of the input."""
         return self.collective.given_blocks(self.ranks)
 
     @property
     def gotten_blocks(self) -> int:
-        """Blocks of the result."""
         return self.collective.gotten_blocks(self.ranks)
 
     @property

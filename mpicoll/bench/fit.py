@@ -198,7 +198,6 @@ def _there_and_back(first: Sequence[Step], second: Sequence[Step]) -> list[list[
 
 
 def _least(passes: Sequence[Sequence[Probe]]) -> list[Probe]:
-    """Each probe with its least times over all passes."""
     return [replace(each[0], seconds=np.min([p.seconds for p in each], axis=0)) for each in zip(*passes, strict=True)]
 
 

@@ -93,18 +93,13 @@ class Buffers:
         return np.asarray(raw.view(words(self.case.dtype.itemsize)[0]))
 
 
-def new_array(nbytes: int) -> Raw:
-    """An array from NumPy, which asks for huge pages from 4 MiB on."""
-    return np.empty(nbytes, np.uint8)
-
-
 class Arena:
     """One rank's memory, on the host or on its GPU. It holds the buffers of one size at a time.
 
-    ``new`` makes an array of so many bytes in host memory.
+    ``new`` makes an array of so many bytes in host memory. NumPy asks for huge pages from 4 MiB on.
     """
 
-    def __init__(self, device: str = "cpu", new: Callable[[int], Raw] = new_array) -> None:
+    def __init__(self, device: str = "cpu", new: Callable[[int], Raw] = lambda n: np.empty(n, np.uint8)) -> None:
         self._device, self._host, self._new_on_host = device, device == "cpu", new
         self._lengths = (0, 0)
         self._arrays: list[tuple[Raw, Raw]] = []

@@ -181,7 +181,6 @@ class Log:
         return " over ".join(filter(None, ["nccl", " and ".join(transports(self._file.read_text(errors="replace")))]))
 
     def remove(self) -> None:
-        """Remove the file."""
         if self._file is not None:
             self._file.unlink(missing_ok=True)
 

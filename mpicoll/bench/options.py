@@ -93,7 +93,6 @@ class Options:
         return {each.name: getattr(self, each.name) for each in fields(self) if each.name not in _SHOWN}
 
     def command(self) -> str:
-        """The command that measures the same."""
         given = self.measures() | {"min": size_text(self.min), "max": size_text(self.max)}
         words = ["mpicoll bench", ",".join(given.pop("collectives")), f"-n {given.pop('ranks')}"]
         for name, value in given.items():

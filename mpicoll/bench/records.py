@@ -169,7 +169,6 @@ def columns(row: Row) -> dict[str, Any]:
 
 
 def write_json(report: Report, path: Path) -> None:
-    """Each row is a line, so that people can compare records."""
     copies = [{"size": size, "p50_us": us} for size, us in sorted(report.copies.items())]
     whole = {"schema": SCHEMA, **head(report), "copies": copies}
     above = ",\n".join(f"{json.dumps(key)}: {json.dumps(value)}" for key, value in whole.items())

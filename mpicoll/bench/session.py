@@ -70,7 +70,6 @@ def most_alike(gpus: Sequence[str]) -> int:
 
 
 def environment(session: Session) -> dict[str, Any]:
-    """The environment, alike on every rank. Collective."""
     world = session.world
     nodes = world.allreduce(int(session.node.rank == 0))
     bindings = world.allgather(ranges(sorted(cpus())))
@@ -120,7 +119,6 @@ def _gpu(session: Session) -> tuple[str, str]:
 
 
 def _driver() -> str | None:
-    """The version of NVIDIA's kernel driver."""
     try:
         found = re.search(r"Kernel Module(?: for \S+)?\s+([\d.]+)", _DRIVER.read_text())
     except OSError:
@@ -129,7 +127,6 @@ def _driver() -> str | None:
 
 
 def _cuda() -> str | None:
-    """The CUDA that torch was built for."""
     torch: Any = sys.modules.get("torch")
     return None if torch is None else torch.version.cuda
 

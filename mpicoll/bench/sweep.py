@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from importlib.util import find_spec
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from mpi4py import MPI
 
@@ -35,7 +35,9 @@ def run(options: Options, world: MPI.Intracomm) -> Report:
     session = open_session(world, options.device)
     backends, notes = open_backends(lines_of(options, session), session)
     found = environment(session)
-    report = Report(options.command(), _now(), _settings(options), found, notes, clocks(session.device))
+    settings = options.measures() | {"dtype": options.dtype.name, "sizes": options.sizes}
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    report = Report(options.command(), now, settings, found, notes, clocks(session.device))
     try:
         sweep(options, session, backends, report)
     finally:
@@ -166,14 +168,6 @@ def _free_memory(session: Session) -> int:
         return int(torch.cuda.mem_get_info()[0])
     found = free_memory()
     return 1 << 62 if found is None else found
-
-
-def _settings(options: Options) -> dict[str, Any]:
-    return options.measures() | {"dtype": options.dtype.name, "sizes": options.sizes}
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def lines_of(options: Options, session: Session) -> list[str]:

@@ -75,7 +75,6 @@ def heading(collective: Collective, width: int, form: str = "short") -> str:
 
 
 def line(rows: Sequence[Row], width: int, form: str = "short") -> str:
-    """One size of one backend."""
     first = rows[0]
     if form == "osu":
         return "\n".join(_OSU.format(_osu_size(row), f"{row.time_us:.2f}") for row in rows if row.is_usual)

@@ -175,7 +175,6 @@ def _with_counts(call: Call, rank: int, size: int, sendcounts: Any, recvcounts: 
 
 
 def _row_size(call: Call) -> int:
-    """The number of elements in a row."""
     buffer = call.send or call.recv
     assert buffer is not None
     if not buffer.shape:

@@ -87,12 +87,10 @@ class CommInfo:
 
     @property
     def size(self) -> int:
-        """The number of ranks."""
         return self.nodes.size
 
     @property
     def one_node(self) -> bool:
-        """Whether all ranks are on one node."""
         return self.nodes.alone
 
     @property

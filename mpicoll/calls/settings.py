@@ -52,7 +52,6 @@ def check() -> str:
 
 
 def checked_check(given: object, operation: str, argument: str) -> str:
-    """``given``, if it is a check."""
     if not isinstance(given, str) or given not in CHECKS:
         raise ArgumentError(operation, argument, ", ".join(CHECKS), repr(given))
     return given

@@ -22,7 +22,6 @@ _ROUTES = {
 
 
 def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add ``algorithms`` to the command line."""
     p = subparsers.add_parser("algorithms", help="list the algorithms of a collective", description=_TEXT)
     of_collective(p, "?", "all")
     p.add_argument("--json", action="store_true", help="print the list as JSON")
@@ -67,7 +66,6 @@ def _described(collective: str) -> list[dict[str, Any]]:
 
 
 def _shown(each: dict[str, Any]) -> str:
-    """An algorithm as lines of text."""
     serves = list(each["constraints"])
     if each["segment"]:
         serves.append(f"pipelined in segments of {each['segment'] >> 10} KiB")

@@ -74,7 +74,6 @@ def chosen(command: str, collective: str | None, name: str | None) -> list[Algor
 
 
 def ranks(text: str) -> int:
-    """A number of ranks."""
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"expected a number of ranks, at least 1; given {text!r}")
     return int(text)

@@ -49,7 +49,6 @@ class _Sizes(argparse.Action):
 
 
 def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add ``bench`` to the command line."""
     p = subparsers.add_parser("bench", help="measure mpicoll, MPI, gloo and NCCL side by side", description=_TEXT)
     p.set_defaults(handler=_handle)
     completes(
@@ -107,7 +106,6 @@ def _rank(typed: dict[str, Any]) -> int:
 
 
 def _read(typed: dict[str, Any], size: int) -> tuple[Options | None, str | None]:
-    """The options, or what is wrong with them."""
     from mpicoll.bench.options import bad, read
 
     try:

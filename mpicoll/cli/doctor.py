@@ -24,7 +24,6 @@ _JOB = re.compile(r"\d+([_+]\d+)?(\.\d+)?")
 
 
 def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add ``doctor`` to the command line."""
     p = subparsers.add_parser("doctor", help="find out what is wrong with a machine or a job", description=_TEXT)
     p.add_argument("--json", metavar="FILE", help="write the findings to this file as JSON; - prints them instead")
     p.add_argument(

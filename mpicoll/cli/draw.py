@@ -28,7 +28,6 @@ then 1.
 
 
 def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add ``draw`` to the command line."""
     p = subparsers.add_parser(
         "draw", help="draw an algorithm as a picture, or as a page that plays it", description=_TEXT
     )

@@ -16,7 +16,6 @@ may make them faster.
 
 
 def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add ``report`` to the command line."""
     p = subparsers.add_parser("report", help="say what the calls of a recording cost, and why", description=_TEXT)
     p.add_argument("file", type=Path, metavar="FILE", help="the recording; Perfetto shows it, too")
     p.add_argument("--plot", metavar="FILE", help="also draw it as a PNG, SVG or PDF picture")

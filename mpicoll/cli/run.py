@@ -19,7 +19,6 @@ a hostfile.
 
 
 def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add ``run`` to the command line."""
     parser = subparsers.add_parser(
         "run",
         help="start the ranks of a program",
@@ -123,7 +122,6 @@ def _restarts(text: str) -> int:
 
 
 def _number(args: argparse.Namespace) -> int:
-    """The number of ranks."""
     if args.nproc_per_node is None:
         if args.nprocs is None:
             args.parser.error("expected -n N, the number of ranks")

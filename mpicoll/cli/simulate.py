@@ -35,7 +35,6 @@ MANY = 256
 
 
 def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add ``simulate`` to the command line."""
     p = subparsers.add_parser(
         "simulate",
         help="predict which algorithm is the fastest",

@@ -20,7 +20,6 @@ the templates and the presets of sites. What you do not give comes from ~/.confi
 
 
 def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add ``slurm`` to the command line."""
     p = subparsers.add_parser(
         "slurm",
         help="write a job script for a cluster",

@@ -28,7 +28,6 @@ _ROW = "{:14} {:{}}  {:>8}  {:11} {:>9} {:>6} {:>8}"
 
 
 def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add ``verify`` to the command line."""
     p = subparsers.add_parser(
         "verify",
         help="prove that algorithms are right",

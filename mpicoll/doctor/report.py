@@ -85,7 +85,6 @@ class Report:
         }
 
     def text(self) -> str:
-        """A line for each finding, and one for each remedy."""
         return self._text(self.findings)
 
     def short(self) -> str:

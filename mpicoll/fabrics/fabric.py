@@ -58,7 +58,6 @@ class Transfer(ABC):
         raise AssertionError("only a message that comes has a source")
 
     def tag(self, begun: Any) -> int:
-        """The tag of a complete message."""
         raise AssertionError("only a message that comes has a tag")
 
     def arrived(self, begun: Any = None) -> int | None:
@@ -313,11 +312,9 @@ class Fabric(ABC):
     # -- what mpicoll itself tells other ranks ------------------------------------------------------------------------
 
     def bcast(self, obj: Any, root: int) -> Any:
-        """The root's object."""
         return pickle.loads(self.objects.bcast(pickle.dumps(obj) if self.rank == root else None, root))
 
     def allgather(self, obj: Any) -> list[Any]:
-        """All ranks' objects."""
         return [pickle.loads(data) for data in self.objects.allgather(pickle.dumps(obj))]
 
 

@@ -85,7 +85,6 @@ def _end_if_stuck(comm: MPI.Intracomm, over: threading.Event) -> None:
 
 
 def lost_of(comm: MPI.Intracomm) -> list[int]:
-    """Which ranks of the communicator are lost."""
     MPI.COMM_SELF.Iprobe()  # MPI hears of a loss only while it is called
     mine, failed = comm.Get_group(), comm.Get_failed()
     found = MPI.Group.Translate_ranks(failed, None, mine)

@@ -30,11 +30,9 @@ class MPIMessages:
         self._comm = comm
 
     def outgoing(self, b: Buffer, dest: int, tag: int) -> Transfer | None:
-        """A message to a rank. None if its memory has gaps."""
         return _Sent(self._comm, moved_bytes(b), dest, tag) if b.plain else None
 
     def incoming(self, b: Buffer, source: int | None, tag: int | None) -> Transfer | None:
-        """A message from a rank, or from any."""
         return _Received(self._comm, b, *_wanted(source, tag)) if b.plain else None
 
     def both(
@@ -53,7 +51,6 @@ class MPIMessages:
         return coming
 
     def probe(self, source: int | None, tag: int | None, waits: bool) -> Envelope | None:
-        """The first message that has come."""
         status = MPI.Status()
         if not self._comm.Iprobe(*_wanted(source, tag), status):
             return None
@@ -73,7 +70,6 @@ class MPIMessages:
         self._comm.Send(bytes_of(data), dest, tag)
 
     def start(self, data: bytes, dest: int, tag: int) -> Sending:
-        """Start to send bytes."""
         request = self._comm.Isend(bytes_of(data), dest, tag)
         return Sending(request.Test, request.Wait)
 
@@ -94,7 +90,6 @@ class MPIMessages:
 
 
 def _taken(message: MPI.Message, status: MPI.Status) -> Data:
-    """What a message holds."""
     room = room_for(status.Get_elements(MPI.BYTE))
     message.Recv(bytes_of(room))
     return room

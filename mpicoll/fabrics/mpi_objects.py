@@ -63,7 +63,7 @@ class MPIObjects(ObjectTransport):
     def __init__(
         self, comm: MPI.Intracomm, messages: MPIMessages | NodeMessages, check: Callable[[], None] | None
     ) -> None:
-        self._comm, self._messages, self._check = comm, messages, check or _nothing
+        self._comm, self._messages, self._check = comm, messages, check or (lambda: None)
         self._rank, self._size = comm.rank, comm.size
         # A collective that has lost ranks may write nothing: then the slots must not hold what came in a call before.
         self._free: list[_Slots] | deque[_Slots] = deque(maxlen=0) if check else _free.setdefault(comm.size, [])
@@ -207,10 +207,6 @@ class MPIObjects(ObjectTransport):
 
     def take(self, source: int | None, tag: int | None, waits: bool) -> Data | None:
         return self._messages.take(source, tag, waits)
-
-
-def _nothing() -> None:
-    """No rank can be lost."""
 
 
 def _fill(memory: bytearray, kind: int, datas: Sequence[bytes]) -> list[tuple[int, bytes]]:

@@ -35,13 +35,11 @@ class NodeMessages:
         return self._bound(b, False, dest, tag)
 
     def incoming(self, b: Buffer, source: int | None, tag: int | None) -> Transfer | None:
-        """A message from a rank, or from any."""
         return self._bound(b, True, *_wanted(source, tag))
 
     def both(
         self, sent: Buffer, dest: int, sendtag: int, taken: Buffer, source: int | None, recvtag: int | None
     ) -> Transfer | None:
-        """A message that leaves beside one that comes."""
         leaves = None if dest == self._nobody else self.outgoing(sent, dest, sendtag)
         if leaves is None and dest != self._nobody:
             return None
@@ -70,11 +68,9 @@ class NodeMessages:
         return [Envelope(*each) for each in self._messages.lying()]
 
     def send(self, data: bytes, dest: int, tag: int) -> None:
-        """Send bytes."""
         self._messages.send(data, dest, tag).wait()
 
     def start(self, data: bytes, dest: int, tag: int) -> Sending:
-        """Start to send bytes."""
         begun = self._messages.send(data, dest, tag)
         return Sending(begun.test, begun.wait)
 

@@ -37,7 +37,6 @@ class Awaited:
     message: Message | None = None
 
     def takes(self, message: Message) -> bool:
-        """Whether this receive can take the message."""
         return self.tag in (None, message.tag) and self.source in (None, message.source)
 
 
@@ -233,6 +232,5 @@ class Seat:
         """What is done when the job is over. The last one that was added comes first."""
 
     def close(self) -> None:
-        """Do what is to be done when the job is over."""
         while self.at_end:
             self.at_end.pop()()

@@ -118,7 +118,6 @@ class ThreadFabric(Fabric):
         return awaited
 
     def arrived(self, awaited: Awaited) -> Message:
-        """Wait for the message of a receive, and return it."""
         sender = "any rank" if awaited.source is None else f"rank {awaited.source}"
         with self._job.changed:
             self._job.wait_until(

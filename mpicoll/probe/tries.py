@@ -62,7 +62,6 @@ class _Vector:
         stream.record().wait()
 
     def for_mpi(self, count: int, kind: MPI.Datatype = MPI.FLOAT) -> list[Any]:
-        """mpi4py's specification of the memory."""
         nbytes = self._buffer.nbytes
         address = self._device.for_mpi(self._buffer.address, nbytes)
         return [MPI.buffer.fromaddress(address, nbytes), count, kind]
@@ -96,7 +95,6 @@ def _exchanged(world: MPI.Intracomm, device: Device, every: int) -> bool:
 
 
 def _collectives(world: MPI.Intracomm, device: Device) -> bool:
-    """Collectives that move data."""
     rank, right = world.rank, True
     for n in LENGTHS:
         rows = np.stack([_values(r, n) for r in range(RANKS)])
@@ -115,7 +113,6 @@ def _collectives(world: MPI.Intracomm, device: Device) -> bool:
 
 
 def _reductions(world: MPI.Intracomm, device: Device) -> bool:
-    """Collectives that reduce."""
     rank, right = world.rank, True
     for n in LENGTHS:
         rows = np.stack([_values(r, n) for r in range(RANKS)])

@@ -97,16 +97,14 @@ def costs(recording: Recording) -> Costs:
     for (key, _), calls in in_flight.items():
         sites[key].hidden += _hidden(calls)
     by_rank = recording.by_rank
-    ranks = [_rank_costs(rank, span, by_rank[rank], late_of[rank]) for rank, span in recording.spans.items()]
+    ranks = []
+    for rank, span in recording.spans.items():
+        exposed, hidden = total(within(_exposed(by_rank[rank]), span)), _hidden(by_rank[rank], span)
+        ranks.append(RankCosts(rank, span[1] - span[0], exposed, late_of[rank], hidden))
     costly = sorted(sites.values(), key=lambda each: -each.exposed)
     everything = sum(each.time for each in ranks)
     advice = [each for each in [*_coalesce(recording, late), *_overlap(costly)] if each.cost >= _SHARE * everything]
     return Costs(ranks, costly, last, sorted(advice, key=lambda each: -each.cost))
-
-
-def _rank_costs(rank: int, span: Span, calls: Sequence[Call], late: float) -> RankCosts:
-    exposed = total(within(_exposed(calls), span))
-    return RankCosts(rank, span[1] - span[0], exposed, late, _hidden(calls, span))
 
 
 def _exposed(calls: Iterable[Call]) -> list[Span]:

@@ -110,7 +110,6 @@ class Recording:
 
     @cached_property
     def by_rank(self) -> dict[int, list[Call]]:
-        """The calls of each rank."""
         found: dict[int, list[Call]] = {rank: [] for rank in self.spans}
         for call in self.calls:
             found[call.rank].append(call)

@@ -20,7 +20,6 @@ _SITES = "{:>10} {:>5} {:>10} {:>10} {:>7}  {}"
 
 
 def text(name: str, recording: Recording, costs: Costs) -> str:
-    """What there is to say, with the file's name."""
     lines = [_first_line(name, recording), ""]
     if not recording.calls:
         return f"{lines[0]}\n{_NO_CALLS}"

@@ -40,7 +40,6 @@ class Probe:
         return Structure(self.schedules.__getitem__, Symmetry(size, size))
 
     def predicted(self, machine: Machine) -> Times:
-        """The seconds that the model predicts."""
         return self._structure.seconds(machine, np.array(self.nbytes, np.float64))
 
 
@@ -57,12 +56,10 @@ class Prediction:
 
     @property
     def error(self) -> float:
-        """The error relative to the measured time."""
         return abs(self.predicted - self.measured) / self.measured
 
 
 def errors(predictions: Sequence[Prediction]) -> tuple[float, float]:
-    """The median and the 90th percentile of the relative errors."""
     found = np.percentile([p.error for p in predictions], [50, 90])
     return float(found[0]), float(found[1])
 

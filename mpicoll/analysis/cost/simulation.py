@@ -152,7 +152,6 @@ class _Running:
             self.end[wave.copies] += copied * self.nbytes * self.copy + self.machine.copy_overhead
 
     def execute(self, at: slice) -> None:
-        """Carry out these messages."""
         m, source, target, path = self.traffic, self.traffic.source[at], self.traffic.target[at], self.path[at]
         nbytes, reduces = m.share[at, None] * self.nbytes, m.reduces[at, None]
         latency, wire = self.latency[at], nbytes * self.gap[self.level[at]]

@@ -120,7 +120,6 @@ class Traffic:
         return len(self.source)
 
     def ordered(self, order: Ints) -> Traffic:
-        """The same messages in another order."""
         each = {f.name: getattr(self, f.name) for f in fields(self)}
         whole = ("first_step", "copied")
         return Traffic(**{name: a if name in whole else a[order] for name, a in each.items()})

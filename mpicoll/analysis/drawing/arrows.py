@@ -239,7 +239,6 @@ class _Drawing:
             self.strokes[FAULT, 2.0, "solid"].append([(x - RADIUS, y - way), (x + RADIUS, y + way)])
 
     def legend(self) -> None:
-        """Explain the signs that occur in this picture."""
         arrows = [arrow for panel in self.picture.panels for arrow in panel.arrows]
         x, y = EDGE, self.place.height - 0.17
         kinds = {(arrow.reduces, arrow.local) for arrow in arrows if not arrow.wrong}

@@ -59,7 +59,6 @@ class Canvas:
             self.text(x, y, text, size, FAINT, ha="left", zorder=6)
 
     def flush(self) -> None:
-        """Draw what was collected."""
         from matplotlib.patches import PathPatch
 
         for colour, polygons in self.fills.items():
@@ -110,7 +109,6 @@ def title_width(name: str, of: str) -> float:
 
 
 def caption_height(fault: ScheduleError | None, width: float) -> float:
-    """The height of the lines about the fault."""
     return LINE_HEIGHT * len(_lines(fault, width))
 
 

@@ -49,15 +49,11 @@ def located(fault: ScheduleError, found: Tracing, schedules: Sequence[Schedule])
             return Fault(fault, 0, (), (), False)
         return Fault(fault, max(1, found.rounds), (Cell(rank, OUTPUT, block),), (), True)
     ends, last = _ends(fault, found, schedules)
-    marks = [_mark(end, _met(end, found, fault), found.signals) for end in ends if _begins(end, found) <= last]
+    begun = (end for end in ends if found.began[end.rank][end.step] <= last)
+    marks = [_mark(end, _met(end, found, fault), found.signals) for end in begun]
     own = {cell for mark in marks for cell in (*mark.reads, *mark.combines, *mark.writes) if cell.rank == rank}
     at_block = {cell for cell in own if fault.block in (None, cell.block) or found.signals}
     return Fault(fault, 1 + last, tuple(sorted(at_block or own)), tuple(marks), False)
-
-
-def _begins(end: End, found: Tracing) -> int:
-    """The last round before the step of the end."""
-    return found.began[end.rank][end.step]
 
 
 def _ends(fault: ScheduleError, found: Tracing, schedules: Sequence[Schedule]) -> tuple[Sequence[End], int]:

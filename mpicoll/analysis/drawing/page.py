@@ -51,7 +51,6 @@ def script(pictures: Pictures) -> str:
 
 
 def steps(picture: Picture, algorithm: Algorithm, root: int) -> dict[str, Any]:
-    """The data of a picture of this algorithm."""
     kinds: dict[tuple[str, tuple[int, ...]], int] = {}
 
     def cell(spot: Spot) -> int:

@@ -54,5 +54,4 @@ class Symbols:
 
 
 def lowest(bits: int) -> int:
-    """The lowest rank among the bits."""
     return (bits & -bits).bit_length() - 1

@@ -224,7 +224,6 @@ class _Proving:
     def take(
         self, source: _Rank, to: _Rank, send: Send, values: list[int], receive: Recv | RecvReduce, mine: list[int]
     ) -> None:
-        """Receive a message."""
         if not self.rules.fits(source.rank, send.from_, send.blocks, to.rank, receive.into, receive.blocks):
             problem = f"takes blocks {shown(receive.blocks)} from rank {source.rank}, which sends {shown(send.blocks)}"
             self.fail(to, first(receive.blocks), f"{problem} in its step {source.step}")
@@ -304,7 +303,8 @@ class _Proving:
                 giver, given = divmod(found[b], self.size) if self.rules.pairs else (found[b], b)
                 self.fail(it, b, f"ends with block {given} of rank {giver}, not {block} of {ranks.start}")
             if self.table.name == "allreduce" and found[b] != of_0[b]:
-                mine, other = (_short(self.symbols.shown(symbol)) for symbol in (found[b], of_0[b]))
+                most, trees = MOST_OF_A_TREE, [self.symbols.shown(symbol) for symbol in (found[b], of_0[b])]
+                mine, other = (tree if len(tree) <= most else tree[:most] + "…" for tree in trees)
                 self.fail(it, b, f"combines in another order than rank 0: {mine}, not {other}")
 
     def check_contributions(self, it: _Rank, block: int, ranks: range) -> None:
@@ -313,7 +313,3 @@ class _Proving:
         if wrong:
             verb = "without" if expected & wrong else "with"
             self.fail(it, block, f"ends {verb} the contribution of rank {lowest(wrong)}")
-
-
-def _short(tree: str) -> str:
-    return tree if len(tree) <= MOST_OF_A_TREE else tree[:MOST_OF_A_TREE] + "…"

@@ -29,7 +29,6 @@ class Agreement:
         self._in_job = fabric.in_world()
 
     def before(self, call: Call, record: Record) -> list[Plan]:
-        """An agreement on the call."""
         agree = partial(self.agree, call.operation, record)
         if call.extent_is_common:
             return [agree]

@@ -209,7 +209,9 @@ class Base:
         error = None
         try:
             # What a collective leaves that a loss has ended may raise anything.
-            error = self.error(operation, e) if isinstance(e, self.failure) or self._is_cut(e) else None
+            elastic = self.fabric.elastic
+            is_cut = elastic is not None and isinstance(e, Exception) and elastic.is_cut(e)
+            error = self.error(operation, e) if isinstance(e, self.failure) or is_cut else None
             unexpected = error is None and isinstance(e, Exception) and not isinstance(e, MpicollError)
             if self.watched is not None and (unexpected or isinstance(error or e, MessageError)):
                 # Different calls are the likely reason. They may have taken each other's messages, which raises
@@ -219,10 +221,6 @@ class Base:
             self.end_midway(operation, e)
         if error is not None:
             raise error from e
-
-    def _is_cut(self, e: BaseException) -> bool:
-        elastic = self.fabric.elastic
-        return elastic is not None and isinstance(e, Exception) and elastic.is_cut(e)
 
     def error(self, operation: str, e: BaseException) -> MpicollError:
         """The error of a call in which the MPI library has reported ``e``."""
@@ -260,7 +258,6 @@ class Base:
         self.address, self.key = _nowhere, key_by(_nowhere)  # MPICH ends a process that asks it after its end
 
     def finalise(self) -> None:
-        """Close it, because MPI is about to end."""
         self.close("MPI was finalised")
 
     def free(self) -> None:

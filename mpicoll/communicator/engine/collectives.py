@@ -12,7 +12,6 @@ import numpy as np
 from mpicoll.arrays.buffers import exported
 from mpicoll.arrays.dtypes import Op, name_of
 from mpicoll.arrays.protocols import ArrayLike
-from mpicoll.calls.arguments import checked_rank
 from mpicoll.calls.call import Call, checked, record_of
 from mpicoll.calls.choose import choose
 from mpicoll.calls.plan import NOT_FOUND, CachedPlan, Plan
@@ -210,10 +209,6 @@ class Collectives(Base):
             self.break_off(self.fabric, operation, e)
             raise
         recorder.under_way = False
-
-    def is_root(self, operation: str, root: Any) -> bool:
-        """Whether this rank is the root. Raises ArgumentError for a root that cannot be compared with ranks."""
-        return self.rank == (root if type(root) is int else checked_rank(root, self.size, operation, "root"))
 
 
 def _fixed(counts: Sequence[int] | None) -> tuple[int, ...] | None:

@@ -10,6 +10,7 @@ from mpicoll.arrays.buffers import Buffer
 from mpicoll.calls.call import Call
 from mpicoll.calls.plan import Plan
 from mpicoll.errors import ArgumentError
+from mpicoll.fabrics.routes.node import input_and_output
 from mpicoll.supervise.record import Record
 
 
@@ -19,7 +20,7 @@ class NanError(ArgumentError):
 
 def before(rank: int, size: int, copied_to_host: Callable[[Buffer], Buffer], call: Call, record: Record) -> list[Plan]:
     """A look at this rank's input. It raises ArgumentError for the first NaN."""
-    given = _given(call, rank, size)
+    given, _ = input_and_output(call, rank, size)
     if given is None or not kernels.has_nans(given.dtype):
         return []
     if given.plain and given.device == "cpu":
@@ -27,18 +28,6 @@ def before(rank: int, size: int, copied_to_host: Callable[[Buffer], Buffer], cal
     else:
         look = partial(copied_to_host, given)
     return [partial(_check, call.operation, call.input, rank, look)]
-
-
-def _given(call: Call, rank: int, size: int) -> Buffer | None:
-    """What this rank gives: where a call is in place, the input is in the output."""
-    table = call.collective
-    if call.send is not None or not call.in_place or call.recv is None:
-        return call.send
-    if table.elementwise:
-        return call.recv if table.gives_at(rank, call.root) else None
-    counts = call.recvcounts or (call.recv.count // size,) * size
-    start = sum(counts[:rank])
-    return call.recv.part(start, start + counts[rank])
 
 
 def _check(operation: str, argument: str, rank: int, look: Callable[[], Buffer]) -> None:

@@ -84,11 +84,6 @@ def reads_output(call: Call, rank: int) -> bool:
     return call.in_place or call.only_read_at(rank) or call.collective.prefix is not None
 
 
-def _by_address(b: Buffer | None) -> Buffer | None:
-    """The buffer without its array, if it can do without."""
-    return replace(b, array=None) if b is not None and keeps_no_array(b) else b
-
-
 def copy_of(b: Buffer, memory: NDArray[np.uint8] | None = None) -> tuple[Buffer, Plan, Plan]:
     """Memory without gaps for the elements of ``b``, a plan that fills it, and one that writes it back. The copy is in
     that ``memory``, if that is given: another call may use it until the plan is run. That of a device is filled now."""
@@ -134,7 +129,6 @@ def around(send: Buffer | None, recv: Buffer | None, reads: bool, writes: bool, 
 
 
 def is_plain(b: Buffer) -> bool:
-    """Whether it is memory of the host without gaps."""
     return b.plain and b.device == "cpu"
 
 
@@ -160,7 +154,10 @@ class Packed(Transfer):
 
     def __init__(self, bind: Callable[..., Transfer | None], *ends: End, message: bool = True) -> None:
         self._bind = bind
-        self._ends = [end._replace(buffer=_by_address(end.buffer)) for end in ends]
+        self._ends = [
+            end._replace(buffer=end.buffer and replace(end.buffer, array=None)) if keeps_no_array(end.buffer) else end
+            for end in ends
+        ]
         buffers = [end.buffer for end in ends if end.buffer is not None]
         self._serves_again = sum(b.nbytes for b in buffers) <= KEPT and all(map(keeps_no_array, buffers))
         self._free: list[_Copies] = []

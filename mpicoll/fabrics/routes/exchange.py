@@ -41,7 +41,6 @@ PARTNERS = 16
 
 
 def bind(comm: MPI.Intracomm, call: Call, workspace: Workspace) -> list[Plan]:
-    """The steps of a reduction."""
     assert call.reduction is not None
     source = call.recv if call.send is None else call.send
     assert source is not None

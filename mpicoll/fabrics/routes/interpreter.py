@@ -45,7 +45,6 @@ class Spaces:
         self._in_scratch, self.scratch_elements = _packed(schedule, starts[1])
 
     def use(self, scratch: Array) -> None:
-        """Make this array SCRATCH."""
         self._arrays[SCRATCH] = scratch
 
     def elements(self, blocks: Blocks) -> int:
@@ -54,7 +53,6 @@ class Spaces:
         return sum(starts[run.stop] - starts[run.start] for run in blocks)
 
     def region(self, space: Space, blocks: Blocks) -> Region:
-        """The memory of these blocks."""
         array, starts = self._arrays[space], self._starts[space]
         assert array is not None
         runs = []

@@ -117,7 +117,6 @@ def _reductions_to_owners(comm: MPI.Intracomm, call: Call) -> Iterator[Call]:
 
 
 def _blocks(buffer: Buffer | None, size: int, counts: Sequence[int] | None) -> dict[int, Buffer]:
-    """The buffer's block for each rank."""
     if buffer is None:
         return {}
     counts = counts or (buffer.count // size,) * size
@@ -125,7 +124,6 @@ def _blocks(buffer: Buffer | None, size: int, counts: Sequence[int] | None) -> d
 
 
 def _move(comm: MPI.Intracomm, outgoing: dict[int, Buffer], incoming: dict[int, Buffer]) -> None:
-    """Send and receive these blocks, by rank."""
     requests = [comm.Irecv(moved_bytes(block), peer) for peer, block in incoming.items()]
     requests += [comm.Isend(moved_bytes(block), peer) for peer, block in outgoing.items()]
     MPI.Request.Waitall(requests)

@@ -100,7 +100,8 @@ def bind(
     elsewhere = None if otherwise is None else sequence(*otherwise)
     assert kernel is not None
     table, reduction = call.collective, call.reduction
-    given, taken = (array("Q", starts).tobytes() for starts in (starts_of(call, size), ends_taken(call, size)))
+    ends = starts_of(call, size), _starts(call, size, call.recvcounts or call.sendcounts)
+    given, taken = (array("Q", each).tobytes() for each in ends)
     buffers = input_and_output(call, rank, size)
     addresses = [None if b is None else b.address for b in buffers]
     waits = needs_all(call, zero_copy)
@@ -264,11 +265,6 @@ def starts_of(call: Call, size: int) -> list[int]:
     """Where each block begins in the whole vector, in bytes. The last one is its end. In an alltoallv, this is the
     vector that the rank gives."""
     return _starts(call, size, call.sendcounts or call.recvcounts)
-
-
-def ends_taken(call: Call, size: int) -> list[int]:
-    """The same of the vector that the rank gets."""
-    return _starts(call, size, call.recvcounts or call.sendcounts)
 
 
 def _starts(call: Call, size: int, counts: Sequence[int] | None) -> list[int]:

@@ -62,7 +62,6 @@ _BLOCK = 1 << 20
 
 
 def room_for(n: int) -> bytearray | memoryview:
-    """Memory for so many bytes."""
     return bytearray(n) if n <= _SHORT else np.empty(n, np.uint8).data  # which is not filled with zeros
 
 

@@ -119,7 +119,6 @@ class MPIRequests(BoundTransport):
         return [self._message(piece) for piece in self._pieces(region)]
 
     def _message(self, piece: Region) -> list[Any]:
-        """mpi4py's specification of one message."""
         if len(piece) == 1:
             return [MPI.buffer.fromaddress(piece[0].ctypes.data, piece[0].nbytes), piece[0].size, self._kind]
         lengths, addresses = [run.size for run in piece], [run.ctypes.data for run in piece]

@@ -28,12 +28,10 @@ class Held:
         self._memory: list[Array] = []
 
     def request(self, request: MPI.Prequest) -> MPI.Prequest:
-        """Hold a request."""
         self._requests.append(request)
         return request
 
     def datatype(self, datatype: MPI.Datatype) -> MPI.Datatype:
-        """Hold a datatype."""
         self._datatypes.append(datatype)
         return datatype
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from mpicoll.arrays import interfaces
+from mpicoll.arrays import buffers
 from mpicoll.arrays.buffers import as_buffer
 from mpicoll.communicator.engine import base  # noqa: F401  # which lists what a forked child forgets
 from mpicoll.devices import cuda, registry
@@ -64,7 +64,7 @@ def torch(monkeypatch: pytest.MonkeyPatch) -> Iterator[InventedTorch]:
     made = InventedTorch()
     monkeypatch.setitem(sys.modules, "torch", made)
     monkeypatch.setattr(cuda, "hidden_from_captures", nullcontext)
-    monkeypatch.setattr(interfaces, "number_of", lambda address: 1)
+    monkeypatch.setattr(buffers, "number_of", lambda address: 1)
     registry._cuda.clear()
     yield made
     registry._cuda.clear()

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Callable, Mapping
-from dataclasses import MISSING, fields, replace
+from collections.abc import Mapping
+from dataclasses import MISSING, fields, is_dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, TypeVar
+from types import NoneType, UnionType
+from typing import Any, get_args, get_origin, get_type_hints
 
-from mpicoll.analysis.cost.machines import NETWORKS, PLACEMENTS, FatTree, Level, Machine, Network, Rate
+from mpicoll.analysis.cost.machines import NETWORKS, PLACEMENTS, FatTree, Level, Machine
 from mpicoll.errors import ArgumentError
 
 # Within a node of CPUs, as `mpicoll simulate --fit -n 2` measured it on 2 virtual cores of a Xeon at 2.1 GHz (Sapphire
@@ -86,10 +87,6 @@ MACHINES = {machine.name: machine for machine in (_LAPTOP, _ETHERNET, _IB_H100)}
 
 # -- a machine from a file --------------------------------------------------------------------------------------------
 
-Made = TypeVar("Made")
-_Check = Callable[[Any, str], Any]
-"""Takes what was given for the field of this name. Returns the value, or raises ArgumentError."""
-
 
 def read(path: Path) -> Machine:
     """The machine that a JSON or TOML file describes. Raises ArgumentError, which names the field."""
@@ -106,66 +103,38 @@ def read(path: Path) -> Machine:
 
 def from_dict(given: object) -> Machine:
     """The machine described by these keys. Raises ArgumentError, which names the field that is wrong."""
-    caches = _caches(given.get("caches", ()), "machine.caches") if isinstance(given, Mapping) else ()
-
-    def rate(given: Any, name: str) -> Rate:
-        if not isinstance(given, list | tuple):
-            return _seconds(given, name)
-        if len(given) != len(caches) + 1:
-            raise _bad(name, f"one rate, or {len(caches) + 1}: one more than machine.caches", repr(given))
-        return tuple(_seconds(each, name) for each in given)
-
-    def levels(given: Any, name: str) -> tuple[Level, ...]:
-        if not isinstance(given, list | tuple) or not given:
-            raise _bad(name, "a list of levels, from the inside out", repr(given))
-        last = len(given) - 1
-        return tuple(level(each, f"{name}[{i}]", i == last) for i, each in enumerate(given))
-
-    def level(given: Any, name: str, outermost: bool) -> Level:
-        return _made(
-            Level, given, name, name=_text, ranks=_or_none(_whole(1)) if outermost else _whole(1), latency=_seconds,
-            gap=rate, overhead=_seconds, ports=_whole(1), overlap=_bool, network=_or_none(_network),
-        )  # fmt: skip
-
-    made = _made(
-        Machine, given, "machine", name=_text, source=_text, levels=levels, reduction=rate, copy=rate,
-        reduction_overhead=_seconds, copy_overhead=_seconds, step=_seconds, caches=_caches,
-        eager=_or_none(_whole(0)), cores=_or_none(_whole(1)), placement=_placement,
-    )  # fmt: skip
-    for i, each in enumerate(made.levels):
-        if each.ranks is not None and each.ranks % made.below(i):
-            expected = f"a multiple of the {made.below(i)} of the level inside it"
-            raise _bad(f"machine.levels[{i}].ranks", expected, str(each.ranks))
-        units = None if each.network is None else each.network.most
-        if units is not None and each.ranks is not None and each.ranks > units * made.below(i):
+    made: Machine = _made(Machine, given, "machine")
+    if [*made.caches] != sorted({*made.caches}):
+        raise _bad("machine.caches", "bytes in ascending order", repr([*made.caches]))
+    if made.placement not in PLACEMENTS:
+        raise _bad("machine.placement", " or ".join(PLACEMENTS), repr(made.placement))
+    gaps = {f"levels[{i}].gap": level.gap for i, level in enumerate(made.levels)}
+    for name, rate in {**gaps, "reduction": made.reduction, "copy": made.copy}.items():
+        if isinstance(rate, tuple) and len(rate) != len(made.caches) + 1:
+            expected = f"one rate, or {len(made.caches) + 1}: one more than machine.caches"
+            raise _bad(f"machine.{name}", expected, repr([*rate]))
+    for i, level in enumerate(made.levels):
+        where, network = f"machine.levels[{i}]", level.network
+        if level.ranks is None and i + 1 < len(made.levels):
+            raise _bad(f"{where}.ranks", "a whole number, as the level is not the outermost one", "None")
+        if level.ranks is not None and level.ranks % made.below(i):
+            raise _bad(f"{where}.ranks", f"a multiple of the {made.below(i)} of the level inside it", str(level.ranks))
+        units = None if network is None else network.most
+        if units is not None and level.ranks is not None and level.ranks > units * made.below(i):
             expected = f"at most the {units * made.below(i)} ranks that network.dims holds"
-            raise _bad(f"machine.levels[{i}].ranks", expected, str(each.ranks))
+            raise _bad(f"{where}.ranks", expected, str(level.ranks))
+        if isinstance(network, FatTree):
+            if any(upper % lower or upper == lower for lower, upper in pairwise(network.units)):
+                raise _bad(f"{where}.network.units", "each a multiple of the one before", repr([*network.units]))
+            if len(network.uplinks) != len(network.units):
+                expected = f"{len(network.units)} numbers, one for each of units"
+                raise _bad(f"{where}.network.uplinks", expected, repr([*network.uplinks]))
     return made
 
 
-def _network(given: Any, name: str) -> Network:
-    kinds = " or ".join(each.kind for each in NETWORKS)
-    if not isinstance(given, Mapping):
-        raise _bad(name, f"a table whose kind is {kinds}", repr(given))
-    of: type[Any] | None = next((each for each in NETWORKS if each.kind == given.get("kind")), None)
-    if of is None:
-        raise _bad(f"{name}.kind", kinds, repr(given.get("kind")))
-    several = _wholes(1) if of is FatTree else _whole(1)
-    made: Network = _made(
-        of, given, name, dims=_wholes(2), units=several, links=_whole(1), uplinks=_wholes(1), hop=_seconds
-    )
-    if isinstance(made, FatTree):
-        if any(upper % lower or upper == lower for lower, upper in pairwise(made.units)):
-            raise _bad(f"{name}.units", "each a multiple of the one before", repr(given["units"]))
-        if len(made.uplinks) != len(made.units):
-            expected = f"{len(made.units)} numbers, one for each of units"
-            raise _bad(f"{name}.uplinks", expected, repr(given["uplinks"]))
-    return made
-
-
-def _made(of: type[Made], given: object, where: str, **checks: _Check) -> Made:
+def _made(of: type[Any], given: object, where: str) -> Any:
     """An object of the class, whose fields have the given values. One that is left out has its default."""
-    known = {f.name: f for f in fields(of)}  # type: ignore[arg-type]
+    known, types = {f.name: f for f in fields(of)}, get_type_hints(of)
     if not isinstance(given, Mapping):
         raise _bad(where, "a table of " + ", ".join(known), repr(given))
     for key in given:
@@ -175,62 +144,46 @@ def _made(of: type[Made], given: object, where: str, **checks: _Check) -> Made:
         if field.default is MISSING and name not in given:
             raise _bad(f"{where}.{name}", "to be given", "nothing")
     found = {name: given[name] for name, field in known.items() if field.init and name in given}
-    return of(**{name: checks[name](value, f"{where}.{name}") for name, value in found.items()})
+    return of(**{name: _value(types[name], value, f"{where}.{name}") for name, value in found.items()})
 
 
-def _or_none(check: _Check) -> _Check:
-    return lambda given, name: None if given is None else check(given, name)
+_LEAST = {"eager": 0, "dims": 2}
+"""The least number of a field, where that is not 1."""
 
 
-def _text(given: Any, name: str) -> str:
-    if not isinstance(given, str):
-        raise _bad(name, "a text", repr(given))
-    return given
-
-
-def _bool(given: Any, name: str) -> bool:
-    if not isinstance(given, bool):
-        raise _bad(name, "true or false", repr(given))
-    return given
-
-
-def _placement(given: Any, name: str) -> str:
-    if given not in PLACEMENTS:
-        raise _bad(name, " or ".join(PLACEMENTS), repr(given))
-    return str(given)
-
-
-def _seconds(given: Any, name: str) -> float:
-    if isinstance(given, bool) or not isinstance(given, int | float) or not 0 <= given < float("inf"):
-        raise _bad(name, "seconds, at least 0", repr(given))
-    return float(given)
-
-
-def _whole(least: int) -> _Check:
-    def check(given: Any, name: str) -> int:
-        if isinstance(given, bool) or not isinstance(given, int) or given < least:
-            raise _bad(name, f"a whole number, at least {least}", repr(given))
-        return given
-
-    return check
-
-
-def _wholes(least: int) -> _Check:
-    def check(given: Any, name: str) -> tuple[int, ...]:
-        if not isinstance(given, list | tuple) or not given:
-            raise _bad(name, f"a list of whole numbers, each at least {least}", repr(given))
-        return tuple(_whole(least)(each, name) for each in given)
-
-    return check
-
-
-def _caches(given: Any, name: str) -> tuple[int, ...]:
-    if not isinstance(given, list | tuple):
-        raise _bad(name, "a list of bytes", repr(given))
-    found = tuple(_whole(1)(each, name) for each in given)
-    if list(found) != sorted(set(found)):
-        raise _bad(name, "bytes in ascending order", repr(given))
-    return found
+def _value(kind: Any, given: Any, name: str) -> Any:
+    """The value of a field of this type."""
+    kinds = get_args(kind) if isinstance(kind, UnionType) else (kind,)
+    if given is None and NoneType in kinds:
+        return None
+    if FatTree in kinds:
+        names = " or ".join(each.kind for each in NETWORKS)
+        if not isinstance(given, Mapping):
+            raise _bad(name, f"a table whose kind is {names}", repr(given))
+        of = next((each for each in NETWORKS if each.kind == given.get("kind")), None)
+        if of is None:
+            raise _bad(f"{name}.kind", names, repr(given.get("kind")))
+        return _made(of, given, name)
+    field, is_list = name.rpartition(".")[2], isinstance(given, list | tuple)
+    several = next((get_args(each)[0] for each in kinds if get_origin(each) is tuple), None)
+    if several is not None and (is_list or len(kinds) == 1):
+        if not is_list or not (given or field == "caches"):
+            raise _bad(name, "a list", repr(given))
+        names_of = [f"{name}[{i}]" if is_dataclass(several) else name for i in range(len(given))]
+        return tuple(_value(several, each, its) for each, its in zip(given, names_of, strict=True))
+    if is_dataclass(kind):
+        return _made(kind, given, name)  # type: ignore[arg-type]
+    is_number = isinstance(given, int | float) and not isinstance(given, bool)
+    least = _LEAST.get(field, 1)
+    right, expected = {
+        str: (isinstance(given, str), "a text"),
+        bool: (isinstance(given, bool), "true or false"),
+        int: (is_number and isinstance(given, int) and given >= least, f"a whole number, at least {least}"),
+        float: (is_number and 0 <= given < float("inf"), "seconds, at least 0"),
+    }[kinds[0]]
+    if not right:
+        raise _bad(name, expected, repr(given))
+    return float(given) if kinds[0] is float else given
 
 
 def _bad(field: str, expected: str, given: str) -> ArgumentError:

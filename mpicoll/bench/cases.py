@@ -98,16 +98,6 @@ class Case:
         return self.collective.gotten_blocks(self.ranks)
 
     @property
-    def has_input(self) -> bool:
-        """Whether this rank passes an input buffer. In a scatter only the root does."""
-        return self.name == "bcast" or self.collective.gives_at(self.rank, self.root)
-
-    @property
-    def has_output(self) -> bool:
-        """Whether this rank gets a result. In a gather and in a reduce only the root does."""
-        return self.collective.gets_at(self.rank, self.root)
-
-    @property
     def block_bytes(self) -> int:
         return self.count * self.dtype.itemsize
 

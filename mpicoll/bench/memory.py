@@ -129,7 +129,11 @@ class Arena:
                 out = x[own]
             else:
                 out = x
-        x, out = x if case.has_input else None, out if case.has_output else None
+        table = (
+            case.collective
+        )  # in a scatter, only the root has an input; in a gather and a reduce, only it has a result
+        x = x if case.name == "bcast" or table.gives_at(case.rank, case.root) else None
+        out = out if table.gets_at(case.rank, case.root) else None
         return Buffers(case, x, out, self._writes(case, x, out))
 
     def _writes(self, case: Case, x: Raw | None, out: Raw | None) -> list[Callable[[], object]]:

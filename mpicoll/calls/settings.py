@@ -36,11 +36,11 @@ class Settings:
         return cls(
             preferred=os.environ.get("MPICOLL_ALGORITHM", ""),
             check=check(),
-            check_nan=_flag("CHECK_NAN"),
+            check_nan=_one_of("CHECK_NAN", "0", "1") == "1",
             timeout=timeout(),
             dump=os.environ.get("MPICOLL_DUMP", ""),
             trace=_trace(),
-            reproducible=_flag("REPRODUCIBLE"),
+            reproducible=_one_of("REPRODUCIBLE", "0", "1") == "1",
         )
 
 
@@ -57,12 +57,12 @@ def checked_check(given: object, operation: str, argument: str) -> str:
     return given
 
 
-def _flag(name: str) -> bool:
-    """The variable of this name, as this process has it."""
-    given = os.environ.get(f"MPICOLL_{name}") or "0"
-    if given not in ("0", "1"):
-        raise ArgumentError("mpicoll", f"MPICOLL_{name}", "0 or 1", repr(given))
-    return given == "1"
+def _one_of(name: str, *known: str) -> str:
+    """The variable of this name, as this process has it. Nothing is right, too."""
+    given = os.environ.get(f"MPICOLL_{name}", "")
+    if given not in ("", *known):
+        raise ArgumentError("mpicoll", f"MPICOLL_{name}", f"{' or '.join(known)}, or nothing", repr(given))
+    return given
 
 
 _SECONDS = "seconds, more than 0"
@@ -89,18 +89,13 @@ def limit() -> float:
 
 def shares_buckets() -> bool:
     """MPICOLL_SHARE as this process has it: whether DDP's buckets move to memory that ranks share."""
-    given = os.environ.get("MPICOLL_SHARE", "")
-    if given not in ("", "off"):
-        raise ArgumentError("mpicoll", "MPICOLL_SHARE", "off, or nothing", repr(given))
-    return not given
+    return not _one_of("SHARE", "off")
 
 
 def overlaps() -> bool | None:
     """MPICOLL_DDP_OVERLAP as this process has it: whether DDP's backward pass goes on while all-reduces are under way.
     None if it is for mpicoll to say."""
-    given = os.environ.get("MPICOLL_DDP_OVERLAP", "")
-    if given not in ("", "0", "1"):
-        raise ArgumentError("mpicoll", "MPICOLL_DDP_OVERLAP", "0 or 1, or nothing", repr(given))
+    given = _one_of("DDP_OVERLAP", "0", "1")
     return given == "1" if given else None
 
 

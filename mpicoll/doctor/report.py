@@ -72,16 +72,7 @@ class Report:
             "nodes": [self.nodes[rank] for rank in sorted(self.nodes)],
             "problems": self.problems,
             "warnings": self.warnings,
-            "findings": [
-                {
-                    "topic": f.topic,
-                    "level": f.level,
-                    "ranks": list(f.ranks or sorted(self.nodes)),
-                    "text": f.text,
-                    "remedy": f.remedy,
-                }
-                for f in self.findings
-            ],
+            "findings": [{**vars(f), "ranks": list(f.ranks or sorted(self.nodes))} for f in self.findings],
         }
 
     def text(self) -> str:

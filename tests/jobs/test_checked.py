@@ -101,7 +101,7 @@ def test_a_rank_that_has_ended(tmp_path: Path) -> None:
     ("variable", "value", "words"),
     [
         ("MPICOLL_CHECK", "some", "mpicoll: MPICOLL_CHECK: expected off, watch, full; given 'some'"),
-        ("MPICOLL_CHECK_NAN", "yes", "mpicoll: MPICOLL_CHECK_NAN: expected 0 or 1; given 'yes'"),
+        ("MPICOLL_CHECK_NAN", "yes", "mpicoll: MPICOLL_CHECK_NAN: expected 0 or 1, or nothing; given 'yes'"),
         ("MPICOLL_TIMEOUT", "-1", "mpicoll: MPICOLL_TIMEOUT: expected seconds, more than 0; given '-1'"),
         ("MPICOLL_TIMEOUT", "soon", "mpicoll: MPICOLL_TIMEOUT: expected seconds, more than 0; given 'soon'"),
     ],

@@ -100,13 +100,9 @@ def copy_of(b: Buffer, memory: NDArray[np.uint8] | None = None) -> tuple[Buffer,
     return wire, partial(np.copyto, here, there), partial(np.copyto, there, here)
 
 
-class Around(NamedTuple):
-    """Memory that takes the place of a call's, what fills it before the call, and what writes it back after it."""
-
-    send: Buffer | None
-    recv: Buffer | None
-    before: list[Plan]
-    after: list[Plan]
+Around = tuple[Buffer | None, Buffer | None, list[Plan], list[Plan]]
+"""The memory that takes the place of a call's input and output, what fills it before the call, and what writes it back
+after it."""
 
 
 def around(send: Buffer | None, recv: Buffer | None, reads: bool, writes: bool, workspace: Workspace) -> Around:
@@ -125,7 +121,7 @@ def around(send: Buffer | None, recv: Buffer | None, reads: bool, writes: bool, 
             before.append(fill)
         if writes:
             after.append(back)
-    return Around(send, recv, before, after)
+    return send, recv, before, after
 
 
 def is_plain(b: Buffer) -> bool:

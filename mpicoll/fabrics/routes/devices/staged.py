@@ -23,6 +23,7 @@ from mpicoll.calls.call import Call
 from mpicoll.calls.plan import Plan
 from mpicoll.devices.device import Device, Event, Stream, Tell, View, failure_before, raise_any
 from mpicoll.errors import DeviceError, DeviceFailure
+from mpicoll.fabrics.routes.node import input_and_output
 from mpicoll.machine.blocks import LEAST, MOST, allocate
 from mpicoll.machine.shared_memory import Block
 
@@ -192,16 +193,8 @@ class _Part:
 
     def out(self, device: Device) -> tuple[View, View] | None:
         """What the device copies to the host: the rank's input."""
-        call, here = self._call, self._send or self._recv
-        if not call.collective.gives_at(self._rank, call.root):
-            return None
-        there = call.send or call.recv
-        assert here is not None
-        assert there is not None
-        if self._send is None and not call.collective.elementwise:
-            here = self._own(here, self._count)
-            there = self._own(there, self._length) if call.send is None else there
-        return self._views(device, here, there)
+        here, there = (input_and_output(c, self._rank, self._size)[0] for c in (self.on_host(), self._call))
+        return None if here is None or there is None else self._views(device, here, there)
 
     def into(self, device: Device) -> tuple[View, View] | None:
         """What the host's route has computed for this rank."""
@@ -210,12 +203,6 @@ class _Part:
         if self._recv is None or call.recv is None or nothing_before or call.only_read_at(self._rank):
             return None
         return self._views(device, self._recv, call.recv)
-
-    def _own(self, b: Buffer, length: int) -> Buffer:
-        """The rank's own block of a buffer whose even blocks have this length."""
-        counts = self._call.recvcounts or (length,) * self._size
-        start = sum(counts[: self._rank])
-        return b.part(start, start + counts[self._rank])
 
     def _views(self, device: Device, on_host: Buffer, whole: Buffer) -> tuple[View, View]:
         """The parts of all blocks of a buffer in the slot, and in the device's memory."""

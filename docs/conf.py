@@ -47,7 +47,7 @@ nitpick_ignore_regex = [("py:mod", r"mpicoll\..*")]  # modules that a program ne
 autodoc_preserve_defaults = True
 autodoc_member_order = "bysource"
 autodoc_typehints_format = "short"
-autodoc_type_aliases = {name: name for name in ("ArrayLike", "DTypeLike")}
+autodoc_type_aliases = {name: name for name in ("ArrayLike", "DTypeLike", "Out")}
 """Else a signature has all types that they stand for."""
 python_use_unqualified_type_names = True
 

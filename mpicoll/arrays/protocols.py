@@ -45,5 +45,7 @@ class SupportsCudaArrayInterface(Protocol):
 
 ArrayLike = Array[Any] | SupportsBuffer | SupportsDLPack | SupportsCudaArrayInterface
 """Every array that a Communicator takes."""
+Out = ArrayLike | None
+"""An array for the result, or None for a new one."""
 
 A = TypeVar("A", bound=ArrayLike)

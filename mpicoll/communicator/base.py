@@ -2,15 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
-
-from mpicoll.calls import results
-from mpicoll.calls.arguments import checked_rank
 from mpicoll.communicator.engine.engine import Engine
-
-if TYPE_CHECKING:
-    from mpicoll.communicator.engine.base import OpLike
 
 
 class CommunicatorBase:
@@ -24,37 +16,6 @@ class CommunicatorBase:
     def __init__(self, engine: Engine) -> None:
         self._engine, self._calls = engine, engine.calls
         self.rank, self.size = engine.rank, engine.size
-
-    def _collective(
-        self,
-        operation: str,
-        x: Any,
-        out: Any,
-        op: OpLike | None,
-        root: int,
-        algorithm: str | None,
-        sendcounts: Sequence[int] | None = None,
-        recvcounts: Sequence[int] | None = None,
-    ) -> Any:
-        """Make a call, by the kernel if it knows a plan. Returns what the method of this name returns."""
-        if type(root) is not int:
-            root = checked_rank(root, self.size, operation, "root")
-        make, rooted, only_root, elementwise, returns_x, nothing_at_0 = results.ROWS[operation]
-        rank, result, even = self.rank, out, sendcounts is None and recvcounts is None
-        if only_root and rank != root:
-            result = None
-        elif out is None and make is not None:
-            if even and not rooted:
-                result = make(operation, x, self.size)  # as ``made`` does, at less cost
-            else:
-                result = results.made(operation, x, rank, self.size, root, sendcounts, recvcounts)
-        there = None if result is x and elementwise else result
-        self._engine.make(operation, x, there, op, root, algorithm, sendcounts, recvcounts)
-        if returns_x:
-            return x
-        if result is out:
-            return out
-        return None if nothing_at_0 and rank == 0 else results.in_kind(x, result)
 
     @property
     def timeout(self) -> float:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from mpicoll.arrays.protocols import A, ArrayLike
+from mpicoll.arrays.protocols import A, ArrayLike, Out
+from mpicoll.calls import results
+from mpicoll.calls.arguments import checked_rank
 from mpicoll.communicator.base import CommunicatorBase
 from mpicoll.communicator.repeated import repeated
 
@@ -22,9 +24,7 @@ class Collectives(CommunicatorBase):
     """
 
     @repeated
-    def allreduce(
-        self, x: ArrayLike, op: OpLike = "sum", out: ArrayLike | None = None, algorithm: AlgorithmLike | None = None
-    ) -> Any:
+    def allreduce(self, x: ArrayLike, op: OpLike = "sum", out: Out = None, algorithm: AlgorithmLike = None) -> Any:
         """Reduce ``x`` over all ranks, element by element. Every rank gets the result.
 
         ``x`` has any shape; all ranks give the same number of elements. ``out`` has as many elements as ``x``. A new
@@ -34,12 +34,7 @@ class Collectives(CommunicatorBase):
 
     @repeated
     def reduce(
-        self,
-        x: ArrayLike,
-        op: OpLike = "sum",
-        root: int = 0,
-        out: ArrayLike | None = None,
-        algorithm: AlgorithmLike | None = None,
+        self, x: ArrayLike, op: OpLike = "sum", root: int = 0, out: Out = None, algorithm: AlgorithmLike = None
     ) -> Any:
         """Reduce ``x`` over all ranks, element by element. The root gets the result; the other ranks get None.
 
@@ -49,7 +44,7 @@ class Collectives(CommunicatorBase):
         return self._collective("reduce", x, out, op, root, algorithm)
 
     @repeated
-    def bcast(self, x: A, root: int = 0, algorithm: AlgorithmLike | None = None) -> A:
+    def bcast(self, x: A, root: int = 0, algorithm: AlgorithmLike = None) -> A:
         """Copy the root's ``x`` to the ``x`` of every other rank. Returns ``x``.
 
         ``x`` has any shape; all ranks give the same number of elements. The root's is only read. Those of the other
@@ -58,9 +53,7 @@ class Collectives(CommunicatorBase):
         return self._collective("bcast", x, None, None, root, algorithm)
 
     @repeated
-    def scan(
-        self, x: ArrayLike, op: OpLike = "sum", out: ArrayLike | None = None, algorithm: AlgorithmLike | None = None
-    ) -> Any:
+    def scan(self, x: ArrayLike, op: OpLike = "sum", out: Out = None, algorithm: AlgorithmLike = None) -> Any:
         """Reduce ``x`` over the ranks 0 to r, element by element. Rank r gets the result.
 
         ``x`` has any shape; all ranks give the same number of elements. ``out`` has as many elements as ``x``. A new
@@ -69,9 +62,7 @@ class Collectives(CommunicatorBase):
         return self._collective("scan", x, out, op, 0, algorithm)
 
     @repeated
-    def exscan(
-        self, x: ArrayLike, op: OpLike = "sum", out: ArrayLike | None = None, algorithm: AlgorithmLike | None = None
-    ) -> Any:
+    def exscan(self, x: ArrayLike, op: OpLike = "sum", out: Out = None, algorithm: AlgorithmLike = None) -> Any:
         """Reduce ``x`` over the ranks 0 to r - 1, element by element. Rank r gets the result.
 
         Rank 0 has no result. Its ``out`` is left as it is and returned; without ``out`` rank 0 gets None. All else is
@@ -80,7 +71,7 @@ class Collectives(CommunicatorBase):
         return self._collective("exscan", x, out, op, 0, algorithm)
 
     @repeated
-    def allgather(self, x: ArrayLike, out: ArrayLike | None = None, algorithm: AlgorithmLike | None = None) -> Any:
+    def allgather(self, x: ArrayLike, out: Out = None, algorithm: AlgorithmLike = None) -> Any:
         """Gather every rank's ``x``, in rank order. Every rank gets all of them.
 
         ``x`` has any shape; all ranks give the same number of elements. ``out`` has size times as many elements. A new
@@ -90,9 +81,7 @@ class Collectives(CommunicatorBase):
         return self._collective("allgather", x, out, None, 0, algorithm)
 
     @repeated
-    def gather(
-        self, x: ArrayLike, root: int = 0, out: ArrayLike | None = None, algorithm: AlgorithmLike | None = None
-    ) -> Any:
+    def gather(self, x: ArrayLike, root: int = 0, out: Out = None, algorithm: AlgorithmLike = None) -> Any:
         """Gather every rank's ``x``, in rank order. The root gets all of them; the other ranks get None.
 
         ``out`` is used at the root alone. All else is as in :meth:`allgather`.
@@ -100,9 +89,7 @@ class Collectives(CommunicatorBase):
         return self._collective("gather", x, out, None, root, algorithm)
 
     @repeated
-    def scatter(
-        self, xs: ArrayLike | None, root: int = 0, out: ArrayLike | None = None, algorithm: AlgorithmLike | None = None
-    ) -> Any:
+    def scatter(self, xs: ArrayLike | None, root: int = 0, out: Out = None, algorithm: AlgorithmLike = None) -> Any:
         """Hand out the root's blocks: rank r gets the root's ``xs[r]``.
 
         ``xs`` is used at the root alone, and has size times as many elements as ``out``. Other ranks may pass None.
@@ -114,7 +101,7 @@ class Collectives(CommunicatorBase):
 
     @repeated
     def reduce_scatter(
-        self, xs: ArrayLike, op: OpLike = "sum", out: ArrayLike | None = None, algorithm: AlgorithmLike | None = None
+        self, xs: ArrayLike, op: OpLike = "sum", out: Out = None, algorithm: AlgorithmLike = None
     ) -> Any:
         """Reduce ``xs`` over all ranks, element by element, and hand the result out: rank r gets block r of it.
 
@@ -124,7 +111,7 @@ class Collectives(CommunicatorBase):
         return self._collective("reduce_scatter", xs, out, op, 0, algorithm)
 
     @repeated
-    def alltoall(self, xs: ArrayLike, out: ArrayLike | None = None, algorithm: AlgorithmLike | None = None) -> Any:
+    def alltoall(self, xs: ArrayLike, out: Out = None, algorithm: AlgorithmLike = None) -> Any:
         """Exchange blocks: rank r gets every rank's ``xs[r]``, in rank order.
 
         ``xs`` consists of size blocks of equal length, one for each rank, and has the same number of elements on all
@@ -134,13 +121,11 @@ class Collectives(CommunicatorBase):
         return self._collective("alltoall", xs, out, None, 0, algorithm)
 
     @repeated
-    def barrier(self, algorithm: AlgorithmLike | None = None) -> None:
+    def barrier(self, algorithm: AlgorithmLike = None) -> None:
         """Return when all ranks have called it."""
         self._collective("barrier", None, None, None, 0, algorithm)
 
-    def allgatherv(
-        self, x: ArrayLike, counts: Sequence[int], out: ArrayLike | None = None, algorithm: AlgorithmLike | None = None
-    ) -> Any:
+    def allgatherv(self, x: ArrayLike, counts: Sequence[int], out: Out = None, algorithm: AlgorithmLike = None) -> Any:
         """Gather every rank's rows, in rank order. Every rank gets all of them.
 
         Rank r gives ``counts[r]`` rows. All ranks give the same ``counts``. ``out``, or the new array, has
@@ -149,12 +134,7 @@ class Collectives(CommunicatorBase):
         return self._collective("allgatherv", x, out, None, 0, algorithm, recvcounts=counts)
 
     def gatherv(
-        self,
-        x: ArrayLike,
-        counts: Sequence[int],
-        root: int = 0,
-        out: ArrayLike | None = None,
-        algorithm: AlgorithmLike | None = None,
+        self, x: ArrayLike, counts: Sequence[int], root: int = 0, out: Out = None, algorithm: AlgorithmLike = None
     ) -> Any:
         """Gather every rank's rows, in rank order. The root gets all of them; the other ranks get None.
 
@@ -167,8 +147,8 @@ class Collectives(CommunicatorBase):
         xs: ArrayLike | None,
         counts: Sequence[int],
         root: int = 0,
-        out: ArrayLike | None = None,
-        algorithm: AlgorithmLike | None = None,
+        out: Out = None,
+        algorithm: AlgorithmLike = None,
     ) -> Any:
         """Hand out the root's rows, in order: rank r gets ``counts[r]`` of them.
 
@@ -178,12 +158,7 @@ class Collectives(CommunicatorBase):
         return self._collective("scatterv", xs, out, None, root, algorithm, sendcounts=counts)
 
     def reduce_scatterv(
-        self,
-        xs: ArrayLike,
-        counts: Sequence[int],
-        op: OpLike = "sum",
-        out: ArrayLike | None = None,
-        algorithm: AlgorithmLike | None = None,
+        self, xs: ArrayLike, counts: Sequence[int], op: OpLike = "sum", out: Out = None, algorithm: AlgorithmLike = None
     ) -> Any:
         """Reduce ``xs`` over all ranks, element by element, and hand the rows of the result out, in order: rank r gets
         ``counts[r]`` of them.
@@ -198,8 +173,8 @@ class Collectives(CommunicatorBase):
         xs: ArrayLike,
         sendcounts: Sequence[int],
         recvcounts: Sequence[int],
-        out: ArrayLike | None = None,
-        algorithm: AlgorithmLike | None = None,
+        out: Out = None,
+        algorithm: AlgorithmLike = None,
     ) -> Any:
         """Exchange rows: this rank sends ``sendcounts[r]`` rows of ``xs``, in order, to rank r, and receives
         ``recvcounts[r]`` rows from it.
@@ -209,3 +184,34 @@ class Collectives(CommunicatorBase):
         with ``xs``.
         """
         return self._collective("alltoallv", xs, out, None, 0, algorithm, sendcounts=sendcounts, recvcounts=recvcounts)
+
+    def _collective(
+        self,
+        operation: str,
+        x: Any,
+        out: Any,
+        op: OpLike | None,
+        root: int,
+        algorithm: str | None,
+        sendcounts: Sequence[int] | None = None,
+        recvcounts: Sequence[int] | None = None,
+    ) -> Any:
+        """Make a call, by the kernel if it knows a plan. Returns what the method of this name returns."""
+        if type(root) is not int:
+            root = checked_rank(root, self.size, operation, "root")
+        make, rooted, only_root, elementwise, returns_x, nothing_at_0 = results.ROWS[operation]
+        rank, result, even = self.rank, out, sendcounts is None and recvcounts is None
+        if only_root and rank != root:
+            result = None
+        elif out is None and make is not None:
+            if even and not rooted:
+                result = make(operation, x, self.size)  # as ``made`` does, at less cost
+            else:
+                result = results.made(operation, x, rank, self.size, root, sendcounts, recvcounts)
+        there = None if result is x and elementwise else result
+        self._engine.make(operation, x, there, op, root, algorithm, sendcounts, recvcounts)
+        if returns_x:
+            return x
+        if result is out:
+            return out
+        return None if nothing_at_0 and rank == 0 else results.in_kind(x, result)

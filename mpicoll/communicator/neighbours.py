@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from mpicoll.arrays.buffers import Buffer, as_buffer, exported, memory_overlaps
-from mpicoll.arrays.protocols import ArrayLike
+from mpicoll.arrays.protocols import ArrayLike, Out
 from mpicoll.calls import results
 from mpicoll.calls.plan import NOT_FOUND, CachedPlan
 from mpicoll.communicator.base import CommunicatorBase
@@ -25,7 +25,7 @@ class Neighbours(CommunicatorBase):
     periodic, nothing is sent, and the block of ``out`` stays as it is.
     """
 
-    def neighbor_allgather(self, x: ArrayLike, out: ArrayLike | None = None) -> Any:
+    def neighbor_allgather(self, x: ArrayLike, out: Out = None) -> Any:
         """Send ``x`` to each neighbour, and gather theirs. All ranks give the same number of elements.
 
         ``out``, or the new array of shape ``(neighbours, *x.shape)``, has one block for each neighbour. Blocks of a new
@@ -33,7 +33,7 @@ class Neighbours(CommunicatorBase):
         """
         return self._exchanged("neighbor_allgather", "x", x, out)
 
-    def neighbor_alltoall(self, xs: ArrayLike, out: ArrayLike | None = None) -> Any:
+    def neighbor_alltoall(self, xs: ArrayLike, out: Out = None) -> Any:
         """Send block i of ``xs`` to neighbour i, and receive one block from each.
 
         ``xs`` has one block for each neighbour that this rank sends to: its shape is ``(neighbours, ...)``. All blocks

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from mpicoll.arrays.protocols import ArrayLike
+from mpicoll.arrays.protocols import ArrayLike, Out
 from mpicoll.communicator.base import CommunicatorBase
 from mpicoll.communicator.engine.requests import Request
 from mpicoll.communicator.repeated import repeated
@@ -29,92 +29,74 @@ class NonBlocking(CommunicatorBase):
     """
 
     @repeated
-    def ibarrier(self, algorithm: AlgorithmLike | None = None) -> Request:
+    def ibarrier(self, algorithm: AlgorithmLike = None) -> Request:
         """Start a :meth:`barrier`."""
         return self._engine.begun("barrier", None, algorithm=algorithm)
 
     @repeated
-    def ibcast(self, x: ArrayLike, root: int = 0, algorithm: AlgorithmLike | None = None) -> Request:
+    def ibcast(self, x: ArrayLike, root: int = 0, algorithm: AlgorithmLike = None) -> Request:
         """Start a :meth:`bcast`."""
         return self._engine.begun("bcast", x, root=root, algorithm=algorithm)
 
     @repeated
     def ireduce(
-        self,
-        x: ArrayLike,
-        op: OpLike = "sum",
-        root: int = 0,
-        out: ArrayLike | None = None,
-        algorithm: AlgorithmLike | None = None,
+        self, x: ArrayLike, op: OpLike = "sum", root: int = 0, out: Out = None, algorithm: AlgorithmLike = None
     ) -> Request:
         """Start a :meth:`reduce`."""
         return self._engine.begun("reduce", x, out, op, root, algorithm)
 
     @repeated
-    def iallreduce(
-        self, x: ArrayLike, op: OpLike = "sum", out: ArrayLike | None = None, algorithm: AlgorithmLike | None = None
-    ) -> Request:
+    def iallreduce(self, x: ArrayLike, op: OpLike = "sum", out: Out = None, algorithm: AlgorithmLike = None) -> Request:
         """Start an :meth:`allreduce`."""
         return self._engine.begun("allreduce", x, out, op, algorithm=algorithm)
 
     @repeated
-    def iscan(
-        self, x: ArrayLike, op: OpLike = "sum", out: ArrayLike | None = None, algorithm: AlgorithmLike | None = None
-    ) -> Request:
+    def iscan(self, x: ArrayLike, op: OpLike = "sum", out: Out = None, algorithm: AlgorithmLike = None) -> Request:
         """Start a :meth:`scan`."""
         return self._engine.begun("scan", x, out, op, algorithm=algorithm)
 
     @repeated
-    def iexscan(
-        self, x: ArrayLike, op: OpLike = "sum", out: ArrayLike | None = None, algorithm: AlgorithmLike | None = None
-    ) -> Request:
+    def iexscan(self, x: ArrayLike, op: OpLike = "sum", out: Out = None, algorithm: AlgorithmLike = None) -> Request:
         """Start an :meth:`exscan`."""
         return self._engine.begun("exscan", x, out, op, algorithm=algorithm)
 
     @repeated
-    def igather(
-        self, x: ArrayLike, root: int = 0, out: ArrayLike | None = None, algorithm: AlgorithmLike | None = None
-    ) -> Request:
+    def igather(self, x: ArrayLike, root: int = 0, out: Out = None, algorithm: AlgorithmLike = None) -> Request:
         """Start a :meth:`gather`."""
         return self._engine.begun("gather", x, out, root=root, algorithm=algorithm)
 
     @repeated
-    def iallgather(self, x: ArrayLike, out: ArrayLike | None = None, algorithm: AlgorithmLike | None = None) -> Request:
+    def iallgather(self, x: ArrayLike, out: Out = None, algorithm: AlgorithmLike = None) -> Request:
         """Start an :meth:`allgather`."""
         return self._engine.begun("allgather", x, out, algorithm=algorithm)
 
     @repeated
     def iscatter(
-        self, xs: ArrayLike | None, root: int = 0, out: ArrayLike | None = None, algorithm: AlgorithmLike | None = None
+        self, xs: ArrayLike | None, root: int = 0, out: Out = None, algorithm: AlgorithmLike = None
     ) -> Request:
         """Start a :meth:`scatter`."""
         return self._engine.begun("scatter", xs, out, root=root, algorithm=algorithm)
 
     @repeated
     def ireduce_scatter(
-        self, xs: ArrayLike, op: OpLike = "sum", out: ArrayLike | None = None, algorithm: AlgorithmLike | None = None
+        self, xs: ArrayLike, op: OpLike = "sum", out: Out = None, algorithm: AlgorithmLike = None
     ) -> Request:
         """Start a :meth:`reduce_scatter`."""
         return self._engine.begun("reduce_scatter", xs, out, op, algorithm=algorithm)
 
     @repeated
-    def ialltoall(self, xs: ArrayLike, out: ArrayLike | None = None, algorithm: AlgorithmLike | None = None) -> Request:
+    def ialltoall(self, xs: ArrayLike, out: Out = None, algorithm: AlgorithmLike = None) -> Request:
         """Start an :meth:`alltoall`."""
         return self._engine.begun("alltoall", xs, out, algorithm=algorithm)
 
     def igatherv(
-        self,
-        x: ArrayLike,
-        counts: Sequence[int],
-        root: int = 0,
-        out: ArrayLike | None = None,
-        algorithm: AlgorithmLike | None = None,
+        self, x: ArrayLike, counts: Sequence[int], root: int = 0, out: Out = None, algorithm: AlgorithmLike = None
     ) -> Request:
         """Start a :meth:`gatherv`."""
         return self._engine.begun("gatherv", x, out, root=root, algorithm=algorithm, recvcounts=counts)
 
     def iallgatherv(
-        self, x: ArrayLike, counts: Sequence[int], out: ArrayLike | None = None, algorithm: AlgorithmLike | None = None
+        self, x: ArrayLike, counts: Sequence[int], out: Out = None, algorithm: AlgorithmLike = None
     ) -> Request:
         """Start an :meth:`allgatherv`."""
         return self._engine.begun("allgatherv", x, out, algorithm=algorithm, recvcounts=counts)
@@ -124,19 +106,14 @@ class NonBlocking(CommunicatorBase):
         xs: ArrayLike | None,
         counts: Sequence[int],
         root: int = 0,
-        out: ArrayLike | None = None,
-        algorithm: AlgorithmLike | None = None,
+        out: Out = None,
+        algorithm: AlgorithmLike = None,
     ) -> Request:
         """Start a :meth:`scatterv`."""
         return self._engine.begun("scatterv", xs, out, root=root, algorithm=algorithm, sendcounts=counts)
 
     def ireduce_scatterv(
-        self,
-        xs: ArrayLike,
-        counts: Sequence[int],
-        op: OpLike = "sum",
-        out: ArrayLike | None = None,
-        algorithm: AlgorithmLike | None = None,
+        self, xs: ArrayLike, counts: Sequence[int], op: OpLike = "sum", out: Out = None, algorithm: AlgorithmLike = None
     ) -> Request:
         """Start a :meth:`reduce_scatterv`."""
         return self._engine.begun("reduce_scatterv", xs, out, op, algorithm=algorithm, sendcounts=counts)
@@ -146,8 +123,8 @@ class NonBlocking(CommunicatorBase):
         xs: ArrayLike,
         sendcounts: Sequence[int],
         recvcounts: Sequence[int],
-        out: ArrayLike | None = None,
-        algorithm: AlgorithmLike | None = None,
+        out: Out = None,
+        algorithm: AlgorithmLike = None,
     ) -> Request:
         """Start an :meth:`alltoallv`."""
         return self._engine.begun(

@@ -45,8 +45,9 @@ if TYPE_CHECKING:
     # Editors complete the names of a Literal, and ``str`` takes the names that a program has in a variable.
     OpLike = OpName | str | Op | MPI.Op
     """A reduction: its name, an Op, or one of mpi4py's operations."""
-    AlgorithmLike = AlgorithmName | str
-    """The name of an algorithm: a built-in one, one that a program has registered, or a route and a name."""
+    AlgorithmLike = AlgorithmName | str | None
+    """The name of an algorithm: a built-in one, one that a program has registered, or a route and a name. None names
+    none."""
 
 Check = Callable[[Call, Record], list[Plan]]
 """Gives what is to be done each time before a call."""

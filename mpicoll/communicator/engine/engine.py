@@ -46,7 +46,7 @@ class Engine(Collectives, MessageCalls):
         out: Any = None,
         op: OpLike | None = None,
         root: int = 0,
-        algorithm: AlgorithmLike | None = None,
+        algorithm: AlgorithmLike = None,
         sendcounts: Sequence[int] | None = None,
         recvcounts: Sequence[int] | None = None,
     ) -> Request:

@@ -59,26 +59,14 @@ def cases(
     Cases that the algorithm declines are left out.
     """
     for size in sizes:
-        roots = range(size) if size <= FEW else (0, size - 1)
+        roots: Sequence[int] = range(size) if size <= FEW else (0, size - 1)
+        cuts, nodes = SEGMENTS if size <= FEW else SEGMENTS_OF_MANY, list[Nodes | None]()
+        if algorithm.by_node:
+            nodes += placements(size) if where is None else [where(size)]
         for root in roots if COLLECTIVES[algorithm.collective].rooted else (0,):
             if not algorithm.declines(size, root):
-                for cut in _segments(algorithm, size, segments):
-                    for nodes in _nodes(algorithm, size, where):
-                        yield Case(size, root, cut, nodes)
-
-
-def _segments(algorithm: Algorithm, size: int, given: int | None) -> tuple[int, ...]:
-    if not algorithm.pipelined:
-        return (1,)
-    if given is not None:
-        return (given,)
-    return SEGMENTS if size <= FEW else SEGMENTS_OF_MANY
-
-
-def _nodes(algorithm: Algorithm, size: int, where: Callable[[int], Nodes] | None) -> Iterable[Nodes | None]:
-    if not algorithm.by_node:
-        return (None,)
-    return placements(size) if where is None else (where(size),)
+                for cut in (cuts if segments is None else (segments,)) if algorithm.pipelined else (1,):
+                    yield from (Case(size, root, cut, each) for each in nodes or [None])
 
 
 def placements(size: int) -> list[Nodes]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 
 import numpy as np
 
 from mpicoll.arrays import kernels
 from mpicoll.arrays.dtypes import Reduction
+from mpicoll.calls.plan import Plan
 from mpicoll.errors import MessageError
 from mpicoll.fabrics.thread_job import Group, Job, Posted
 from mpicoll.fabrics.transports.transport import BoundTransport, Region
@@ -27,7 +28,7 @@ class Threads(BoundTransport):
         self.steps = []
         self._sends: list[tuple[int, Region]] = []
         self._receives: list[tuple[int, Take]] = []
-        self._copies: list[Callable[[], None]] = []
+        self._copies: list[Plan] = []
 
     def send(self, peer: int, region: Region) -> None:
         self._sends.append((peer, region))
@@ -45,12 +46,7 @@ class Threads(BoundTransport):
         self.steps.append(partial(self._run, self._sends, self._receives, self._copies))
         self._sends, self._receives, self._copies = [], [], []
 
-    def _run(
-        self,
-        sends: Sequence[tuple[int, Region]],
-        receives: Sequence[tuple[int, Take]],
-        copies: Sequence[Callable[[], None]],
-    ) -> None:
+    def _run(self, sends: list[tuple[int, Region]], receives: list[tuple[int, Take]], copies: list[Plan]) -> None:
         job, sent = self._job, []
         with job.changed:
             for peer, region in sends:
@@ -60,7 +56,7 @@ class Threads(BoundTransport):
         for peer, take in receives:
             queue = self._posted[peer, self._rank]
             with job.changed:
-                job.wait_until(lambda queue=queue: bool(queue), self._what)  # type: ignore[misc]
+                job.wait_until(partial(bool, queue), self._what)
                 posted = queue.popleft()
             if posted.call != self._call:
                 raise MessageError(f"{self._what}: rank {peer} is in {posted.call}")

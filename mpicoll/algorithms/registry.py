@@ -11,7 +11,7 @@ from pathlib import Path
 from traceback import extract_tb
 
 from mpicoll.algorithms.collectives import COLLECTIVES, canonical
-from mpicoll.algorithms.steps import INPUT, OUTPUT, Copy, Nodes, Pipeline, Place, Schedule, Step, Steps, run
+from mpicoll.algorithms.steps import INPUT, OUTPUT, Copy, Nodes, Place, Schedule, Steps, run
 from mpicoll.errors import ArgumentError, MpicollError, ScheduleError
 from mpicoll.units import line_named
 
@@ -54,16 +54,6 @@ def _alone(collective: str, blocks: int) -> Steps:
     """What is left to do if there is one rank: its input is its result."""
     if COLLECTIVES[collective].wants(0, 1, 0, blocks) and collective != "bcast":
         yield (Copy(run(0, blocks), INPUT, OUTPUT),)
-
-
-@dataclass(frozen=True)
-class Outline:
-    """A schedule, whose steps may still be a pipeline: few stages instead of many steps."""
-
-    collective: str
-    algorithm: str
-    blocks: int
-    steps: Pipeline | tuple[Step, ...]
 
 
 @dataclass(frozen=True)
@@ -120,11 +110,6 @@ class Algorithm:
         """The schedule of this rank. ``nodes`` says where the ranks are, None that one node has them all.
 
         Raises ArgumentError, with the reason, if the algorithm declines."""
-        found = self.outline(rank, size, root, segments, nodes)
-        return Schedule(found.collective, found.algorithm, found.blocks, tuple(found.steps))
-
-    def outline(self, rank: int, size: int, root: int = 0, segments: int = 1, nodes: Nodes | None = None) -> Outline:
-        """The same as ``schedule``, but a pipeline is not written out as steps."""
         reason = self.declines(size, root)
         if reason:
             served = f"{size} ranks" + f" and root {root}" * COLLECTIVES[self.collective].rooted
@@ -135,7 +120,7 @@ class Algorithm:
         try:
             blocks = self.blocks(at)
             steps = self.steps(at) if size > 1 else _alone(self.collective, blocks)
-            kept = steps if isinstance(steps, Pipeline) else tuple(islice(steps, most + 1))
+            kept = tuple(islice(steps, most + 1))
         except (MpicollError, MemoryError):
             raise
         except Exception as e:  # a function of the program's may raise anything, or return what cannot be iterated over
@@ -146,7 +131,7 @@ class Algorithm:
         if len(kept) > most:
             problem = f"yields more than {most:,} steps: does its function never end?"
             raise ScheduleError(what, rank, None, None, problem)
-        return Outline(self.collective, self.name, blocks, kept)
+        return Schedule(self.collective, self.name, blocks, kept)
 
     @property
     def serves(self) -> str:

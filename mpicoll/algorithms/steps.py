@@ -216,14 +216,8 @@ class Pipeline:
 
     def __iter__(self) -> Iterator[Step]:
         steps: list[list[Message]] = [[] for _ in range(len(self))]
-        for first_step, action in self.first_steps():
+        for start, action in self.stages:
             make, (peer, (block,), *others) = type(action)._make, action
             for s in range(self.segments):
-                steps[first_step + s].append(make((peer, one(block.start + s), *others)))
+                steps[self._first_step[start] + s].append(make((peer, one(block.start + s), *others)))
         yield from map(tuple, steps)
-
-    def first_steps(self) -> Iterator[tuple[int, Message]]:
-        """The action of each stage, and in which step it is done to the first segment; it is done to each of the other
-        segments a step later than to the one before."""
-        for start, action in self.stages:
-            yield self._first_step[start], action

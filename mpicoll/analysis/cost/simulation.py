@@ -72,9 +72,9 @@ def costs_of(chosen: algorithms.Algorithm, size: int, machine: Machine, nbytes: 
     found, note = np.full(len(nbytes), np.nan), ""
     for segments, members in alike.items():
         each = np.array([nbytes[i] for i in members], np.float64)
-        outline = partial(chosen.outline, size=size, root=root, segments=segments, nodes=nodes)
+        schedule_of = partial(chosen.schedule, size=size, root=root, segments=segments, nodes=nodes)
         try:
-            found[members] = simulated(outline, size, machine, each)
+            found[members] = simulated(schedule_of, size, machine, each)
         except TooManyError as e:
             note = str(e)
     return Costs(found, note)

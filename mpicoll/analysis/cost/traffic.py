@@ -12,7 +12,7 @@ once are a wave.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
 from functools import cache
 from typing import NamedTuple
@@ -20,12 +20,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from mpicoll.algorithms.registry import Outline
-from mpicoll.algorithms.steps import Action, Blocks, Copy, Pipeline, RecvReduce, Schedule, Send, Step
+from mpicoll.algorithms.steps import Blocks, Copy, RecvReduce, Schedule, Send
 from mpicoll.errors import MpicollError, ScheduleError
 
 Ints = NDArray[np.int64]
-Of = Callable[[int], Schedule | Outline]
+Of = Callable[[int], Schedule]
 """The schedule of a rank."""
 MOST = 3_000_000
 """The most messages that are kept. To simulate more would take minutes and gigabytes."""
@@ -139,17 +138,17 @@ def gathered(schedule_of: Of, among: Symmetry) -> Traffic:
         schedule = schedule_of(rank)
         blocks = max(1, schedule.blocks)
         first = first_step[-1]
-        for number, action, times in _actions(schedule.steps):
-            step, n = first + number, _count(action.blocks)
+        for step, action in ((first + i, action) for i, actions in enumerate(schedule.steps) for action in actions):
+            n = _count(action.blocks)
             if isinstance(action, Copy):
                 copies.extend((step, n))
                 continue
             to = action.peer
             periods, peer = (0, to) if whole else divmod(to, among.period)
             if type(action) is Send:
-                sends.add(times, (rank, peer, periods, step, n, to))
+                sends.numbers.extend((rank, peer, periods, step, n, to))
             else:
-                receives.add(times, (peer, rank, among.back(periods), step, n, type(action) is RecvReduce))
+                receives.numbers.extend((peer, rank, among.back(periods), step, n, type(action) is RecvReduce))
         first_step.append(first + len(schedule.steps))
         if len(sends) > MOST:
             raise TooManyError(f"more than {MOST:,} messages")
@@ -170,17 +169,6 @@ def gathered(schedule_of: Of, among: Symmetry) -> Traffic:
     ).ordered(named)  # fmt: skip
 
 
-def _actions(steps: Pipeline | Sequence[Step]) -> Iterator[tuple[int, Action, int]]:
-    """The actions of a rank, each with the number of its step, and with the number of steps that do it."""
-    if isinstance(steps, Pipeline):
-        for number, message in steps.first_steps():
-            yield number, message, steps.segments
-        return
-    for number, step in enumerate(steps):
-        for action in step:
-            yield number, action, 1
-
-
 _SOURCE, _TARGET, _PERIODS, _STEP, _BLOCKS, _OTHER = range(6)
 """The numbers of an end. The last one is the rank that a send really goes to, or whether a receive reduces."""
 
@@ -189,33 +177,21 @@ class _Ends:
     """The ends of messages of one kind: all sends, or all receives."""
 
     def __init__(self) -> None:
-        self._numbers, self._times = array("q"), array("q")
-        self._length = 0
+        self.numbers = array("q")
+        """Those of one end after those of another."""
 
     def __len__(self) -> int:
-        return self._length
-
-    def add(self, times: int, numbers: tuple[int, ...]) -> None:
-        """Add an end that occurs in so many steps, from its step on."""
-        self._numbers.extend(numbers)
-        self._times.append(times)
-        self._length += times
+        return len(self.numbers) // 6
 
     def sorted(self, among: Symmetry) -> _Sorted:
         """The ends by pair of ranks. Those of one pair keep their order."""
-        table = np.frombuffer(self._numbers, np.int64).reshape(-1, 6)
-        times = np.frombuffer(self._times, np.int64)
-        pairs = table[:, _SOURCE] * among.period + table[:, _TARGET]
-        pairs = pairs * (among.size // among.period) + table[:, _PERIODS]
-        row = np.repeat(np.arange(len(table)), times)
-        step = np.arange(len(row)) + np.repeat(table[:, _STEP] - (np.cumsum(times) - times), times)
-        if len(row) > len(table):
-            order = np.argsort(step, kind="stable")
-            row, step = row[order], step[order]
-        turn = np.arange(len(row)) - np.searchsorted(step, step)
-        pair = pairs[row]
+        table = np.frombuffer(self.numbers, np.int64).reshape(-1, 6)
+        step = table[:, _STEP]
+        turn = np.arange(len(table)) - np.searchsorted(step, step)
+        pair = table[:, _SOURCE] * among.period + table[:, _TARGET]
+        pair = pair * (among.size // among.period) + table[:, _PERIODS]
         order = np.argsort(pair, kind="stable")
-        return _Sorted(table, row[order], pair[order], step[order], turn[order])
+        return _Sorted(table, order, pair[order], step[order], turn[order])
 
 
 class _Sorted(NamedTuple):

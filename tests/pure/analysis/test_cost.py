@@ -172,18 +172,6 @@ def test_sizes_are_costed_together_as_each_alone(each: algorithms.Algorithm) -> 
     assert together.tolist() == alone
 
 
-PIPELINES = [pytest.param(a, id=f"{a.collective}-{a.name}") for a in algorithms.algorithms() if a.pipelined]
-
-
-@pytest.mark.parametrize("each", PIPELINES)
-def test_a_pipeline_costs_what_its_steps_cost(each: algorithms.Algorithm) -> None:
-    for p, segments in ((2, 3), (5, 1), (12, 7)):
-        schedules = [each.schedule(r, p, 0, segments) for r in range(p)]
-        outlines = [each.outline(r, p, 0, segments) for r in range(p)]
-        found = [simulated(of.__getitem__, p, SHARED, np.array([1e5, 1e7])).tolist() for of in (schedules, outlines)]
-        assert found[0] == found[1]
-
-
 def plainly(schedules: Sequence[Schedule], n: float) -> tuple[float, bool]:
     """The flat machine's time of schedules whose steps send one message at most and take one in at most, had no message
     to wait for a port; and whether none had."""

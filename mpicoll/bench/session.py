@@ -22,6 +22,7 @@ from mpicoll.errors import ArgumentError
 from mpicoll.fabrics.routes.node import meet
 from mpicoll.launch.cores import oversubscribed
 from mpicoll.machine.cpu import cpus, fingerprint
+from mpicoll.machine.linux import cpu_name
 from mpicoll.machine.mpi_library import library, takes_device_memory
 from mpicoll.machine.system import huge_pages, overload, version_of
 from mpicoll.units import ranges
@@ -74,7 +75,7 @@ def environment(session: Session) -> dict[str, Any]:
     nodes = world.allreduce(int(session.node.rank == 0))
     bindings = world.allgather(ranges(sorted(cpus())))
     return {
-        "cpu": _cpu(),
+        "cpu": cpu_name() or platform.processor() or platform.machine(),
         "fingerprint": fingerprint(),
         "cores": os.cpu_count(),
         "nodes": nodes,
@@ -99,15 +100,6 @@ def environment(session: Session) -> dict[str, Any]:
         "cuda": _cuda(),
         "nccl": _nccl(),
     }
-
-
-def _cpu() -> str:
-    try:
-        with open("/proc/cpuinfo") as f:
-            names = [line.partition(":")[2].strip() for line in f if line.startswith(("model name", "Model"))]
-    except OSError:
-        names = []
-    return names[0] if names else platform.processor() or platform.machine()
 
 
 def _gpu(session: Session) -> tuple[str, str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 from dataclasses import replace
 from importlib.util import find_spec
@@ -16,6 +15,7 @@ from mpicoll.errors import ArgumentError, misspelt
 from mpicoll.launch.launch_env import under_launcher
 from mpicoll.launch.launcher import Job
 from mpicoll.launch.run import run
+from mpicoll.machine.cpu import cpus
 from mpicoll.units import count, nbytes, size_text
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ def _compare(args: argparse.Namespace) -> int:
             "one of --algorithms and one size in --sizes",
             f"{args.algorithms or 'all'} and {len(sizes)} sizes",
         )
-    processes = len(os.sched_getaffinity(0)) if ranks >= MANY else 1
+    processes = len(cpus()) if ranks >= MANY else 1
     try:
         found = compared(args.collective, names, ranks, root, machine, sizes, processes, _watched)
     except MemoryError:

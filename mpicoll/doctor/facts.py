@@ -95,6 +95,8 @@ class Machine:
     where there is no limit."""
 
     node: str = field(default_factory=platform.node)
+    linux: bool = field(default_factory=lambda: hasattr(os, "memfd_create"))
+    """Whether the system has memory that mpicoll's ranks can share, as Linux has."""
     cpu: str = field(default_factory=fingerprint)
     cores: tuple[int, ...] = field(default_factory=lambda: tuple(sorted(cpus())))
     """The CPUs that the process may use."""

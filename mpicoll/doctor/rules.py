@@ -37,6 +37,8 @@ _FILES = 1024
 
 Rule = tuple[Level, Callable[[Facts], object], str]
 
+_OF_LINUX = "memory access", "/dev/shm", "huge pages"
+"""Topics of which there is nothing to say elsewhere."""
 _FREE_SHM = "Delete what earlier jobs have left in /dev/shm, or give it more memory (docker run --shm-size=1g)"
 _RAISE_LIMIT = "Remove the limit: `ulimit -l unlimited`, memlock in limits.conf, or LimitMEMLOCK=infinity of slurmd"
 _FITTING_TORCH = "Install a torch that fits the driver: https://pytorch.org/get-started/locally"
@@ -130,12 +132,14 @@ RULES: tuple[tuple[str, tuple[Rule, ...]], ...] = (
          "Before you measure, end the other programs, or raise the limit (docker run --cpus)"),
     )),
     ("kernel", (
-        ("ok", lambda f: not f.machine.kernel and "mpicoll's own collectives serve the ranks of a node", ""),
+        ("ok", lambda f: not f.machine.kernel
+         and ("mpicoll's own collectives serve the ranks of a node" if f.machine.linux else "it is installed"), ""),
         ("warning", lambda f: f"{f.machine.kernel}: collectives of a node are the MPI library's",
          "Install a C compiler and Python's headers (Debian: gcc, python3-dev), then install mpicoll again"),
     )),
     ("shared memory", (
         ("ok", _sharing, ""),
+        ("ok", lambda f: not f.machine.linux and "mpicoll needs Linux for it: collectives are the MPI library's", ""),
         ("warning", lambda f: f.world is not None and f.ranks_here > 1
          and "the ranks of a node do not share memory: collectives are the MPI library's",
          "Run all ranks of a node in one container, and do not set MPICOLL_SHARED_MEMORY=0"),
@@ -232,7 +236,7 @@ def judge(everyone: Sequence[Facts], failure: LaunchError | None = None) -> Repo
 
 def _judge_rank(f: Facts) -> Iterator[Finding]:
     """What there is to say of a rank by itself."""
-    for topic, rules in RULES:
+    for topic, rules in (group for group in RULES if f.machine.linux or group[0] not in _OF_LINUX):
         said = ((level, says(f), remedy) for level, says, remedy in rules)
         yield from [Finding(topic, level, str(text), remedy) for level, text, remedy in said if text][:1]
     for name in sorted(f.machine.variables.keys() - VARIABLES):

@@ -2,8 +2,8 @@
 
 A rank may end without a word: MPICH ends the whole job where a message is longer than the memory for it, and any rank
 may be killed. So each rank notes its calls on the board, and ``mpicoll run`` says after such an end what they were.
-The board is a file without a name, which ranks of the same node open through /proc. A call is a number there. What
-the number means is noted once, when the call is prepared. A rank that knows more leaves that to be said instead."""
+The board is a file that ranks of the same node open. A call is a number there. What the number means is noted once,
+when the call is prepared. A rank that knows more leaves that to be said instead."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from struct import Struct
 
 from mpicoll.launch import lifecycle
 from mpicoll.launch.launch_env import launched_rank
+from mpicoll.machine import linux
 from mpicoll.units import alike, named, rows
 
 _VARIABLE = "MPICOLL_LAST_CALLS"
@@ -57,15 +58,17 @@ class CrashBoard:
 
     def __init__(self, nprocs: int) -> None:
         self.nprocs, self._mark = nprocs, secrets.token_bytes(_MARK)
-        self.news, self._told_news = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        """Where a rank writes when it comes, and when it begins MPI; to be read."""
-        self._file = os.memfd_create(_NAME)
+        self.news, self._told_news = os.pipe()
+        """Where a rank writes when it comes, and when it begins MPI; to be read. Only Linux lets it do so."""
+        for end in (self.news, self._told_news):
+            os.set_blocking(end, False)
+        self._file, self._path = linux.new_file(_NAME)
         os.truncate(self._file, _HEAD + nprocs * _ROOM)
         os.pwrite(self._file, self._mark, 0)
 
     def variables(self) -> dict[str, str]:
         """What the ranks must find in their environment."""
-        return {_VARIABLE: f"{os.getpid()}:{self._file}:{self._told_news}:{self._mark.hex()}"}
+        return {_VARIABLE: f"{self._mark.hex()}:{os.getpid()}:{self._told_news}:{self._path}"}
 
     def _number(self, rank: int, which: int) -> int:
         return int.from_bytes(os.pread(self._file, 8, _HEAD + rank * _ROOM + 8 * which), sys.byteorder)
@@ -130,6 +133,7 @@ class CrashBoard:
         """Nobody asks it any more."""
         for file in (self._file, self.news, self._told_news):
             os.close(file)
+        linux.forget(self._path)
 
 
 def _call_of(file: int, rank: int) -> str:
@@ -148,12 +152,11 @@ def _call_of(file: int, rank: int) -> str:
 def _opened(given: str) -> tuple[int | None, str]:
     """The file of ``mpicoll run``, and where it reads news. None if this rank was not started so, or on another
     node."""
-    process, number, news, mark = (given.split(":") + [""] * 3)[:4]
-    path = f"/proc/{process}/fd/{number}"
+    mark, process, news, path = (given.split(":", 3) + [""] * 3)[:4]
     try:
-        if not mark or not os.readlink(path).startswith(f"/memfd:{_NAME}"):
+        if not mark or not linux.is_called(path, _NAME):
             return None, ""
-        file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        file = os.open(path, os.O_RDWR)
     except OSError:
         return None, ""
     if os.pread(file, _MARK, 0).hex() != mark:
@@ -182,8 +185,8 @@ last: memoryview | list[int] = [0] if _room is None else memoryview(_room).cast(
 
 def _tell() -> None:
     """Let ``mpicoll run`` look at this rank."""
-    with suppress(OSError):  # it has been killed
-        file = os.open(_news, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with suppress(OSError):  # it has been killed, or looks by itself
+        file = os.open(_news, os.O_WRONLY | os.O_NONBLOCK)
         with suppress(BlockingIOError):  # it is full, so there is much to read already
             os.write(file, b"!")
         os.close(file)

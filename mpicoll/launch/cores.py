@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mpicoll.launch.launch_env import launched_rank, rank_here, ranks_here
-from mpicoll.machine.cpu import cpus
+from mpicoll.machine.cpu import bind, cpus
 from mpicoll.machine.vendors import PLACES
 from mpicoll.units import count, ranges
 
@@ -83,7 +83,7 @@ def take() -> None:
     cores = mine()
     threads = max(1, len(cores) // ranks)
     if "share" in order:
-        os.sched_setaffinity(0, share(cores, rank_here(), ranks))
+        bind(share(cores, rank_here(), ranks))
     elif len(cpus()) < (os.cpu_count() or 1):
         # The launcher has bound it, perhaps together with others.
         threads = max(1, min(len(cores), len(physical(range(os.cpu_count() or 1))) // ranks))

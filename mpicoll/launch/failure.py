@@ -10,7 +10,6 @@ import hashlib
 import os
 import signal
 import socket
-import struct
 import sys
 import time
 import traceback
@@ -23,6 +22,7 @@ from mpicoll.errors import MpicollError
 from mpicoll.launch import board, lifecycle
 from mpicoll.launch.launch_env import is_elastic, launched_rank
 from mpicoll.launch.lifecycle import flush
+from mpicoll.machine import linux
 from mpicoll.units import named
 
 _PACKAGE = str(Path(__file__).parents[1]) + os.sep
@@ -130,25 +130,24 @@ def _ranks_with(report: str, until_printed: ExitStack) -> list[int]:
     empty list, after that one has printed.
 
     The first rank binds a socket whose name is made of the job and the report. The others send it their numbers, and
-    wait until it closes the connection at the end of ``until_printed``. Such sockets (abstract ones, which need no
-    file) exist on Linux only. Elsewhere each rank prints its own report.
+    wait until it closes the connection at the end of ``until_printed``. Where they cannot, each rank prints its own.
     """
     rank = launched_rank() or 0
-    name = _socket_name(hashlib.sha256(report.encode(errors="replace")).hexdigest())
     try:
+        name = _socket_name(hashlib.sha256(report.encode(errors="replace")).hexdigest())
         sock = until_printed.enter_context(socket.socket(socket.AF_UNIX))
         try:
             sock.bind(name)
         except OSError:
             sock.settimeout(_SECONDS_TO_END)
             sock.connect(name)
-            if not _is_own(sock):
+            if not linux.is_own(sock):
                 return [rank]
             sock.sendall(rank.to_bytes(8))
             sock.recv(1)  # returns when the first rank has closed its end
             return []
         sock.listen(4096)
-    except (OSError, ValueError):  # there are no such sockets here, or the first rank has ended already
+    except OSError:  # the first rank has ended already
         return [rank]
     ranks, deadline = [rank], time.monotonic() + _SECONDS_TO_GATHER
     with suppress(OSError):  # the time is up, or a rank was killed before it had sent its number
@@ -156,7 +155,7 @@ def _ranks_with(report: str, until_printed: ExitStack) -> list[int]:
             sock.settimeout(left)
             peer = until_printed.enter_context(sock.accept()[0])
             peer.settimeout(left)
-            if _is_own(peer) and len(number := peer.recv(8)) == 8:
+            if linux.is_own(peer) and len(number := peer.recv(8)) == 8:
                 ranks.append(int.from_bytes(number))
     return sorted({*ranks})  # several children of a rank may have it
 
@@ -174,9 +173,9 @@ def is_first(what: str) -> bool:
     try:
         sock.bind(_socket_name(what))
         sock.listen(4096)  # so that others can see whose it is
-    except (OSError, ValueError) as e:
+    except OSError as e:
         sock.close()
-        return getattr(e, "errno", None) != errno.EADDRINUSE or not _is_taken(what)
+        return e.errno != errno.EADDRINUSE or not _is_taken(what)
     _names.append(sock)
     return True
 
@@ -186,7 +185,7 @@ def was_done(what: str) -> bool:
     with socket.socket(socket.AF_UNIX) as sock, suppress(OSError):
         sock.setblocking(False)
         sock.connect(_socket_name(what))
-        return _is_own(sock)
+        return linux.is_own(sock)
     return False
 
 
@@ -199,15 +198,9 @@ def _is_taken(what: str) -> bool:
     return taken
 
 
-def _is_own(sock: socket.socket) -> bool:
-    """Whether the process at the other end belongs to this user."""
-    ids = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-    return bool(struct.unpack("3i", ids)[1] == os.geteuid())
-
-
 def _socket_name(what: str) -> str:
     job = os.environ.get("PMIX_NAMESPACE") or os.getppid()
-    return f"\0mpicoll-{os.getuid()}-{job}-{what}"
+    return linux.socket_name(f"mpicoll-{os.getuid()}-{job}-{what}")
 
 
 def end_job(status: int) -> None:
@@ -219,7 +212,7 @@ def end_job(status: int) -> None:
     time.sleep(_SECONDS_TO_GATHER + _SECONDS_TO_READ)
     launcher = os.getppid()
     knows = status == 1 or board.are_read or is_elastic()
-    if knows and launcher > 1 and _name(launcher) in ("mpirun", "prterun"):
+    if knows and launcher > 1 and linux.name_of(launcher) in ("mpirun", "prterun"):
         # SIGTERM makes Open MPI's launcher end all ranks, with exit code 1. It would do so after MPI_Abort too, but
         # then it also prints two boxes of text.
         if is_first("end"):  # the launcher complains about a second signal
@@ -239,11 +232,3 @@ def end_job(status: int) -> None:
     elif "OMPI_COMM_WORLD_RANK" in os.environ:
         # Open MPI's launcher ends all ranks when one exits with a failure, but only once all have connected to it.
         time.sleep(_SECONDS_TO_CONNECT)
-
-
-def _name(process: int) -> str:
-    """The name of a process's program."""
-    try:
-        return Path(f"/proc/{process}/comm").read_text().strip()
-    except OSError:
-        return ""

@@ -12,9 +12,9 @@ from types import FrameType
 
 from mpicoll.launch import board
 
-NUMBER = 39
-"""The signal (SIGRTMIN + 5) that Open MPI's launcher passes on to all ranks. It never passes SIGINT on, which MPICH's
-does."""
+NUMBER = int(signal.SIGRTMIN) + 5 if hasattr(signal, "SIGRTMIN") else int(signal.SIGVTALRM)
+"""The signal that Open MPI's launcher passes on to all ranks. It never passes SIGINT on, which MPICH's does. macOS has
+no such numbers that are free for programs."""
 HANDED_ON = signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT
 """The signals that reach the ranks as they are."""
 PASSED = (*map(int, HANDED_ON), int(signal.SIGTSTP), NUMBER)

@@ -11,6 +11,7 @@ import stat
 from importlib.util import find_spec
 
 from mpicoll.errors import LaunchError
+from mpicoll.machine.cpu import cpus
 from mpicoll.machine.vendors import RANK_VARIABLES
 
 ELASTIC = "MPICOLL_ELASTIC"
@@ -47,7 +48,7 @@ def is_elastic() -> bool:
 def cores_of_a_rank() -> float:
     """The number of cores that each rank on this node may use, on average. If ranks are bound to cores, it is the
     number of this rank's own."""
-    cores = len(os.sched_getaffinity(0))
+    cores = len(cpus())
     is_bound = cores < (os.cpu_count() or 1)
     return cores if is_bound else cores / ranks_here()
 

@@ -10,7 +10,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
@@ -21,6 +20,7 @@ from typing import NoReturn
 from mpicoll.errors import LaunchError
 from mpicoll.launch import cores, interrupt
 from mpicoll.launch.launch_env import ELASTIC, RANK, WATCH
+from mpicoll.machine import linux
 from mpicoll.machine.system import home, version_of
 from mpicoll.machine.vendors import OF_A_RANK, OPEN_MPI, PLACES, Vendor, empty_wheels, vendor_that_says
 
@@ -108,7 +108,7 @@ class Command:
     ) -> subprocess.Popen[bytes]:
         """Start the launcher, with these environment variables besides. It gets a session of its own: a Ctrl-C in the
         terminal reaches this process alone. ``output`` is where its ranks print, if not where this process does. If it
-        ``dies_with_parent``, it gets SIGTERM when this process is killed. Other threads must not run then."""
+        ``dies_with_parent``, it gets SIGTERM when this process is killed, on Linux. Other threads must not run then."""
         environment = {**self.environment(), **variables}
         return subprocess.Popen(
             self.argv, env=environment, stdin=stdin, stdout=output, stderr=output, start_new_session=True,
@@ -118,10 +118,7 @@ class Command:
 
 def _become(argv: list[str], environment: dict[str, str]) -> NoReturn:
     """In the new process: become the launcher, which is told to end with its parent."""
-    import ctypes
-
-    with suppress(OSError, AttributeError):  # Linux has it
-        ctypes.CDLL(None).prctl(1, signal.SIGTERM)
+    linux.end_with_parent(signal.SIGTERM)
     try:
         os.execve(argv[0], argv, environment | _folder_of_this_process())
     except OSError as error:

@@ -36,6 +36,7 @@ from mpicoll.launch.launch_env import (
     program_is_imported,
     rank_above,
 )
+from mpicoll.machine.linux import loaded_files
 from mpicoll.machine.vendors import BACKING_FILES, OPEN_MPI, RANK_VARIABLES, empty_wheels
 
 if TYPE_CHECKING:
@@ -126,9 +127,8 @@ def _own_folder() -> Iterator[None]:
 
 def remove_names() -> None:
     """Remove the names of the files that this process has opened. MPI_Init must have returned."""
-    with suppress(OSError), open("/proc/self/maps") as maps:
-        names = {line.rstrip("\n").split(maxsplit=5)[-1] for line in maps}
-        for name in filter(BACKING_FILES.fullmatch, names):
+    with suppress(OSError):
+        for name in filter(BACKING_FILES.fullmatch, loaded_files()):
             Path(name).unlink(missing_ok=True)
 
 

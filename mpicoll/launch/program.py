@@ -152,13 +152,13 @@ def _take_stdin(rank: int | None) -> None:
     given = os.environ.pop(STDIN, "")
     if not given:
         return
-    pid, device, inode = map(int, given.split(":"))
+    device, inode, path = given.split(":", 2)
     with suppress(OSError):  # as in another container
-        file = os.open(os.devnull if rank else f"/proc/{pid}/fd/0", os.O_RDONLY)
+        file = os.open(os.devnull if rank else path, os.O_RDONLY)
         found = os.fstat(file)
-        if rank or (found.st_dev, found.st_ino) == (device, inode):
+        if rank or (found.st_dev, found.st_ino) == (int(device), int(inode)):
             if stat.S_ISREG(found.st_mode):
-                with open(f"/proc/{pid}/fdinfo/0") as told:
+                with open(path.replace("/fd/", "/fdinfo/")) as told:
                     os.lseek(file, int(told.readline().split()[1]), os.SEEK_SET)  # "pos: 123"
             os.dup2(file, 0)
         os.close(file)

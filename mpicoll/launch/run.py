@@ -23,6 +23,7 @@ from mpicoll.launch import board, elastic
 from mpicoll.launch.interrupt import HANDED_ON, LOOKS, SECONDS
 from mpicoll.launch.launch_env import STDIN
 from mpicoll.launch.launcher import Command, Job, command
+from mpicoll.machine import linux
 from mpicoll.machine.system import exit_code
 
 _SECONDS_IN_A_CALL = 2.0
@@ -30,6 +31,8 @@ _SECONDS_IN_A_CALL = 2.0
 in a call, probably for one of them."""
 _SECONDS_TO_BEGIN = 1.0
 """A rank that is still within MPI_Init so long after another one has ended without it waits for that one."""
+_SECONDS_BETWEEN_LOOKS = None if hasattr(os, "pidfd_open") else 0.05
+"""How often processes are looked at where the system does not tell when one ends."""
 
 
 def run(job: Job) -> int:
@@ -183,68 +186,69 @@ class ExitMonitor:
     """Which rank's process has ended first, from ``watch`` to ``stop``, and whether others wait for it in vain.
 
     MPICH's launcher names a process when it ends a job, and often one that it has ended itself. So the processes are
-    looked at beside it. The kernel tells at once when one ends, and each rank when it comes and when it begins MPI.
-    ``waited_for`` is called with a rank that has ended without MPI, as soon as another one waits for it in MPI_Init,
-    where it would do so for ever."""
+    looked at beside it. Linux tells at once when one ends, and so does each rank when it comes and when it begins MPI.
+    Elsewhere, this looks again and again. ``waited_for`` is called with a rank that has ended without MPI, as soon as
+    another one waits for it in MPI_Init, where it would do so for ever."""
 
     def __init__(self, of_job: board.CrashBoard, waited_for: Callable[[int], object]) -> None:
         self._board, self._waited_for = of_job, waited_for
-        self._running: dict[int, int] = {}
-        """The ranks that have come and not ended, by the files of their processes."""
+        self._running: dict[int, int | None] = {}
+        """The ranks that have come and not ended, and what can be read when their processes end."""
         self._ended: set[int] = set()
         self._first: list[int] = []
-        self._wake = os.eventfd(0)
+        self._woken, self._wake = os.pipe()
 
     def stop(self, watching: threading.Thread) -> list[int]:
         """Let ``watch``, which runs in this thread, return after a last look. Returns the rank that ended before all
         others, and before its program did. They are several if one of them was the first and it is not known which."""
-        os.eventfd_write(self._wake, 1)
-        watching.join()
         os.close(self._wake)
+        watching.join()
+        os.close(self._woken)
         return self._first
 
     def watch(self) -> None:
         """Look at the processes whenever something happens to one of them. This process forks none meanwhile."""
-        waits = False
-        files: set[int] = set()
-        with select.epoll() as poll:
-            for file in (self._wake, self._board.news):
-                poll.register(file, select.EPOLLIN)
-            while self._wake not in files:
-                files = {file for file, _ in poll.poll(_SECONDS_TO_BEGIN if waits else None)}
-                if self._board.news in files:
-                    os.read(self._board.news, 4096)
-                ended = self._look(poll)
-                self._ended |= ended
-                others_wait = any(self._board.mpi_of(rank) == board.BEGINS for rank in self._running.values())
-                early = {rank for rank in ended if not self._board.is_over(rank) or (others_wait and self._lacks(rank))}
-                if early and not self._first:
-                    self._first = self._first_of(early)
-                waited_for = sorted(rank for rank in self._ended if others_wait and self._lacks(rank))
-                if waits and waited_for and not files:
-                    self._waited_for(waited_for[0])
-                    break
-                waits = bool(waited_for)
-        for file in self._running:
+        over, waited_for, seen, since = False, list[int](), None, 0.0
+        while not over:
+            ready = self._ready(_SECONDS_BETWEEN_LOOKS or (_SECONDS_TO_BEGIN if waited_for else None))
+            over = self._woken in ready
+            if self._board.news in ready:
+                os.read(self._board.news, 4096)
+            ended = self._look()
+            self._ended |= ended
+            states = {rank: self._board.mpi_of(rank) for rank in self._running}
+            others_wait = board.BEGINS in states.values()
+            early = {rank for rank in ended if not self._board.is_over(rank) or (others_wait and self._lacks(rank))}
+            if early and not self._first:
+                self._first = self._first_of(early)
+            waited_for = sorted(rank for rank in self._ended if others_wait and self._lacks(rank))
+            if seen != (waited_for, states):
+                seen, since = (waited_for, states), time.monotonic()
+            elif waited_for and time.monotonic() - since >= _SECONDS_TO_BEGIN:
+                self._waited_for(waited_for[0])
+                break
+        for file in filter(None, self._running.values()):
             os.close(file)
 
-    def _look(self, poll: select.epoll) -> set[int]:
+    def _ready(self, seconds: float | None) -> set[int]:
+        """Which of the files can be read, within so many seconds."""
+        poll = select.poll()
+        for file in (self._woken, self._board.news, *filter(None, self._running.values())):
+            poll.register(file, select.POLLIN)
+        return {file for file, _ in poll.poll(None if seconds is None else 1000 * seconds)}
+
+    def _look(self) -> set[int]:
         """Watch the ranks that have come since the last look. Returns those whose processes have ended since then."""
-        ended = set()
-        for rank in {*range(self._board.nprocs)} - self._ended - {*self._running.values()}:
+        for rank in {*range(self._board.nprocs)} - self._ended - self._running.keys():
             if process := self._board.process_of(rank):
-                try:
-                    file = os.pidfd_open(process)
-                except ProcessLookupError:
-                    ended.add(rank)
-                except OSError:  # the system has no such files
-                    pass
-                else:
-                    self._running[file] = rank
-                    poll.register(file, select.EPOLLIN)
-        for file in {file for file, _ in poll.poll(0)} & self._running.keys():
-            ended.add(self._running.pop(file))
-            os.close(file)
+                self._running[rank] = linux.end_of(process)
+        ended, ready = set(), self._ready(0)
+        for rank, file in [*self._running.items()]:
+            if file in ready or (file is None and linux.has_ended(self._board.process_of(rank))):
+                ended.add(rank)
+                del self._running[rank]
+                if file is not None:
+                    os.close(file)
         return ended
 
     def _first_of(self, early: Iterable[int]) -> list[int]:
@@ -254,7 +258,7 @@ class ExitMonitor:
         gone. So a rank that is about to end may be the first, too. If one of them has ended by itself, it is the first:
         a launcher ends processes by SIGKILL or SIGTERM."""
         codes: dict[int, int | None] = {}
-        for rank in {*early, *(rank for rank in self._running.values() if not self._board.is_over(rank))}:
+        for rank in {*early, *(rank for rank in self._running if not self._board.is_over(rank))}:
             try:
                 codes[rank] = exit_code(self._board.process_of(rank))
             except OSError:  # its launcher knows already that it has ended
@@ -291,7 +295,24 @@ def _given_to_rank_0() -> dict[str, str]:
         os.open(os.devnull, os.O_RDONLY)
         found = os.fstat(0)
     by_launcher = os.isatty(0) or stat.S_ISSOCK(found.st_mode)  # what no other process can open
-    return {} if by_launcher else {STDIN: f"{os.getpid()}:{found.st_dev}:{found.st_ino}"}
+    if by_launcher:
+        return {}
+    path = f"/proc/{os.getpid()}/fd/0"
+    if not os.path.exists(path):  # not on Linux: no other process can open it
+        path = linux.new_pipe("stdin")
+        found = os.stat(path)
+        _masked_thread(_hand_on_stdin, path)
+    return {STDIN: f"{found.st_dev}:{found.st_ino}:{path}"}
+
+
+def _hand_on_stdin(path: str) -> None:
+    """Hand on this process's stdin through a pipe, whenever a rank opens it. A job that is started again gets what is
+    left."""
+    while True:
+        with open(path, "wb", buffering=0) as to, suppress(BrokenPipeError):
+            while data := os.read(0, 1 << 16):
+                to.write(data)
+        time.sleep(_SECONDS_BETWEEN_LOOKS or 0)  # the rank may not have closed its end yet
 
 
 def _hand_on_what_is_typed(to: int) -> None:

@@ -220,7 +220,7 @@ def may_adopt() -> bool:
 def _may_keep_a_file() -> bool:
     """Whether no more than the ``SHARE`` of files are open. A new file has the lowest number that is free."""
     try:
-        file = os.open("/", os.O_PATH)
+        file = os.open(os.devnull, os.O_RDONLY)
     except OSError:
         return False
     os.close(file)

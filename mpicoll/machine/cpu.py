@@ -20,7 +20,15 @@ _MODELS = (
 
 def cpus() -> set[int]:
     """The CPUs that this process may use."""
-    return os.sched_getaffinity(0)
+    if hasattr(os, "sched_getaffinity"):
+        return os.sched_getaffinity(0)
+    return {*range(os.cpu_count() or 1)}
+
+
+def bind(to: set[int]) -> None:
+    """Let this process use these CPUs alone, where the system can do that."""
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, to)
 
 
 @cache

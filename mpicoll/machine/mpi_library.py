@@ -6,9 +6,10 @@ from __future__ import annotations
 import ctypes
 import re
 from functools import lru_cache
-from pathlib import Path
 
 from mpi4py import MPI
+
+from mpicoll.machine.linux import loaded_files
 
 _MPICH_CUDA = 0  # MPIX_GPU_SUPPORT_CUDA
 
@@ -57,6 +58,6 @@ def ucx_version() -> str:
 
 
 def _mapped(library: str) -> str | None:
-    """The file of a library that this process has loaded."""
-    found = re.search(rf"\s(/\S*/{library}[.\d-]*so\S*)$", Path("/proc/self/maps").read_text(), re.MULTILINE)
-    return None if found is None else found[1]
+    """The file of a library that this process has loaded; None if the system does not say it."""
+    name = re.compile(rf"/\S*/{library}[.\d-]*so\S*")
+    return next(filter(name.fullmatch, loaded_files()), None)

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mpicoll.machine.linux import memory_file
 from mpicoll.machine.system import free_memory, huge_pages
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ def share(comm: MPI.Intracomm, nbytes: int | None, bounded: bool = True) -> list
 def new_file(nbytes: int) -> int | None:
     """A file in memory. None if the system refuses it, or has less memory than that."""
     try:
-        file = os.memfd_create(_NAME + os.urandom(8).hex())
+        file = memory_file(_NAME + os.urandom(8).hex())
     except OSError:
         return None
     if fill(file, nbytes):
@@ -218,6 +219,7 @@ _c = ctypes.CDLL(None, use_errno=True)
 _c.mmap.restype = ctypes.c_void_p
 _FAILED = ctypes.c_void_p(-1).value
 _c.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long)
-_c.fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_long, ctypes.c_long)
 _c.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
 _c.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+if hasattr(_c, "fallocate"):  # of Linux, as are the files in memory that need it
+    _c.fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_long, ctypes.c_long)

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from mpicoll.machine.cpu import cpus
+
 _MEMORY = Path("/proc/meminfo")
 _CGROUP = Path("/sys/fs/cgroup")
 _OWN_GROUPS = Path("/proc/self/cgroup")
@@ -41,7 +43,7 @@ def overload() -> str:
     found = []
     cores, load = os.cpu_count() or 1, os.getloadavg()[0]
     limit = min(filter(None, map(_cores_of, _groups())), default=cores)
-    if limit < len(os.sched_getaffinity(0)):
+    if limit < len(cpus()):
         found.append(f"a control group limits all processes together to the time of {limit:g} cores")
     if load > cores:
         found.append(f"{load:.3g} programs compute on {cores} cores (the load average of the last minute)")
@@ -83,10 +85,16 @@ def huge_pages(which: str = "enabled") -> str | None:
 
 
 def exit_code(process: int) -> int | None:
-    """The exit code of a process of this node that has ended or is about to; that of SIGKILL is -9. None if it goes on.
-    Raises OSError where its parent knows already that it has ended."""
+    """The exit code of a process of this node that has ended or is about to; that of SIGKILL is -9. None if it goes on,
+    or if its parent does not know yet that it has ended, and the system does not say it. Raises OSError where its
+    parent knows that it has ended."""
+    try:
+        said = Path(f"/proc/{process}/stat").read_text()
+    except FileNotFoundError:
+        os.kill(process, 0)
+        return None
     # After the name, which may hold anything: the state, the flags, and last how it ended, as waitpid says it.
-    state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    state = said.rpartition(")")[2].split()
     return os.waitstatus_to_exitcode(int(state[-1])) if int(state[6]) & _EXITING else None
 
 

@@ -7,12 +7,13 @@ sends there what it yields.
 
 from __future__ import annotations
 
-import ctypes
 import multiprocessing
 import os
 import signal
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from importlib import import_module
@@ -23,6 +24,7 @@ from typing import Any
 
 from mpicoll.errors import LaunchError
 from mpicoll.launch.launcher import of_no_rank
+from mpicoll.machine import linux
 
 SECONDS = 120.0
 """How long an answer may take. To import torch from a busy file system takes many seconds."""
@@ -35,7 +37,6 @@ NOT_TRIED = "could not be tried"
 GRACE = 30.0
 """How long a process that has answered may take to end: it may have to end MPI."""
 _STDERR = 2
-_PR_SET_PDEATHSIG = 1
 
 
 class Child:
@@ -106,9 +107,16 @@ def ask(question: str, seconds: float = SECONDS) -> dict[str, Any]:
         return answer
 
 
+def _end_with(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(1)
+    os._exit(1)
+
+
 def main(question: str, file: int, parent: int) -> None:
     """Answer the question, and end with the process ``parent``, even where MPI waits."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if not linux.end_with_parent(signal.SIGKILL):
+        threading.Thread(target=_end_with, args=[parent], daemon=True).start()
     if os.getppid() != parent:  # it has ended before that
         return
     os.set_inheritable(file, False)  # the connection ends with this process, even if a child of it goes on

@@ -5,7 +5,7 @@ Slurm job. Python itself would call a handler only when the main thread comes ou
 called at once. It writes some lines to a pipe, and the watcher's thread reads them.
 
 Only the process itself knows the folder of its files: it may have changed its directory or its environment since it
-began. So it says so in a piece of memory with a name, which others find among its open files.
+began. So it says so in a file that others find among its own.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mpicoll.errors import ArgumentError, TimeoutError
+from mpicoll.machine import linux
 from mpicoll.supervise.messages import Files
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ class Answer:
     def __init__(self) -> None:
         self._memory: int | None = None
         with suppress(OSError):  # a container may forbid it: then nobody can ask
-            self._memory = os.memfd_create(_NAME)
+            self._memory, _ = linux.new_file(_NAME)
 
     def say(self, files: Files) -> None:
         """Say this of the files that were written now, in the place of what was said before."""
@@ -49,13 +50,12 @@ class Answer:
                 os.ftruncate(self._memory, os.pwrite(self._memory, text, 0))
 
 
-def answers(process: Path) -> list[Written] | None:
-    """What a process says, as in ``/proc/17``; None if it cannot be asked. Raises OSError if its open files may not be
-    seen."""
+def answers(process: int) -> list[Written] | None:
+    """What a process says; None if it cannot be asked. Raises OSError if its files may not be seen."""
     texts = []
-    for file in (process / "fd").iterdir():
+    for file in linux.files_of(process):
         with suppress(OSError):  # it closes files meanwhile
-            if os.readlink(file).startswith(f"/memfd:{_NAME}"):
+            if linux.is_called(str(file), _NAME):
                 texts.append(file.read_text())
     return [*_parsed(texts)] if texts else None
 
@@ -101,14 +101,13 @@ def when_asked(loop: asyncio.AbstractEventLoop, do: Callable[[], Coroutine[Any, 
 def ask_for_dump(pid: int) -> Path:
     """Ask the job of this process, which runs on this node, for its files. Returns the folder in which the process has
     written its own."""
-    process = Path("/proc", str(pid))
     asked = time.time()
     try:
-        if answers(process) is None:
+        if answers(pid) is None:
             raise _refused(f"{pid}, which has made none, or has MPICOLL_CHECK=off")
         os.kill(pid, SIGNAL)
         while time.time() - asked < _SECONDS_TO_WRITE:
-            answer = next((files for files, written in answers(process) or () if written >= asked), None)
+            answer = next((files for files, written in answers(pid) or () if written >= asked), None)
             if answer is not None and answer.failure:
                 raise _refused(f"{pid}, which cannot write its files ({answer.failure})")
             if answer is not None:

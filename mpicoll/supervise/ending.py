@@ -10,6 +10,7 @@ from contextlib import suppress
 
 from mpicoll.launch import board
 from mpicoll.launch.failure import end_job
+from mpicoll.machine import linux
 from mpicoll.machine.system import exit_code
 from mpicoll.supervise.messages import Process
 
@@ -22,7 +23,7 @@ _SECONDS = 5
 
 def this_process() -> Process:
     """How others find this one."""
-    return Process(os.getpid(), socket.gethostname(), os.stat("/proc/self/ns/pid").st_ino)
+    return Process(os.getpid(), socket.gethostname(), linux.process_space())
 
 
 def _is_near(process: Process) -> bool:

@@ -1,0 +1,154 @@
+"""What only Linux has, and what takes its part elsewhere, as on macOS.
+
+A process hands things to others of its user. On Linux they have no names in the file system: they are gone when the
+process ends. Elsewhere they are in a folder that only this user can enter. Their names begin with the number of a
+process, and whoever uses the folder removes those whose process has ended.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import hashlib
+import os
+import socket
+import stat
+import struct
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+
+
+def folder() -> Path:
+    """The folder of this user. Raises OSError if another user has made it, or can enter it."""
+    found = Path(tempfile.gettempdir(), f"mpicoll-{os.geteuid()}")
+    found.mkdir(0o700, exist_ok=True)
+    said = found.lstat()
+    if not stat.S_ISDIR(said.st_mode) or said.st_uid != os.geteuid() or said.st_mode & 0o077:
+        raise PermissionError(errno.EPERM, "other users can enter it", str(found))
+    for file in found.iterdir():
+        if has_ended(int(file.name.partition(".")[0])):
+            file.unlink(missing_ok=True)
+    return found
+
+
+def has_ended(process: int) -> bool:
+    """Whether this user has no such process on this node any more."""
+    try:
+        os.kill(process, 0)
+    except (ProcessLookupError, PermissionError):
+        return True
+    return False
+
+
+def process_space() -> int:
+    """The namespace in which processes have their numbers: a container has another one. 0 if the system has none."""
+    return os.stat("/proc/self/ns/pid").st_ino if os.path.exists("/proc/self/ns/pid") else 0
+
+
+def memory_file(name: str) -> int:
+    """A file in memory, which has no name in the file system. Raises OSError if the system has none."""
+    if not hasattr(os, "memfd_create"):
+        raise OSError(errno.ENOSYS, "this system has no files in memory")
+    return os.memfd_create(name)
+
+
+def new_file(name: str) -> tuple[int, str]:
+    """A file for other processes, which ``is_called`` this, and its path for them. Raises OSError."""
+    if hasattr(os, "memfd_create"):
+        file = memory_file(name)
+        return file, f"/proc/{os.getpid()}/fd/{file}"
+    return tempfile.mkstemp(prefix=f"{os.getpid()}.{name}.", dir=folder())
+
+
+def is_called(path: str, name: str) -> bool:
+    """Whether a ``new_file`` of that name has this path. To open what it is not might change something: in another
+    namespace of processes, or once it is closed, the path of a file in memory means another file, or a device."""
+    if hasattr(os, "memfd_create"):
+        return os.readlink(path).startswith(f"/memfd:{name}")
+    return os.path.basename(path).partition(".")[2].startswith(f"{name}.")
+
+
+def end_of(process: int) -> int | None:
+    """A file that can be read when this process of this node ends; None where the system has none, or it has ended."""
+    if hasattr(os, "pidfd_open"):
+        with suppress(OSError):
+            return os.pidfd_open(process)
+    return None
+
+
+def new_pipe(name: str) -> str:
+    """A pipe with a name, which processes of this user open. Raises OSError."""
+    path = str(folder() / f"{os.getpid()}.{name}.{os.urandom(4).hex()}")
+    os.mkfifo(path, 0o600)
+    return path
+
+
+def forget(path: str) -> None:
+    """Remove the name of a ``new_file`` of this process, which is closed."""
+    if not hasattr(os, "memfd_create"):
+        os.unlink(path)
+
+
+def files_of(process: int) -> list[Path]:
+    """The files of a process, among which a ``new_file`` is. Raises OSError if they may not be seen."""
+    if hasattr(os, "memfd_create"):
+        return [*Path(f"/proc/{process}/fd").iterdir()]
+    os.kill(process, 0)
+    return [*folder().glob(f"{process}.*")]
+
+
+def socket_name(what: str) -> str:
+    """The name of a socket for processes that the same one has started."""
+    if hasattr(socket, "SO_PEERCRED"):
+        return f"\0{what}"  # an abstract one needs no file
+    # The path of a socket has at most 103 bytes, of which a Mac's temporary folder takes half.
+    return str(folder() / f"{os.getppid()}.{hashlib.sha256(os.fsencode(what)).hexdigest()[:16]}")
+
+
+def is_own(peer: socket.socket) -> bool:
+    """Whether the process at the other end belongs to this user."""
+    if not hasattr(socket, "SO_PEERCRED"):
+        return True  # it has entered the folder
+    ids = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    return bool(struct.unpack("3i", ids)[1] == os.geteuid())
+
+
+def end_with_parent(number: int) -> bool:
+    """Let this process get a signal when its parent ends. False if the system cannot do that."""
+    c = ctypes.CDLL(None)
+    return hasattr(c, "prctl") and c.prctl(1, number) == 0
+
+
+def loaded_files() -> set[str]:
+    """The files that this process has mapped into its memory; empty if the system does not say it."""
+    with suppress(OSError), open("/proc/self/maps") as maps:
+        return {line.rstrip("\n").split(maxsplit=5)[-1] for line in maps}
+    return set()
+
+
+def name_of(process: int) -> str:
+    """The name of a process's program; empty if it is not known."""
+    try:
+        return Path(f"/proc/{process}/comm").read_text().strip()
+    except OSError:
+        return os.path.basename(_said("ps", "-o", "comm=", "-p", str(process)))
+
+
+def cpu_name() -> str:
+    """What the system calls the CPU; empty if it does not say it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return _said("sysctl", "-n", "machdep.cpu.brand_string")
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith(("model name", "Model"))), "")
+
+
+def _said(*command: str) -> str:
+    """What a command prints; empty if there is none."""
+    import subprocess  # most programs do not need it
+
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+    except OSError:
+        return ""

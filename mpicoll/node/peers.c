@@ -2,9 +2,11 @@
 #define _GNU_SOURCE
 #include "peers.h"
 
-#include <sys/uio.h>
 #include <time.h>
 #include <unistd.h>
+#ifdef __linux__
+#include <sys/uio.h>
+#endif
 
 void introduce(Self *self) {
     struct timespec now;
@@ -14,6 +16,7 @@ void introduce(Self *self) {
     self->mark = ((uint64_t)now.tv_sec << 30 ^ (uint64_t)now.tv_nsec ^ (uint64_t)self->process << 40) | 1;
 }
 
+#ifdef __linux__
 int read_memory(const Self *other, uint64_t from, char *to, size_t n) {
     while (n) {
         struct iovec here = {to, n}, there = {(void *)(uintptr_t)from, n};
@@ -23,6 +26,12 @@ int read_memory(const Self *other, uint64_t from, char *to, size_t n) {
     }
     return 0;
 }
+#else
+int read_memory(const Self *other, uint64_t from, char *to, size_t n) {
+    (void)other, (void)from, (void)to, (void)n;
+    return -1;
+}
+#endif
 
 int is_readable(const Self *other) {
     uint64_t mark = 0;

@@ -1,8 +1,8 @@
 /* Arithmetic on vectors. See reductions.h.
  *
- * Each function is a plain loop that the compiler vectorises: on x86 once for each of three instruction sets, of which
- * the loader takes the best one that the processor has. Nothing is contracted (-ffp-contract=off): a product and a sum
- * round twice, on every processor alike.
+ * Each function is a plain loop that the compiler vectorises. On x86 and Linux it does so once for each of three
+ * instruction sets, of which the loader takes the best one that the processor has. Nothing is contracted
+ * (-ffp-contract=off): a product and a sum round twice, on every processor alike.
  */
 #include "reductions.h"
 
@@ -11,6 +11,8 @@
 #if defined(__x86_64__)
 #include <cpuid.h>
 #include <immintrin.h>
+#endif
+#if defined(__x86_64__) && defined(__linux__)
 #define VECTORS __attribute__((target_clones("avx512f", "avx2", "default")))
 /* Where there is a fused multiply-add, as in avx512f, GCC 12 makes some of complex products, whatever it is told. */
 #define UNFUSED __attribute__((target_clones("avx2", "default")))

@@ -1,18 +1,20 @@
 /* A rank waits. See waiting.h.
  *
  * Waiting costs nobody's core: a rank looks some times, yields a few times where ranks take turns on cores, and then
- * sleeps (a futex). No wake-up is lost: the one that sleeps first counts itself and then looks; the one that writes first
+ * sleeps (a futex, or a nap where the system has none). No wake-up is lost: the one that sleeps first counts itself and then looks; the one that writes first
  * writes and then looks at the count. In the order of all sequentially consistent operations, one of them comes second
  * and sees what the other has done. If the word changes after the sleeper's look, the system itself refuses to sleep.
  */
 #define _GNU_SOURCE
 #include "waiting.h"
 
-#include <linux/futex.h>
 #include <sched.h>
-#include <sys/syscall.h>
 #include <time.h>
+#ifdef __linux__
+#include <linux/futex.h>
+#include <sys/syscall.h>
 #include <unistd.h>
+#endif
 
 #define SOON 30000            /* ns: a wait that ends within this is cheaper without sleep */
 #define LONG_YIELD 200000     /* ns: a yield that takes this long has given the core to a program that computes */
@@ -34,9 +36,22 @@ void waiter_begin(Waiter *w, int crowded, Host host) {
     w->yields = crowded ? 20 : 0;
 }
 
+#ifdef __linux__
+static void futex_wake(_Atomic uint32_t *word) { syscall(SYS_futex, word, FUTEX_WAKE, INT32_MAX, NULL, NULL, 0); }
+
+static void futex_wait(_Atomic uint32_t *word, uint32_t seen, const struct timespec *most) {
+    syscall(SYS_futex, word, FUTEX_WAIT, seen, most, NULL, 0);
+}
+#else
+static void futex_wake(_Atomic uint32_t *word) { (void)word; }
+
+static void futex_wait(_Atomic uint32_t *word, uint32_t seen, const struct timespec *most) {
+    if (atomic_load(word) == seen) nanosleep(most, NULL);
+}
+#endif
+
 void wake(Bed bed) {
-    if (atomic_load_explicit(bed.sleepers, memory_order_seq_cst))
-        syscall(SYS_futex, bed.word, FUTEX_WAKE, INT32_MAX, NULL, NULL, 0);
+    if (atomic_load_explicit(bed.sleepers, memory_order_seq_cst)) futex_wake(bed.word);
 }
 
 static int sleep_once(Bed bed, Ready ready, const void *of, int64_t ns) {
@@ -44,7 +59,7 @@ static int sleep_once(Bed bed, Ready ready, const void *of, int64_t ns) {
     uint32_t seen = atomic_load_explicit(bed.word, memory_order_seq_cst);
     if (!ready(of)) {
         struct timespec most = {ns / 1000000000, ns % 1000000000};
-        syscall(SYS_futex, bed.word, FUTEX_WAIT, seen, &most, NULL, 0);
+        futex_wait(bed.word, seen, &most);
     }
     /* No order is needed: who still sees the larger count makes a system call in vain. */
     atomic_fetch_sub_explicit(bed.sleepers, 1, memory_order_relaxed);

@@ -65,7 +65,7 @@ for module, names in GONE.items():
     for each in names:
         if hasattr(module, each):
             delattr(module, each)
-selectors.DefaultSelector = selectors.PollSelector
+vars(selectors)["DefaultSelector"] = selectors.PollSelector
 for each in ("access", "lstat", "readlink", "stat", "statvfs", "unlink"):
     without(each)
 sys.addaudithook(refuse)

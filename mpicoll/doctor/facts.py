@@ -14,6 +14,7 @@ from mpicoll.errors import LaunchError
 from mpicoll.launch.cores import numa_nodes
 from mpicoll.launch.launch_env import RANK, launched_rank, rank_here, started_as, under_launcher
 from mpicoll.machine.cpu import cpus, fingerprint
+from mpicoll.machine.linux import SHARES
 from mpicoll.machine.system import free_memory, home, huge_pages, overload, version_of
 from mpicoll.machine.vendors import RANK_VARIABLES, VENDORS
 from mpicoll.node.loaded import missing
@@ -95,7 +96,7 @@ class Machine:
     where there is no limit."""
 
     node: str = field(default_factory=platform.node)
-    linux: bool = field(default_factory=lambda: hasattr(os, "memfd_create"))
+    linux: bool = SHARES
     """Whether the system has memory that mpicoll's ranks can share, as Linux has."""
     cpu: str = field(default_factory=fingerprint)
     cores: tuple[int, ...] = field(default_factory=lambda: tuple(sorted(cpus())))

@@ -31,7 +31,7 @@ _SECONDS_IN_A_CALL = 2.0
 in a call, probably for one of them."""
 _SECONDS_TO_BEGIN = 1.0
 """A rank that is still within MPI_Init so long after another one has ended without it waits for that one."""
-_SECONDS_BETWEEN_LOOKS = None if hasattr(os, "pidfd_open") else 0.05
+_SECONDS_BETWEEN_LOOKS = None if linux.TELLS else 0.05
 """How often processes are looked at where the system does not tell when one ends."""
 
 

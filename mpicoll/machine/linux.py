@@ -18,6 +18,11 @@ import tempfile
 from contextlib import suppress
 from pathlib import Path
 
+SHARES = hasattr(os, "memfd_create")
+"""Whether the ranks of a node can share memory: files in memory, which others open through /proc."""
+TELLS = hasattr(os, "pidfd_open")
+"""Whether a process can be told when another one ends that it has not started."""
+
 
 def folder() -> Path:
     """The folder of this user. Raises OSError if another user has made it, or can enter it."""

@@ -104,4 +104,5 @@ _c = ctypes.CDLL(None, use_errno=True)
 _c.mmap.restype = ctypes.c_void_p
 _c.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long)
 _c.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
-_c.fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_long, ctypes.c_long)
+if hasattr(_c, "fallocate"):  # of Linux
+    _c.fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_long, ctypes.c_long)

@@ -1,0 +1,198 @@
+"""As on a system that has nothing of what only Linux has: ``tests/startup/elsewhere.py`` takes it from each process.
+
+MPI and torch themselves go on using Linux. So this shows what mpicoll does on macOS, and not what they do there."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from tests.jobs.jobs import NEEDS_TORCH, REPOSITORY, STARTUP, Done, done, ended, run, script, started, until
+
+ELSEWHERE = {"MPICOLL_TESTS_ELSEWHERE": "1"}
+RANKS = REPOSITORY / "tests" / "ranks"
+
+
+def elsewhere(n: int, *program: str) -> Done:
+    return run(n, *program, env=ELSEWHERE)
+
+
+def of_ranks(*files: str) -> None:
+    """Run these files' tests at two ranks."""
+    options = ["-q", "--with-mpi", "-m", "not slow", "-p", "no:cacheprovider", "-p", "no:hypothesispytest"]
+    result = elsewhere(2, "-m", "pytest", *options, *(str(RANKS / file) for file in files))
+    assert result.code == 0, result.output
+    assert " passed" in result.output
+
+
+TAKEN_AWAY = """
+    import ctypes
+    import os
+    import select
+    import socket
+    from pathlib import Path
+
+    import pytest
+
+    gone = [(os, "memfd_create"), (os, "pidfd_open"), (os, "sched_getaffinity"), (select, "epoll"),
+            (socket, "SO_PEERCRED"), (ctypes.CDLL(None), "prctl"), (ctypes.CDLL(None), "process_vm_readv")]
+    assert not any(hasattr(*each) for each in gone)
+    assert not Path("/proc/self/stat").exists()
+    for look in (os.listdir, os.stat, os.statvfs, lambda path: open(f"{path}/x")):
+        for folder in ("/proc", "/sys", "/dev/shm"):
+            with pytest.raises(FileNotFoundError):
+                look(folder)
+    with socket.socket(socket.AF_UNIX) as sock, pytest.raises(OSError):
+        sock.bind("\\0name")
+"""
+
+
+@pytest.mark.first_mpi
+def test_it_is_taken_away(tmp_path: Path) -> None:
+    result = done(sys.executable, script(tmp_path, TAKEN_AWAY), env=ELSEWHERE)
+    assert (result.code, result.output) == (0, "")
+
+
+def test_collectives_and_messages() -> None:
+    of_ranks("test_random.py", "test_random_messages.py")
+
+
+@NEEDS_TORCH
+def test_torch() -> None:
+    """Over mpicoll.torch and over the registered backend."""
+    of_ranks("torch/test_collectives.py", "torch/test_messages.py", "torch/programs/test_ddp.py")
+
+
+MISMATCH = """
+    import numpy as np
+    import mpicoll
+
+    comm = mpicoll.Communicator()
+    if comm.rank:
+        comm.barrier()
+    else:
+        comm.allreduce(np.ones(4))
+"""
+DEADLOCK = """
+    from mpi4py import MPI
+
+    comm = MPI.COMM_WORLD
+    comm.recv(source=1 - comm.rank)
+    comm.send(0, 1 - comm.rank)
+"""
+
+
+def test_different_calls_are_named(tmp_path: Path) -> None:
+    result = elsewhere(2, script(tmp_path, MISMATCH))
+    assert result.code == 1
+    assert "mpicoll: the ranks made different calls. The job ends" in result.output
+    assert "rank 0  call 0: allreduce sum of 4 float64, at script.py:9" in result.output
+    assert "rank 1  call 0: barrier, at script.py:7" in result.output
+
+
+def test_a_deadlock_is_named(tmp_path: Path) -> None:
+    result = elsewhere(2, "--watch", script(tmp_path, DEADLOCK))
+    assert result.code == 1
+    assert "wait for each other" in result.output
+
+
+ENDS = """
+    import os
+    import signal
+    import sys
+    import mpicoll
+
+    print("stdin:", repr(sys.stdin.read()))
+    comm = mpicoll.Communicator()
+    how = sys.argv[1]
+    if how == "raises":
+        raise ValueError("no")
+    if how == "killed" and comm.rank:
+        os.kill(os.getpid(), signal.SIGKILL)
+    comm.barrier()
+    if how == "interrupted":
+        print("waits", flush=True)
+        signal.pause()
+"""
+
+
+def test_how_a_job_ends(tmp_path: Path) -> None:
+    program = script(tmp_path, ENDS)
+    raises = elsewhere(2, program, "raises")
+    assert raises.code == 1
+    assert raises.output.count("ValueError: no") == 1, "one rank speaks for both"
+    assert f"mpicoll: ranks 0-1 on {os.uname().nodename} ended by ValueError" in raises.output
+    killed = elsewhere(2, program, "killed")
+    assert killed.code != 0
+    by_others = "rank 1  its process has ended (if it was killed:" in killed.output
+    assert by_others or "The last collective of each rank" in killed.output, killed.output
+    argv = [sys.executable, "-m", "mpicoll", "run", "-n", "2", program, "interrupted"]
+    with started(*argv, env=ELSEWHERE) as (it, output):
+        until(lambda: output.read_text().count("waits") == 2, "both ranks wait", output)
+        it.process.send_signal(signal.SIGINT)
+        interrupted = ended(it, output)
+    assert interrupted.code == 130, interrupted.output
+    assert f"mpicoll: ranks 0-1 on {os.uname().nodename} ended by KeyboardInterrupt" in interrupted.output
+
+
+def test_rank_0_reads_what_mpicoll_run_is_given(tmp_path: Path) -> None:
+    environment = {**os.environ, **ELSEWHERE, "PYTHONPATH": os.pathsep.join(map(str, (REPOSITORY, STARTUP)))}
+    argv = [sys.executable, "-m", "mpicoll", "run", "-n", "2", script(tmp_path, ENDS), "ends"]
+    said = subprocess.run(argv, input="words", capture_output=True, text=True, check=True, env=environment).stdout
+    assert sorted(said.splitlines()) == ["stdin: ''", "stdin: 'words'"]
+
+
+ASKED = """
+    import os
+    import subprocess
+    import sys
+    import mpicoll
+
+    comm = mpicoll.Communicator()
+    if comm.rank == 0:
+        dump = ["doctor", "--dump", str(os.getpid())]
+        subprocess.run([sys.executable, "-m", "mpicoll", *dump], check=True)
+    comm.barrier()
+"""
+
+
+def test_the_doctor(tmp_path: Path) -> None:
+    result = elsewhere(2, "-m", "mpicoll", "doctor")
+    assert result.code == 0, result.output
+    assert "ok       shared memory  mpicoll needs Linux for it: collectives are the MPI library's" in result.output
+    assert "(the ranks share no memory in which mpicoll's kernel works)" in result.output
+    assert "/dev/shm" not in result.output
+    asked = elsewhere(2, script(tmp_path, ASKED))
+    assert asked.code == 0, asked.output
+    assert "mpicoll: the last calls of each rank are in" in asked.output
+
+
+@pytest.mark.first_mpi
+@NEEDS_TORCH
+def test_bench_compares() -> None:
+    words = ["bench", "allreduce", "-n", "2", "--backends", "mpicoll,mpi,gloo", "--min", "8", "--max", "64"]
+    result = done(sys.executable, "-m", "mpicoll", *words, "--factor", "8", "--seconds", "0.1", env=ELSEWHERE)
+    assert result.code == 0, result.output
+    assert "# 0 wrong elements" in result.output
+
+
+CELL = """
+    from IPython.core.interactiveshell import InteractiveShell
+
+    shell = InteractiveShell.instance()
+    shell.run_line_magic("load_ext", "mpicoll")
+    shell.run_cell_magic("ranks", "2", "import numpy as np; print(comm.allreduce(np.full(2, 1.0 + comm.rank)))")
+"""
+
+
+@pytest.mark.skipif(find_spec("IPython") is None, reason="IPython is not installed")
+def test_ranks_of_a_cell(tmp_path: Path) -> None:
+    result = done(sys.executable, script(tmp_path, CELL), env={**ELSEWHERE, "IPYTHONDIR": str(tmp_path)})
+    assert result.code == 0, result.output
+    assert result.output.count("[3. 3.]") == 2, result.output

@@ -1,0 +1,103 @@
+"""What takes the part of what only Linux has. Whole jobs without it are in tests/jobs/test_elsewhere.py."""
+
+from __future__ import annotations
+
+import ast
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from mpicoll.machine import linux
+
+PACKAGE = Path(__file__).parents[3] / "mpicoll"
+OF_LINUX = {
+    *("O_PATH", "epoll", "eventfd", "memfd_create", "pidfd_open", "pipe2", "posix_fallocate", "prctl"),
+    *("process_vm_readv", "sched_getaffinity", "sched_setaffinity", "SO_PEERCRED", "MADV_DONTFORK", "MADV_HUGEPAGE"),
+}
+
+
+@pytest.fixture
+def elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """The temporary folder of a system without files in memory."""
+    monkeypatch.delattr("os.memfd_create")
+    monkeypatch.delattr("socket.SO_PEERCRED")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return tmp_path
+
+
+def test_it_stands_in_one_place() -> None:
+    files = [file for file in PACKAGE.rglob("*.py") if file.parent.name != "machine"]
+    assert len(files) > 100
+    used = {
+        f"{file.relative_to(PACKAGE)}:{node.lineno} {node.attr}"
+        for file in files
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.Attribute) and node.attr in OF_LINUX
+    }
+    assert used == set()
+
+
+def test_a_file_for_others(elsewhere: Path) -> None:
+    file, path = linux.new_file("words")
+    other, _ = linux.new_file("others")
+    assert linux.is_called(path, "words")
+    assert not linux.is_called(path, "word")
+    assert sorted(linux.files_of(os.getpid())) == sorted(linux.folder().iterdir())
+    assert [found for found in map(str, linux.files_of(os.getpid())) if linux.is_called(found, "words")] == [path]
+    os.close(file)
+    os.close(other)
+    linux.forget(path)
+    assert not os.path.exists(path)
+    with pytest.raises(OSError, match="no files in memory"):
+        linux.memory_file("words")
+
+
+def test_what_a_process_leaves_is_removed(elsewhere: Path) -> None:
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    assert linux.has_ended(process.pid)
+    left = linux.folder() / f"{process.pid}.words.x"
+    stays = linux.folder() / f"{os.getpid()}.words.x"
+    for file in (left, stays):
+        file.touch()
+    assert [*linux.folder().iterdir()] == [stays]
+    with pytest.raises(ProcessLookupError):
+        linux.files_of(process.pid)
+
+
+def test_no_other_user_enters_the_folder(elsewhere: Path) -> None:
+    linux.folder().chmod(0o755)
+    with pytest.raises(PermissionError, match="other users can enter it"):
+        linux.folder()
+
+
+def test_a_socket_by_its_name(elsewhere: Path) -> None:
+    name = linux.socket_name("mpicoll-0-prterun-a-long-name-of-a-node-12345@1-" + 64 * "f")
+    assert name != linux.socket_name("another")
+    with socket.socket(socket.AF_UNIX) as listener, socket.socket(socket.AF_UNIX) as peer:
+        listener.bind(name)
+        listener.listen()
+        peer.connect(name)
+        assert linux.is_own(peer)
+
+
+def test_the_cpu_and_programs_have_names(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where there is no /proc, two commands say them that a Mac has."""
+    for command, words in (("ps", "/opt/bin/prterun"), ("sysctl", "Apple M3")):
+        (elsewhere / command).write_text(f"#!/bin/sh\necho '{words}'\n")
+        (elsewhere / command).chmod(0o700)
+    monkeypatch.setenv("PATH", str(elsewhere), prepend=os.pathsep)
+
+    def missing(self: Path) -> str:
+        raise FileNotFoundError
+
+    monkeypatch.setattr(Path, "read_text", missing)
+    assert linux.cpu_name() == "Apple M3"
+    assert linux.name_of(1) == "prterun"
+    monkeypatch.setenv("PATH", "")
+    assert linux.cpu_name() == linux.name_of(1) == ""

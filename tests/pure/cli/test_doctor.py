@@ -21,8 +21,8 @@ START = Start("Open MPI's mpirun", "PMIx", 0, 2, None)
 ALONE = Start(None, None, None, 1, None)
 WORLD = World(0, 2, "Open MPI 5.0.11", "MULTIPLE", True, True, True, tuple((n, "ring", "a reason") for n in SIZES))
 MACHINE = Machine(
-    node="node1", cpu="a CPU", cores=(0,), overload="", omp_threads=1, memory=GIB, shm_size=GIB, shm_free=GIB,
-    locked=None, files=1024, rdma=False, huge_pages="madvise", shared_huge_pages="never", kernel="",
+    node="node1", linux=True, cpu="a CPU", cores=(0,), overload="", omp_threads=1, memory=GIB, shm_size=GIB,
+    shm_free=GIB, locked=None, files=1024, rdma=False, huge_pages="madvise", shared_huge_pages="never", kernel="",
     versions={"mpicoll": "1", "torch": "2"}, variables={},
 )  # fmt: skip
 WITH_GPU = Gpu("13.0", ("H200", "H200"), 0, "12.8", True, "2.30", True)
@@ -94,6 +94,17 @@ def test_in_order(facts: list[Facts]) -> None:
     assert findings(report) == []
     assert (report.problems, report.warnings) == (0, 0)
     assert {f.topic for f in report.findings} >= {"launcher", "MPI", "cores", "/dev/shm", "GPU", "algorithm"}
+
+
+def test_a_system_that_is_not_linux() -> None:
+    """What it has not is no fault of it."""
+    facts = job(linux=False, memory=None, shm_size=None, shm_free=None, huge_pages=None, shared_huge_pages=None)
+    for rank in range(2):
+        facts = of_rank(rank, facts, world={"shares": False, "reads": False, "shares_memory": False})
+    report = judge(facts)
+    assert findings(report) == []
+    assert "shared memory  mpicoll needs Linux for it" in report.text()
+    assert {f.topic for f in report.findings}.isdisjoint({"memory access", "/dev/shm", "huge pages"})
 
 
 # What is not in order, and how the only line that says so begins. Each has a remedy.

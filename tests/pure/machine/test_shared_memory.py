@@ -11,8 +11,11 @@ import numpy as np
 import pytest
 
 from mpicoll.machine import shared_memory
+from mpicoll.machine.linux import SHARES
 from mpicoll.machine.shared_memory import HUGE, LEAST_HUGE, Mapping, fill
 from mpicoll.machine.system import huge_pages
+
+pytestmark = pytest.mark.skipif(not SHARES, reason="this system has no files in memory")
 
 LENGTHS = (1, 16 << 10, LEAST_HUGE - 1, LEAST_HUGE, LEAST_HUGE + 1, 3 * HUGE + 12_345)
 LINUX = tuple(int(n) for n in platform.release().split("-")[0].split(".")[:2])

@@ -48,7 +48,7 @@ def test_a_control_group_may_limit_time(
     monkeypatch.setattr(system, "_OWN_GROUPS", said / "groups")
     monkeypatch.setattr("os.getloadavg", lambda: (2.0, 2.0, 2.0))
     monkeypatch.setattr("os.cpu_count", lambda: 2)
-    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1})
+    monkeypatch.setattr(system, "cpus", lambda: {0, 1})
     assert system.overload() == ""
     (said / "groups").write_text(tree)
     (said / folder).mkdir(parents=True, exist_ok=True)

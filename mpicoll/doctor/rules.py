@@ -139,7 +139,8 @@ RULES: tuple[tuple[str, tuple[Rule, ...]], ...] = (
     )),
     ("shared memory", (
         ("ok", _sharing, ""),
-        ("ok", lambda f: not f.machine.linux and "mpicoll needs Linux for it: collectives are the MPI library's", ""),
+        ("ok", lambda f: not f.machine.linux
+         and "mpicoll needs Linux (memfd_create) for it: collectives are the MPI library's", ""),
         ("warning", lambda f: f.world is not None and f.ranks_here > 1
          and "the ranks of a node do not share memory: collectives are the MPI library's",
          "Run all ranks of a node in one container, and do not set MPICOLL_SHARED_MEMORY=0"),

@@ -32,7 +32,8 @@ def folder() -> Path:
     if not stat.S_ISDIR(said.st_mode) or said.st_uid != os.geteuid() or said.st_mode & 0o077:
         raise PermissionError(errno.EPERM, "other users can enter it", str(found))
     for file in found.iterdir():
-        if has_ended(int(file.name.partition(".")[0])):
+        process = file.name.partition(".")[0]
+        if process.isdecimal() and has_ended(int(process)):
             file.unlink(missing_ok=True)
     return found
 

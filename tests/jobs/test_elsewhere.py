@@ -165,7 +165,7 @@ ASKED = """
 def test_the_doctor(tmp_path: Path) -> None:
     result = elsewhere(2, "-m", "mpicoll", "doctor")
     assert result.code == 0, result.output
-    assert "ok       shared memory  mpicoll needs Linux for it: collectives are the MPI library's" in result.output
+    assert "ok       shared memory  mpicoll needs Linux (memfd_create) for it: collectives are" in result.output
     assert "(the ranks share no memory in which mpicoll's kernel works)" in result.output
     assert "/dev/shm" not in result.output
     asked = elsewhere(2, script(tmp_path, ASKED))

@@ -103,7 +103,7 @@ def test_a_system_that_is_not_linux() -> None:
         facts = of_rank(rank, facts, world={"shares": False, "reads": False, "shares_memory": False})
     report = judge(facts)
     assert findings(report) == []
-    assert "shared memory  mpicoll needs Linux for it" in report.text()
+    assert "shared memory  mpicoll needs Linux (memfd_create) for it" in report.text()
     assert {f.topic for f in report.findings}.isdisjoint({"memory access", "/dev/shm", "huge pages"})
 
 

@@ -63,9 +63,10 @@ def test_what_a_process_leaves_is_removed(elsewhere: Path) -> None:
     assert linux.has_ended(process.pid)
     left = linux.folder() / f"{process.pid}.words.x"
     stays = linux.folder() / f"{os.getpid()}.words.x"
-    for file in (left, stays):
+    foreign = linux.folder() / ".DS_Store"
+    for file in (left, stays, foreign):
         file.touch()
-    assert [*linux.folder().iterdir()] == [stays]
+    assert {*linux.folder().iterdir()} == {stays, foreign}
     with pytest.raises(ProcessLookupError):
         linux.files_of(process.pid)
 

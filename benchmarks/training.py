@@ -30,7 +30,7 @@ from torch.nn.parallel import DistributedDataParallel
 WIDTHS = 64, 256, 1024
 """Of a model's eight layers: what they compute in takes 0.1, 1 and 10 ms or so."""
 LAYERS, BATCH, MICROBATCHES = 8, 32, 8
-TURNS, SECONDS = 9, 0.5
+TURNS, SECONDS = 7, 0.3
 """Of each backend, and how long a turn lasts."""
 
 Step = Callable[[], object]

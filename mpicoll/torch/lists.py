@@ -227,8 +227,8 @@ def _copy(whole: Whole, tensors: list[torch.Tensor], back: bool) -> None:
     assert there is not None
     if kernel is not None and there.is_cpu and kernel.pack(tensors, there.data_ptr(), back):
         return
-    # A tensor that was made in this mode can be written to only in it.
-    with torch.inference_mode() if there.is_cpu else nullcontext():
-        for part, tensor in zip(parts, tensors, strict=True):
-            target, source = (tensor, part) if back else (part, tensor)
+    for part, tensor in zip(parts, tensors, strict=True):
+        target, source = (tensor, part) if back else (part, tensor)
+        # A tensor that was made in this mode can be written to only in it.
+        with torch.inference_mode() if target.is_inference() else nullcontext():
             target.detach().copy_(source.detach())

@@ -278,7 +278,7 @@ def _waited(work: Any, wait: Call, *args: Any, **named: Any) -> Any:
     finally:
         _under_way.pop(id(work), None)
     _, calls, begun, _ = found
-    if calls.watched is not None and not work.is_completed():
+    if torch.cuda.is_initialized() and calls.watched is not None and not work.is_completed():
         # The GPU waits for it now. An event tells when: the Work would keep the call's tensors.
         event = torch.cuda.Event()
         event.record()

@@ -222,7 +222,7 @@ def test_what_is_handed_in_and_has_not_begun(tmp_path: Path) -> None:
         ("script.py", 18, "broadcast"),
         ("script.py", 19, "all_reduce"),
     ]
-    assert each["calls"][-1]["handed in"] <= queued[0]["handed in"] <= queued[1]["handed in"]
+    assert queued[0]["handed in"] <= queued[1]["handed in"]
     assert all(not c["queued"] for c in said(folder, 1)["communicators"])
 
 
@@ -231,7 +231,7 @@ def test_messages_and_asynchronous_calls(tmp_path: Path) -> None:
     program = (
         TORCH
         + """
-    work = dist.all_reduce(x, async_op=True)
+    work = dist.all_reduce(torch.ones(1 << 16), async_op=True)  # a short one is not handed in
     work.wait()
     dist.send(x, 1, tag=7) if rank == 0 else dist.recv(x, 0, tag=7) if rank == 1 else None
     dist.send_object_list([x], 1) if rank == 0 else dist.recv_object_list([None], 0) if rank == 1 else None

@@ -172,7 +172,10 @@ TORCH = {
 @NEEDS_TORCH
 @pytest.mark.parametrize("name", half(TORCH))
 def test_a_hang_of_torch_is_named(name: str) -> None:
-    result = by_torchrun(PLAIN_TORCH, name)
+    for _ in range(3):
+        result = by_torchrun(PLAIN_TORCH, name)
+        if "Timeout (0:00:20)!" not in result.output:  # torch's own split_group has hung
+            break
     assert result.code != 0, result.output
     for piece in TORCH[name]:
         assert piece in result.output, result.output

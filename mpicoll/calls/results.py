@@ -25,7 +25,7 @@ def _like(operation: str, x: Any, size: int, *more: int) -> Any:
     """An array of the shape of ``x``, with ``more`` dimensions before those."""
     if not blocks.exist():  # as_buffer takes microseconds
         if type(x) is ndarray:
-            return np.empty((*more, *x.shape), x.dtype)
+            return np.empty((*more, *x.shape) if more else x.shape, x.dtype)
         if (torch := loaded_torch()) is not None and type(x) is torch.Tensor and not x.is_nested:
             return x.new_empty((*more, *x.shape))
     b = as_buffer(x, operation, input_of(operation))

@@ -115,10 +115,8 @@ class Several(Work):
         return next(filter(None, (work.exception() for work in self._works)), None)
 
 
-def handle_of(work: Work) -> Any:
+def handle_of(work: Work) -> Handle:
     """The handle of an operation."""
     if isinstance(work, CollectiveWork):
-        if work.over and work.thread is None and work.error is None and work.guard is None:
-            return finished(work.join())
         return CollectiveHandle(work)
     return MessageHandle(work) if isinstance(work, MessageWork) else Handle(work)

@@ -203,7 +203,7 @@ def test_what_is_handed_in_and_has_not_begun(tmp_path: Path) -> None:
         while not (here / "handed in").exists():
             time.sleep(0.01)
         raise ValueError("only here")
-    works = [dist.all_reduce(x, async_op=True)]
+    works = [dist.all_reduce(torch.ones(1 << 16), async_op=True)]  # a short one is not handed in
     works.append(dist.broadcast(x, 0, async_op=True))
     works.append(dist.all_reduce(x, async_op=True))
     while len(dist.group.WORLD.engine.recorder.queued) > 2:
@@ -216,13 +216,16 @@ def test_what_is_handed_in_and_has_not_begun(tmp_path: Path) -> None:
     result = run(2, script(tmp_path, program), env={"MPICOLL_DUMP": str(folder)})
     assert result.code != 0
     each = max(said(folder, 0)["communicators"], key=lambda each: len(each["calls"]))
-    assert (each["calls"][-1]["description"], each["calls"][-1]["state"]) == ("allreduce sum of 4 float32", "under way")
+    assert (each["calls"][-1]["description"], each["calls"][-1]["state"]) == (
+        "allreduce sum of 65536 float32",
+        "under way",
+    )
     queued = each["queued"]
     assert [(Path(q["file"]).name, q["line"], q["operation"]) for q in queued] == [
         ("script.py", 18, "broadcast"),
         ("script.py", 19, "all_reduce"),
     ]
-    assert queued[0]["handed in"] <= queued[1]["handed in"]
+    assert each["calls"][-1]["handed in"] <= queued[0]["handed in"] <= queued[1]["handed in"]
     assert all(not c["queued"] for c in said(folder, 1)["communicators"])
 
 

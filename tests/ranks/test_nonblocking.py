@@ -100,7 +100,8 @@ def test_a_repeated_call_is_found_again(comm: mpicoll.Communicator, kind: str) -
             known = [*comm._engine.startable.values()]
     assert [*comm._engine.startable.values()][: len(known)] == known
     found = sum("iallreduce sum" in each.record.description for each in known)
-    assert found in (1, len(ys))  # the kernel finds a call of other arrays, too
+    # The kernel finds a call of other arrays, too, if they are contiguous.
+    assert found == (1 if comm._engine.info.shares_memory and kind != "with gaps" else len(ys))
 
 
 @pytest.mark.parametrize("operation", ["allreduce", "reduce", "scan", "exscan", "reduce_scatter", "reduce_scatterv"])

@@ -1,9 +1,10 @@
 /* A rank waits. See waiting.h.
  *
  * Waiting costs nobody's core: a rank looks some times, yields a few times where ranks take turns on cores, and then
- * sleeps (a futex, or a nap where the system has none). No wake-up is lost: the one that sleeps first counts itself and then looks; the one that writes first
- * writes and then looks at the count. In the order of all sequentially consistent operations, one of them comes second
- * and sees what the other has done. If the word changes after the sleeper's look, the system itself refuses to sleep.
+ * sleeps (a futex, or a nap where the system has none). No wake-up is lost: the one that sleeps first counts itself and
+ * then looks; the one that writes first writes and then looks at the count. In the order of all sequentially consistent
+ * operations, one of them comes second and sees what the other has done. If the word changes after the sleeper's look,
+ * the system itself refuses to sleep.
  */
 #define _GNU_SOURCE
 #include "waiting.h"

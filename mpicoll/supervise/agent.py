@@ -89,7 +89,7 @@ class Agent:
         """Do what the coordinator asks, until it lets this process go."""
         while not self.may_leave.is_set() and await self._serve_connection():
             if self._coordinator is not None and ending.exit_reason(self._coordinator):
-                break  # a network may lose a connection of two sound processes, but this is none
+                break  # it cannot be reached again, as it can where a network has lost the connection
         self._lost = True
         self._say_loss()
         if self._leaving or self._coordinator is None:

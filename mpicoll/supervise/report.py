@@ -38,7 +38,7 @@ class Why(Enum):
         return self.value if goes_on else f"{self.value}. The job ends"
 
     def title(self, ranks: Sequence[int], look_at: Sequence[int], job_ends: bool = True) -> str:
-        """The first line of a table of these ranks. It says at which ones to ``look``, if that is not all."""
+        """The first line of a table of these ranks. It says which ones to ``look_at``, unless they are all."""
         look = f". Look at {named(look_at)}" if 0 < len(look_at) < len(ranks) else ""
         return f"mpicoll: {self.said(job_ends)} (communicator of {named(sorted(ranks))}){look}:"
 
@@ -91,7 +91,7 @@ def text(
 
 
 def _concerned(why: Why, statuses: dict[int, RankStatus], missing: dict[int, Missing]) -> list[int]:
-    """The ranks at which it lies, as far as that is known."""
+    """The ranks at which to look first, as far as they are known."""
     if why in (Why.DIFFERENT, Why.HAS_LEFT):  # either may be the mistake, and that of few ranks is the likelier one
         calls = {r: each.leaving if why == Why.HAS_LEFT else each.description for r, each in statuses.items()}
         most = max(alike(calls).values(), key=len, default=[])
@@ -109,7 +109,7 @@ _CONCERNED: dict[Why, Callable[[RankStatus], bool]] = {
     Why.TIME_IS_UP: lambda each: not each.waits and each.message is None,
     Why.SLOW: lambda each: not each.waits and each.message is None,
 }
-"""What a rank that answers does if it lies at this rank."""
+"""By the reason of a report: whether a rank that answers is one at which to look."""
 
 
 def _table(

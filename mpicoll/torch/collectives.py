@@ -240,6 +240,7 @@ def carried_out(
             try:
                 if before is not None:
                     before()
+                    before = None
                 if begins:
                     begun = engine.begin_call(collective, x, out, op, root, algorithm)
                     if begun is not None and begun.test(True):

@@ -109,8 +109,10 @@ class Coordinator:
         each = await self._without(rank, _SECONDS_OF_A_LOSS)
         if each is not None:
             others = [other for other in each.ranks if other != rank]
-            calls, hashes = await self._hashes_now(each, others, _SECONDS_OF_A_LOSS)
-            number = await self._first_difference(each, calls, others) if len(hashes) > 1 else None
+            number = None
+            if len(others) > 1:  # one alone has nobody to differ from, and must hurry
+                calls, hashes = await self._hashes_now(each, others, _SECONDS_OF_A_LOSS)
+                number = await self._first_difference(each, calls, others) if len(hashes) > 1 else None
             why = Why.IS_LOST if number is None else Why.DIFFERENT
             statuses, missing = await self._statuses(each, number, _SECONDS_OF_A_LOSS)
             missing[rank] = report.with_last_call(exit_reason, rank)

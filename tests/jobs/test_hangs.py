@@ -27,10 +27,11 @@ def watched(n: int, *program: str, timeout: str = "600") -> Done:
 
 
 def by_torchrun(*program: str, timeout: str = "600") -> Done:
-    """Unchanged."""
+    """Unchanged. torchrun looks at its ranks each second: when one has ended, it ends the others, and on a busy machine
+    a tenth of a second would be too little for them to speak."""
     of_nccl = {"NCCL_MULTI_RANK_GPU_ENABLE": "1", "NCCL_MAX_CTAS": "2"}  # where ranks share a GPU
     watch = {"MPICOLL_WATCH": "1", "MPICOLL_TIMEOUT": timeout, "PYTHONPATH": str(FOLDER.parents[1])}
-    argv = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", *program]
+    argv = ["-m", "torch.distributed.run", "--standalone", "--monitor-interval", "1", "--nproc-per-node", "2", *program]
     return python(*argv, env=watch | of_nccl)
 
 

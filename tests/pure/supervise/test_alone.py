@@ -65,12 +65,14 @@ def test_a_thread_of_ours_without_a_call(until: Until) -> None:
     helper.start()
     assert is_alone()
     done = threading.Event()
-    for each in (done.wait, until.over.set):
-        helper.hand_in()
-        calls.put(each)
-        assert not is_alone()
-        done.set()
-        assert becomes(True)
+    helper.hand_in()
+    calls.put(done.wait)
+    assert not is_alone()
+    done.set()
+    assert becomes(True)
+    until.over.set()
+    helper.hand_in()
+    calls.put(done.wait)
     helper.join()
 
 

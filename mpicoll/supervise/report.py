@@ -105,7 +105,7 @@ _CONCERNED: dict[Why, Callable[[RankStatus], bool]] = {
     Why.SLOW_AND_ENDED: lambda each: each.leaving,
     Why.HAS_FAILED: lambda each: each.state == BROKEN,
     Why.HAS_FREED: lambda each: each.state == FREED,
-    Why.STUCK: lambda each: each.waits or each.message is not None,
+    Why.STUCK: lambda each: each.message is not None,  # those in a collective wait for ranks that may be anywhere
     Why.TIME_IS_UP: lambda each: not each.waits and each.message is None,
     Why.SLOW: lambda each: not each.waits and each.message is None,
 }

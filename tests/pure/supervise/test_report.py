@@ -97,7 +97,8 @@ def test_the_title_says_at_which_ranks_to_look() -> None:
     assert look_at(Why.HAS_LEFT, waits, ended, ended) == "rank 0:"
     assert look_at(Why.HAS_FAILED, waits, status(state=BROKEN, waits=False)) == "rank 1:"
     assert look_at(Why.HAS_FREED, waits, status(state=FREED, waits=False)) == "rank 1:"
-    assert look_at(Why.STUCK, receives, waits, status(waits=False)) == "ranks 0-1:"
+    assert look_at(Why.STUCK, receives, waits, status(waits=False)) == "rank 0:"
+    assert look_at(Why.STUCK, waits, status(waits=False)) == ""  # rank 1 waits in another communicator
     assert look_at(Why.STUCK, receives, receives) == ""
     assert look_at(Why.TIME_IS_UP, waits, status(waits=False), receives) == "rank 1:"
 

@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from functools import partial
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -18,11 +20,19 @@ from mpicoll.supervise import sites
 from mpicoll.supervise.sites import frames_now, is_alone
 
 
+def outermost(frame: FrameType) -> FrameType:
+    while frame.f_back is not None:
+        frame = frame.f_back
+    return frame
+
+
 @pytest.fixture(autouse=True)
 def nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Other tests may have left threads."""
-    before = frames_now().keys()
-    monkeypatch.setattr(sites, "frames_now", lambda: {k: v for k, v in frames_now().items() if k not in before})
+    """Other tests may have left threads. When one of them ends, a thread of this test may get its number."""
+    before = {outermost(frame) for frame in frames_now().values()}
+    monkeypatch.setattr(
+        sites, "frames_now", lambda: {k: v for k, v in frames_now().items() if outermost(v) not in before}
+    )
 
 
 class Until:
@@ -66,7 +76,7 @@ def test_a_thread_of_ours_without_a_call(until: Until) -> None:
     assert is_alone()
     done = threading.Event()
     helper.hand_in()
-    calls.put(done.wait)
+    calls.put(partial(done.wait, 600))  # without a limit, it would do nothing before another thread lets it
     assert not is_alone()
     done.set()
     assert becomes(True)
@@ -83,7 +93,7 @@ def run_until(it: Until) -> None:
 
 WAITS: dict[str, tuple[Callable[[Until], object], bool]] = {
     "for another thread": (lambda it: it.over.wait(), True),
-    "for some time": (lambda it: it.over.wait(60), False),
+    "for some time": (lambda it: it.over.wait(600), False),
     "for nothing": (run_until, False),
 }
 
@@ -100,7 +110,7 @@ def test_an_executor(until: Until) -> None:
     with ThreadPoolExecutor(2) as executor:
         executor.submit(int).result()
         assert becomes(True)
-        executor.submit(until.over.wait, 60)
+        executor.submit(until.over.wait, 600)
         assert becomes(False)
         until.over.set()
 
@@ -108,7 +118,7 @@ def test_an_executor(until: Until) -> None:
 @pytest.mark.parametrize("file", ["/env/torch/utils/data/_utils/pin_memory.py", "/env/tqdm/_monitor.py", "/env/a.py"])
 def test_a_thread_of_a_library(file: str, until: Until) -> None:
     made: dict[str, Any] = {}
-    exec(compile("def run(wait):\n    wait(60)", file, "exec"), made)
+    exec(compile("def run(wait):\n    wait(600)", file, "exec"), made)
     until.start(made["run"], until.over.wait)
     assert becomes(file != "/env/a.py")
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import gc
 import threading
+from weakref import WeakValueDictionary
 
 import numpy as np
 import pytest
 
-from mpicoll.communicator.engine import requests
+from mpicoll.communicator.engine import masked_thread, requests
 from mpicoll.communicator.engine.message import Message
 from mpicoll.errors import MessageError, TimeoutError
 from mpicoll.fabrics.fabric import NeverRaised, Transfer
@@ -165,6 +166,9 @@ def test_a_collective_at_the_end_of_the_program(is_begun_by_all: bool, monkeypat
     monkeypatch.setattr(requests, "show", said.append)
     monkeypatch.setattr(requests, "_SECONDS_AT_END", 0.01)
     monkeypatch.setattr(requests, "_open", set())
+    monkeypatch.setattr(requests, "_all", WeakValueDictionary())
+    monkeypatch.setattr(requests, "kernel", None)  # it would move no more messages
+    monkeypatch.setattr(masked_thread, "_over", False)  # this sets it, and from then on all other threads stop
     pending = Pending("iallreduce", "iallreduce", 4, "float64", "it is not complete")
     message = Message(pending, Slow(), False, False, 32, True)
     request = requests.Request(message, object(), np.zeros(4), requests.InFlight(NeverRaised, 0))

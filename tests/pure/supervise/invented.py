@@ -107,6 +107,11 @@ class Job:
                 begin(recorder, others[r - 1] if 0 < r <= len(others) else words)
                 recorder.under_way = False
 
+    def told(self, communicators: int) -> bool:
+        """Whether all ranks have told of so many communicators."""
+        known = self.coordinator._communicators.values()
+        return len(known) == communicators and all(each.ranks and len(each.calls) == len(self.all) for each in known)
+
     def compared(self) -> int:
         return self.coordinator._communicators["c"].compared if "c" in self.coordinator._communicators else 0
 
@@ -151,6 +156,7 @@ async def job(size: int = 3, started: int | None = None, timeout: float = 600.0)
     async with asyncio.TaskGroup() as tasks:
         it = Job(size, timeout, tasks)
         await it.start(size if started is None else started)
+        await until(lambda: all(rank.agent.reached.done() for rank in it.ranks))  # no rank makes calls before
         yield it
         for rank in it.ranks:
             rank.agent.leave()

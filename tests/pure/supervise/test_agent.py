@@ -11,13 +11,13 @@ from subprocess import PIPE
 
 import pytest
 
-from mpicoll.supervise import ending
+from mpicoll.supervise import coordinator, ending
 from mpicoll.supervise.messages import Heartbeat
 from mpicoll.supervise.record import BROKEN, FREED, OPEN, Ends, Pending, Record, Recorder, Waits
 from mpicoll.supervise.report import Why
 from mpicoll.supervise.watched import HEARTBEAT, SECONDS_TO_HEAR, Watched
 from mpicoll.supervise.wire import Rendezvous, connect, heard, listen, say
-from tests.pure.supervise.invented import Job, Rank, begin, ends, give_up_soon, let_time_fly, looks, play, until
+from tests.pure.supervise.invented import FASTER, Job, Rank, begin, ends, give_up_soon, let_time_fly, looks, play, until
 
 Output = pytest.CaptureFixture[str]
 
@@ -30,6 +30,7 @@ def fast(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.slow
 def test_a_connection_is_lost_and_made_again(capfd: Output, monkeypatch: pytest.MonkeyPatch) -> None:
     give_up_soon(monkeypatch)
+    monkeypatch.setattr(coordinator, "_SECONDS_OF_THE_LAUNCHER", 5.0 * FASTER)  # a connection is made no faster
 
     async def scene(it: Job) -> None:
         it.make()

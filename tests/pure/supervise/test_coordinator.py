@@ -168,7 +168,7 @@ def test_one_warning(capfd: Output) -> None:
             for r in (1, 2):
                 begin(it.recorders[r], "bcast")
                 it.recorders[r].under_way = False
-            await looks(10)
+            await until(lambda: not it.coordinator._communicators["c"].warned)
 
     play(scene)
     assert warnings() == 2

@@ -8,7 +8,6 @@ import sys
 from collections.abc import Iterator
 from io import StringIO
 from pathlib import Path
-from time import sleep
 
 import pytest
 
@@ -115,14 +114,22 @@ def test_a_fit_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     assert main(["simulate", "--fit"]) == 3
 
 
-def test_a_bar_is_shown_for_what_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The time by which a bar is shown. A busy machine changes nothing."""
     pytest.importorskip("tqdm")
+    seconds = [0.0]
+    monkeypatch.setattr("tqdm.std.time", lambda: seconds[0])
+    return seconds
+
+
+def test_a_bar_is_shown_for_what_takes_long(now: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
 
     def results() -> Iterator[int]:
         for n in range(3):
-            sleep(0.6)
+            now[0] += 0.6
             yield n
 
     assert [*simulate._watched(results(), 3)] == [0, 1, 2]
@@ -135,7 +142,7 @@ class Terminal(StringIO):
         return True
 
 
-def test_no_bar_for_what_takes_a_moment(capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_bar_for_what_takes_a_moment(now: list[float], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["simulate", "bcast", "-n", "4", "--sizes", "1K"]) == 0
     assert capsys.readouterr().err == ""
 

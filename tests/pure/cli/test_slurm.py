@@ -367,8 +367,9 @@ def test_a_wheel_holds_the_templates(tmp_path: Path) -> None:
     pytest.importorskip("setuptools", minversion="77")
     for name in ("setup.cfg", "pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(SLURM.parent / name, tmp_path)
+    compiled = shutil.ignore_patterns("__pycache__")  # other processes may write there now
     for name in ("mpicoll", "slurm"):
-        shutil.copytree(SLURM.parent / name, tmp_path / name, symlinks=True, ignore=shutil.ignore_patterns("*.pyc"))
+        shutil.copytree(SLURM.parent / name, tmp_path / name, symlinks=True, ignore=compiled)
     code = "import sys; from setuptools.build_meta import build_wheel; build_wheel(sys.argv[1])"
     built = subprocess.run([sys.executable, "-c", code, tmp_path], cwd=tmp_path, capture_output=True, text=True)
     assert built.returncode == 0, built.stderr

@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[3]
 DOCS = ROOT / "docs"
 PAGES = [
     *sorted([*ROOT.glob("*.md"), *(ROOT / "benchmarks").rglob("*.md")]),
-    *sorted(p for p in DOCS.rglob("*.md") if "_build" not in p.parts),
+    *sorted([*DOCS.glob("*.md"), *DOCS.glob("[!_]*/**/*.md")]),  # the site may be built anew in _build meanwhile
 ]
 
 

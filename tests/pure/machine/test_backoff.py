@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import time
 from collections.abc import Callable
+from functools import partial
+from types import SimpleNamespace
 
 import pytest
 
@@ -22,9 +22,10 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], tuple[int, int]]
         counts[what] += 1
         now[0] += seconds
 
-    monkeypatch.setattr(os, "sched_yield", lambda: passes("yield", lasts[0]))
-    monkeypatch.setattr(time, "sleep", lambda seconds: passes("sleep", seconds))
-    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    # Threads that other tests have begun sleep, too, by the real clock.
+    clock = SimpleNamespace(sleep=partial(passes, "sleep"), monotonic=lambda: now[0])
+    monkeypatch.setattr(backoff, "time", clock)
+    monkeypatch.setattr(backoff, "os", SimpleNamespace(sched_yield=lambda: passes("yield", lasts[0])))
     monkeypatch.setattr(Backoff, "_soon", 0)
 
     def wait(seconds: float) -> tuple[int, int]:

@@ -3,7 +3,8 @@
 In one direction, the vector halves with each step until a member holds its own block, reduced. In the other direction,
 the blocks double until a member holds all. Butterflies differ in who meets whom in which step, and so in how far the
 long messages travel: in Rabenseifner's, partners differ in one bit of their numbers; in swing and in Bine (binomial
-negabinary) butterflies, they are as near as possible.
+negabinary) butterflies, they are as near as possible. In recursive doubling, partners are 1, 2, 4, ... ranks apart, and
+exchange whole vectors, or all that they have.
 
 Folding lets an algorithm for a power of two of ranks, or for an even number, serve any number of ranks. The first ranks
 form pairs. The second rank of a pair hands its input to the first, which acts for both. At the end, the second rank
@@ -15,11 +16,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from mpicoll.algorithms.registry import power_of_two
 from mpicoll.algorithms.steps import (
     INPUT,
     OUTPUT,
     SCRATCH,
+    Action,
     Blocks,
     Copy,
     Place,
@@ -30,6 +31,7 @@ from mpicoll.algorithms.steps import (
     Steps,
     merged,
     one,
+    power_of_two,
     run,
 )
 
@@ -246,3 +248,127 @@ def _renumbered(member: int, digits: int) -> int:
     negabinary = ((signed + _ODD_DIGITS) ^ _ODD_DIGITS) & ((1 << digits) - 1)
     gray = negabinary ^ (negabinary >> 1)
     return int(f"{gray:0{digits}b}"[::-1], 2)
+
+
+def doubling_allreduce(at: Place) -> Steps:
+    """Partners exchange their whole vectors and both combine them. The distance doubles with each step.
+
+    Cost: log2(p) (a + n b + n g); where p is no power of two, 2 a + 2 n b + n g more
+    Source: Thakur, Rabenseifner and Gropp, Optimization of collective communication operations in MPICH,
+      IJHPCA 19 (2005)
+    """
+    members = power_of_two(at)
+    fold, vector = Fold(at, members), one(0)
+    steps = members.bit_length() - 1
+    if fold.away:
+        yield (Send(fold.twin, vector, INPUT),)
+    else:
+        mine = _before(steps)
+        if fold.paired:
+            yield (RecvReduce(fold.twin, vector, INPUT, mine, mine_first=True),)
+        elif mine == SCRATCH:
+            yield (Copy(vector, INPUT, SCRATCH),)
+        else:
+            mine = INPUT
+        for step in range(steps):
+            partner = fold.member ^ (1 << step)
+            peer, into = fold.rank(partner), _other(mine)
+            yield (Send(peer, vector, mine), RecvReduce(peer, vector, mine, into, mine_first=fold.member < partner))
+            mine = into
+    if fold.paired:
+        yield from fold.spread(vector)
+
+
+def doubling_allgather(at: Place) -> Steps:
+    """Partners exchange all blocks that they have. The distance doubles with each step.
+
+    Cost: log2(p) a + (p-1)/p n b; where p is no power of two, 2 a + n b more
+    Source: Thakur, Rabenseifner and Gropp, Optimization of collective communication operations in MPICH,
+      IJHPCA 19 (2005)
+    """
+    members = power_of_two(at)
+    fold = Fold(at, members)
+    return fold.allgather(double(fold, binary(members, fold.blocks)))
+
+
+def halving_reduce_scatter(at: Place) -> Steps:
+    """Each partner sends the half of the blocks that the other's side needs. The distance halves with each step.
+
+    Cost: log2(p) a + (p-1)/p n b + (p-1)/p n g; where p is no power of two, 3 a + n b + n/2 g more
+    Source: Thakur, Rabenseifner and Gropp, Optimization of collective communication operations in MPICH,
+      IJHPCA 19 (2005)
+    """
+    members = power_of_two(at)
+    fold = Fold(at, members)
+    halving = binary(members, fold.blocks)
+    if not fold.paired:
+        yield from halve(fold, halving, INPUT, SCRATCH, OUTPUT)
+        return
+    yield from fold.reduce(at.size, SCRATCH)
+    if fold.away:
+        yield (Recv(fold.twin, one(at.rank), OUTPUT),)
+    else:
+        yield from halve(fold, halving, SCRATCH, SCRATCH, SCRATCH)
+        yield (Copy(one(at.rank), SCRATCH, OUTPUT), Send(fold.twin, one(fold.twin), SCRATCH))
+
+
+def doubling_scan(at: Place) -> Steps:
+    """In the step at distance d, a rank adds to its result that of the rank d before it. So it covers 2d ranks.
+
+    Cost: log2(p) (a + n b + n g)
+    Source: Hillis and Steele, Data parallel algorithms, CACM 29 (1986)
+    """
+    mine = _before(at.rank.bit_length())
+    if at.rank == 0 or mine == SCRATCH:
+        yield (Copy(one(0), INPUT, mine),)
+    else:
+        mine = INPUT
+    yield from _prefixes(at, 0, mine)
+
+
+def doubling_exscan(at: Place) -> Steps:
+    """Every rank but the last sends its vector to the next rank. Then all ranks but rank 0 scan what they received.
+
+    Cost: a + n b + log2(p-1) (a + n b + n g)
+    Source: Hillis and Steele, Data parallel algorithms, CACM 29 (1986), one rank further on
+    """
+    shift: list[Action] = []
+    if at.rank + 1 < at.size:
+        shift.append(Send(at.rank + 1, one(0), INPUT))
+    if at.rank:
+        shift.append(Recv(at.rank - 1, one(0), SCRATCH))
+    yield tuple(shift)
+    if at.rank:
+        mine = _before((at.rank - 1).bit_length())
+        if mine == OUTPUT:
+            yield (Copy(one(0), SCRATCH, OUTPUT),)
+        yield from _prefixes(at, 1, mine)
+
+
+def _prefixes(at: Place, first: int, mine: Space) -> Steps:
+    """Every rank from ``first`` on combines what lies in ``mine`` on the ranks from ``first`` up to itself."""
+    distance = 1
+    while first + distance < at.size:
+        step: list[Action] = []
+        into = mine
+        if at.rank + distance < at.size:
+            step.append(Send(at.rank + distance, one(0), mine))
+        if at.rank - distance >= first:
+            into = _other(mine)
+            step.append(RecvReduce(at.rank - distance, one(0), mine, into, mine_first=False))
+        if step:
+            yield tuple(step)
+        mine = into
+        distance *= 2
+
+
+def _before(reductions: int) -> Space:
+    """The space where a vector must start, so that after so many reductions it ends in OUTPUT.
+
+    It changes its space with each reduction, because a step must not write what it sends.
+    """
+    return SCRATCH if reductions % 2 else OUTPUT
+
+
+def _other(space: Space) -> Space:
+    return OUTPUT if space == SCRATCH else SCRATCH

@@ -22,7 +22,7 @@ in a circle, and each needs to know only its own neighbours.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, NamedTuple
@@ -151,6 +151,35 @@ class Place(NamedTuple):
     def by_node(self) -> tuple[tuple[int, ...], ...]:
         """The ranks of each node."""
         return (tuple(range(self.size)),) if self.nodes is None else self.nodes.ranks
+
+
+Cut = Callable[[Place], int]
+"""The number of blocks that a vector is cut into."""
+
+
+def whole(at: Place) -> int:
+    """One block: the vector travels as it is."""
+    return 1
+
+
+def per_rank(at: Place) -> int:
+    """One block for each rank."""
+    return at.size
+
+
+def power_of_two(at: Place) -> int:
+    """One block for each rank of the largest power of two of ranks."""
+    return 1 << (at.size.bit_length() - 1)
+
+
+def segments(at: Place) -> int:
+    """The number of blocks that the call chooses for the vector's length."""
+    return at.segments
+
+
+def segments_per_rank(at: Place) -> int:
+    """The number of blocks: for each rank, as many as the call chooses for the vector's length."""
+    return at.size * at.segments
 
 
 @dataclass(frozen=True, slots=True)

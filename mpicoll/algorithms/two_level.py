@@ -11,10 +11,9 @@ all-to-all every rank talks to other nodes, however many there are on each.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from itertools import accumulate, pairwise
-from itertools import chain as following
+from itertools import accumulate, chain, pairwise
 
-from mpicoll.algorithms import binary, bruck, chain, direct, ring
+from mpicoll.algorithms import binary, bruck, direct, ring
 from mpicoll.algorithms.composed import among, stages
 from mpicoll.algorithms.steps import (
     INPUT,
@@ -151,7 +150,7 @@ def bcast(at: Place) -> Steps:
     """
     node, leaders, home = _around(at)
     hops = (leaders.index(home) - leaders.index(at.root)) % len(leaders)
-    between = stages(at, leaders, chain.bcast, at.root, {})
+    between = stages(at, leaders, ring.chain_bcast, at.root, {})
     within = stages(at, node, binary.bcast, home, {}, start=hops)
     return Pipeline([*between, *within], at.segments)
 
@@ -168,7 +167,7 @@ def reduce(at: Place) -> Steps:
     within = stages(at, node, binary.reduce, home, {OUTPUT: kept})
     levels = (max(map(len, at.by_node)) - 1).bit_length()
     given: Space = kept if len(node) > 1 else INPUT
-    between = stages(at, leaders, chain.reduce, at.root, {INPUT: given}, start=2 * levels)
+    between = stages(at, leaders, ring.chain_reduce, at.root, {INPUT: given}, start=2 * levels)
     return Pipeline([*within, *between], at.segments)
 
 
@@ -232,5 +231,5 @@ class _Leaders:
 
     def blocks_by_leader(self) -> list[Blocks]:
         """For each rank of the node the blocks of all teams with its number, none if it does not lead."""
-        teams = (following(*(node[i :: self.count] for node in self._nodes)) for i in range(self.count))
+        teams = (chain(*(node[i :: self.count] for node in self._nodes)) for i in range(self.count))
         return [*map(merged, teams), *[()] * (len(self.node) - self.count)]

@@ -13,8 +13,8 @@ from tempfile import TemporaryDirectory
 
 from mpicoll.algorithms import Algorithm, algorithms
 from mpicoll.algorithms.collectives import COLLECTIVES, canonical
-from mpicoll.algorithms.registry import segments as segments_alone
 from mpicoll.algorithms.steps import Nodes, Place, Steps
+from mpicoll.algorithms.steps import segments as segments_alone
 from mpicoll.analysis.drawing import arrows, matrices, page, picture
 from mpicoll.analysis.drawing.faults import located
 from mpicoll.analysis.drawing.picture import MOST_RANKS

@@ -7,7 +7,7 @@ from itertools import islice
 from linecache import getline
 from typing import NamedTuple
 
-from mpicoll.algorithms.registry import Algorithm
+from mpicoll.algorithms import Algorithm
 from mpicoll.algorithms.steps import Action, Copy, Place, Recv, RecvReduce, Schedule, Send
 from mpicoll.analysis.proof.rules import shown, target
 from mpicoll.errors import ScheduleError

@@ -6,8 +6,7 @@ import tracemalloc
 
 import pytest
 
-from mpicoll.algorithms import algorithms
-from mpicoll.algorithms.registry import Algorithm
+from mpicoll.algorithms import Algorithm, algorithms
 from mpicoll.algorithms.steps import Send
 from mpicoll.analysis.proof.cases import prove
 from tests.known import known

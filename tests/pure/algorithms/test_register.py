@@ -11,8 +11,20 @@ import pytest
 import mpicoll
 from mpicoll import algorithms
 from mpicoll.algorithms import Algorithm, find
-from mpicoll.algorithms.registry import segments
-from mpicoll.algorithms.steps import INPUT, OUTPUT, SCRATCH, Copy, Nodes, Place, Recv, RecvReduce, Send, Steps, one
+from mpicoll.algorithms.steps import (
+    INPUT,
+    OUTPUT,
+    SCRATCH,
+    Copy,
+    Nodes,
+    Place,
+    Recv,
+    RecvReduce,
+    Send,
+    Steps,
+    one,
+    segments,
+)
 from mpicoll.calls import choose
 from mpicoll.calls.call import checked
 from mpicoll.errors import ArgumentError, ScheduleError

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 import mpicoll
 from mpicoll.algorithms import Algorithm, algorithms, schedule
 from mpicoll.algorithms.collectives import COLLECTIVES
-from mpicoll.algorithms.registry import per_rank
-from mpicoll.algorithms.steps import OUTPUT, Nodes, Place, Send, Steps, one
+from mpicoll.algorithms.steps import OUTPUT, Nodes, Place, Send, Steps, one, per_rank
 from mpicoll.analysis.proof.cases import placements, prove
 from mpicoll.calls.choose import names
 from mpicoll.errors import ScheduleError

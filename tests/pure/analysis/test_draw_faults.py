@@ -161,7 +161,7 @@ every = pytest.mark.parametrize("expected", FAULTS, ids=lambda e: e.steps.__name
 
 
 def wrong(expected: Expected) -> Algorithm:
-    from mpicoll.algorithms.registry import per_rank, whole
+    from mpicoll.algorithms.steps import per_rank, whole
 
     cut = per_rank if expected.collective in ("allgather", "alltoall") else whole
     return Algorithm(expected.collective, expected.steps.__name__, expected.steps, cut)

@@ -28,9 +28,9 @@ def bad(option: str, expected: str, given: object) -> ArgumentError:
     return ArgumentError("bench", option, expected, str(given))
 
 
-def _typed(about: str, default: str | None, metavar: str = "NAME", *shorter: str) -> dict[str, Any]:
-    """What the command line says of a field. ``default`` is the default there, as it would be typed."""
-    return {"about": about, "default": default, "metavar": metavar, "shorter": shorter}
+def _typed(typed: str, about: str, default: str | None = None) -> dict[str, Any]:
+    """What the command line says of a field: how its option is typed, what it is, and what is typed by default."""
+    return {"typed": typed, "about": about, "default": default}
 
 
 @dataclass(frozen=True)
@@ -45,33 +45,33 @@ class Options:
     ranks: int
     backends: tuple[str, ...] = field(
         metadata=_typed(
+            "--backends NAMES",
             f"some of {', '.join(BACKENDS)}; ratios are to the first (mpicoll,mpi, and gloo if torch is installed)",
-            None,
-            "NAMES",
         )
     )
-    min: int = field(metadata=_typed("the smallest size (8); K, M and G are binary", "8", "BYTES", "-b"))
-    max: int = field(metadata=_typed("the largest size (64M)", "64M", "BYTES", "-e"))
-    factor: int = field(metadata=_typed("the factor from one size to the next (2)", "2", "N", "-f"))
-    dtype: Dtype = field(metadata=_typed("the dtype, as torch names it (float32)", "float32", "NAME", "-d"))
-    op: str = field(metadata=_typed("the operation of reductions (sum)", "sum", "NAME", "-o"))
-    root: int = field(metadata=_typed("the root of bcast, reduce, gather and scatter (0)", "0", "RANK", "-r"))
-    device: str = field(metadata=_typed("where the buffers are: cpu or cuda (cpu)", "cpu"))
+    min: int = field(metadata=_typed("-b --min BYTES", "the smallest size (8); K, M and G are binary", "8"))
+    max: int = field(metadata=_typed("-e --max BYTES", "the largest size (64M)", "64M"))
+    factor: int = field(metadata=_typed("-f --factor N", "the factor from one size to the next (2)", "2"))
+    dtype: Dtype = field(metadata=_typed("-d --dtype NAME", "the dtype, as torch names it (float32)", "float32"))
+    op: str = field(metadata=_typed("-o --op NAME", "the operation of reductions (sum)", "sum"))
+    root: int = field(metadata=_typed("-r --root RANK", "the root of bcast, reduce, gather and scatter (0)", "0"))
+    device: str = field(metadata=_typed("--device NAME", "where the buffers are: cpu or cuda (cpu)", "cpu"))
     algorithms: tuple[str, ...] = field(
-        metadata=_typed("algorithms of mpicoll to measure, each on its own line", None, "NAMES")
+        metadata=_typed("--algorithms NAMES", "algorithms of mpicoll to measure, each on its own line")
     )
-    seconds: float = field(metadata=_typed("time to measure one size of one collective (1.5)", "1.5", "S"))
+    seconds: float = field(metadata=_typed("--seconds S", "time to measure one size of one collective (1.5)", "1.5"))
     format: str = field(
         metadata=_typed(
+            "--format NAME",
             f"columns of the table: {', '.join(FORMATS)} (short); nccl prints those of nccl-tests, osu those of OSU's "
             "benchmarks",
             "short",
         )
     )
-    json: Path | None = field(metadata=_typed("write everything that was measured to this file", None, "FILE"))
-    csv: Path | None = field(metadata=_typed("write the table to this file", None, "FILE"))
+    json: Path | None = field(metadata=_typed("--json FILE", "write everything that was measured to this file"))
+    csv: Path | None = field(metadata=_typed("--csv FILE", "write the table to this file"))
     plot: Path | None = field(
-        metadata=_typed("draw latency and bandwidth; the file's name chooses PNG, PDF or SVG", None, "FILE")
+        metadata=_typed("--plot FILE", "draw latency and bandwidth; the file's name chooses PNG, PDF or SVG")
     )
 
     @property

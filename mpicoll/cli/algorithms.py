@@ -1,4 +1,9 @@
-"""``mpicoll algorithms``: what ``algorithm=`` takes."""
+"""list the algorithms of a collective
+
+Lists the algorithms of one collective, or of all. Each entry has the name that algorithm= takes, the cost in time, what
+the algorithm serves, and its source. In a cost, p is the number of ranks, n the bytes of the vector, and s the number
+of segments. a is the time of a message, b the time of each byte that is sent, and g that of each byte combined.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +11,8 @@ import argparse
 import json
 from typing import Any
 
-from mpicoll.cli.arguments import of_collective
+from mpicoll.cli.arguments import of_collective, option
 
-_TEXT = """\
-Lists the algorithms of one collective, or of all. Each entry has the name that algorithm= takes, the cost in time, what
-the algorithm serves, and its source. In a cost, p is the number of ranks, n the bytes of the vector, and s the number
-of segments. a is the time of a message, b the time of each byte that is sent, and g that of each byte combined.
-"""
 _ROUTES = {
     "native": "The MPI library's own collective.",
     "wide": "16-bit floats travel as float32, by MPI's own collective, or two_level on several nodes: one rounding.",
@@ -21,14 +21,12 @@ _ROUTES = {
 }
 
 
-def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    p = subparsers.add_parser("algorithms", help="list the algorithms of a collective", description=_TEXT)
+def add(p: argparse.ArgumentParser) -> None:
     of_collective(p, "?", "all")
-    p.add_argument("--json", action="store_true", help="print the list as JSON")
-    p.set_defaults(handler=_handle)
+    option(p, "--json", "print the list as JSON")
 
 
-def _handle(args: argparse.Namespace) -> int:
+def handle(args: argparse.Namespace) -> int:
     from mpicoll.algorithms.collectives import COLLECTIVES
 
     chosen = [args.collective] if args.collective else COLLECTIVES

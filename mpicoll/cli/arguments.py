@@ -1,4 +1,4 @@
-"""Types of arguments that several commands take, and the files that arguments name."""
+"""How commands add their options, types of arguments that several commands take, and the files that arguments name."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from mpicoll.errors import ArgumentError, misspelt
 
@@ -23,6 +23,14 @@ class Refused(argparse.Action):
 
     def __call__(self, parser: argparse.ArgumentParser, *given: object) -> NoReturn:
         parser.error(f"{given[-1]}{self.const}")
+
+
+def option(parser: argparse._ActionsContainer, typed: str, about: str, **more: Any) -> argparse.Action:
+    """Add an option that is ``typed`` so: ``-o --output FILE``. If no value follows its names, it is a flag."""
+    words = typed.split()
+    names = [word for word in words if word.startswith("-")]
+    value: dict[str, Any] = {"metavar": words[-1]} if len(names) < len(words) else {"action": "store_true"}
+    return parser.add_argument(*names, help=about, **value, **more)
 
 
 def one_of(names: Callable[[], Iterable[str]]) -> Callable[[str], str]:
@@ -81,14 +89,10 @@ def ranks(text: str) -> int:
 
 def placed(parser: argparse.ArgumentParser, otherwise: str) -> None:
     """Add the options that say where the ranks are, for algorithms that go by their nodes."""
-    parser.add_argument(
-        "--nodes", type=ranks, metavar="N", help=f"the nodes of the ranks, for two-level algorithms ({otherwise})"
-    )
-    parser.add_argument(
-        "--placement",
-        metavar="HOW",
-        help="block fills one node after the other, cyclic deals the ranks out (block); or each rank's node: 0,0,1",
-    )
+    about = f"the nodes of the ranks, for two-level algorithms ({otherwise})"
+    option(parser, "--nodes N", about, type=ranks)
+    about = "block fills one node after the other, cyclic deals the ranks out (block); or each rank's node: 0,0,1"
+    option(parser, "--placement HOW", about)
 
 
 def placement(args: argparse.Namespace, command: str, algorithms: Iterable[Algorithm]) -> Where | None:

@@ -1,4 +1,9 @@
-"""``mpicoll bench``: measures MPI, gloo and NCCL side by side."""
+"""measure mpicoll, MPI, gloo and NCCL side by side
+
+Measures collectives on several backends in one job, on the same buffers, and checks every element of their results.
+Started by itself, the command starts its own ranks. Inside `mpicoll run`, mpirun or srun, it is one of the ranks.
+Ctrl-C ends it after the current size, and keeps what was measured.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +17,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from mpicoll.bench.options import OUTPUTS, TYPED
-from mpicoll.cli.arguments import Refused, collectives, completes, writing
+from mpicoll.cli.arguments import Refused, collectives, completes, option, writing
 from mpicoll.errors import ArgumentError
 from mpicoll.launch.launch_env import check_not_alone, under_launcher
 from mpicoll.launch.launcher import Job
@@ -23,11 +28,6 @@ if TYPE_CHECKING:
 
     from mpicoll.bench.options import Options
 
-_TEXT = """\
-Measures collectives on several backends in one job, on the same buffers, and checks every element of their results.
-Started by itself, the command starts its own ranks. Inside `mpicoll run`, mpirun or srun, it is one of the ranks.
-Ctrl-C ends it after the current size, and keeps what was measured.
-"""
 _NOT_HERE = {
     ("-x", "-w"): "each batch begins with two calls that are not timed",
     ("-i",): "--seconds is the time for each size, in place of a number of calls, and -f the factor between sizes",
@@ -48,25 +48,20 @@ class _Sizes(argparse.Action):
         given.min, given.max = low or given.min, high or given.max
 
 
-def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    p = subparsers.add_parser("bench", help="measure mpicoll, MPI, gloo and NCCL side by side", description=_TEXT)
-    p.set_defaults(handler=_handle)
-    completes(
-        p.add_argument("collective", help="names in MPI's or torch's spelling, with commas between them, or all"),
-        collectives,
-    )
-    p.add_argument("-n", default=None, metavar="RANKS", help="the number of ranks to start (2)")
-    for name, option in TYPED.items():
-        flags = *option["shorter"], f"--{name}"
-        p.add_argument(*flags, default=option["default"], metavar=option["metavar"], help=option["about"])
+def add(p: argparse.ArgumentParser) -> None:
+    about = "names in MPI's or torch's spelling, with commas between them, or all"
+    completes(p.add_argument("collective", help=about), collectives)
+    option(p, "-n RANKS", "the number of ranks to start (2)")
+    for typed in TYPED.values():
+        option(p, **typed)
     about = "the largest size, or the smallest and the largest, as OSU's benchmarks take them"
-    p.add_argument("-m", action=_Sizes, dest="max", default=argparse.SUPPRESS, metavar="[MIN:]MAX", help=about)
+    option(p, "-m [MIN:]MAX", about, action=_Sizes, dest="max", default=argparse.SUPPRESS)
     for flags, why in _NOT_HERE.items():
         said = f": not supported: {why}. {_HERE}"
         p.add_argument(*flags, action=Refused, const=said, nargs="?", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
 
 
-def _handle(args: argparse.Namespace) -> int:
+def handle(args: argparse.Namespace) -> int:
     """Start the ranks with the same arguments, or be one of them."""
     from mpicoll.bench.options import read
     from mpicoll.bench.progress import STOP, ask_to_stop, on_terminal

@@ -1,4 +1,11 @@
-"""``mpicoll doctor``: says what this machine and this job will do, and what is wrong with them."""
+"""find out what is wrong with a machine or a job
+
+Says what this machine and this job will do: how the ranks were started, whether they find each other, which cores,
+memory and GPUs they have, and which algorithms mpicoll takes. Each problem comes with its remedy. Started as the ranks
+of a job, with mpicoll run, mpirun or srun, it looks at all ranks, and one of them prints the report. The exit code is 1
+if there is a problem, and with --log only if MPI does not connect the ranks. With --dump, it asks a job that runs what
+it does.
+"""
 
 from __future__ import annotations
 
@@ -8,39 +15,21 @@ import re
 import sys
 from pathlib import Path
 
-from mpicoll.cli.arguments import writing
-
-_TEXT = """\
-Says what this machine and this job will do: how the ranks were started, whether they find each other, which cores,
-memory and GPUs they have, and which algorithms mpicoll takes. Each problem comes with its remedy. Started as the ranks
-of a job, with mpicoll run, mpirun or srun, it looks at all ranks, and one of them prints the report. The exit code is 1
-if there is a problem, and with --log only if MPI does not connect the ranks. With --dump, it asks a job that runs what
-it does.
-"""
-
+from mpicoll.cli.arguments import option, writing
 
 _JOB = re.compile(r"\d+([_+]\d+)?(\.\d+)?")
 """As scancel takes it: a job, a task of an array or a part of a job, and one of its steps."""
 
 
-def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    p = subparsers.add_parser("doctor", help="find out what is wrong with a machine or a job", description=_TEXT)
-    p.add_argument("--json", metavar="FILE", help="write the findings to this file as JSON; - prints them instead")
-    p.add_argument(
-        "--log",
-        action="store_true",
-        help="for job scripts: print where the ranks are and what is wrong to stderr as well, for the job's log",
-    )
-    p.add_argument(
-        "--dump",
-        metavar="PID|job:JOB",
-        type=_asked,
-        help="ask the job of this rank's process, or this job of Slurm's, what its ranks do: they write files",
-    )
-    p.set_defaults(handler=_handle)
+def add(p: argparse.ArgumentParser) -> None:
+    option(p, "--json FILE", "write the findings to this file as JSON; - prints them instead")
+    about = "for job scripts: print where the ranks are and what is wrong to stderr as well, for the job's log"
+    option(p, "--log", about)
+    about = "ask the job of this rank's process, or this job of Slurm's, what its ranks do: they write files"
+    option(p, "--dump PID|job:JOB", about, type=_asked)
 
 
-def _handle(args: argparse.Namespace) -> int:
+def handle(args: argparse.Namespace) -> int:
     from mpicoll.doctor.examination import examine
     from mpicoll.supervise.demand import ask_for_dump, ask_slurm_job
 

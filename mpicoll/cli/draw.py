@@ -1,4 +1,13 @@
-"""``mpicoll draw``: an algorithm as a picture or a page, without MPI."""
+"""draw an algorithm as a picture, or as a page that plays it
+
+Draws an algorithm, and proves it. Time goes from left to right. A column of cells is a rank's vector, and each
+arrow is a message. The label of a cell names the ranks whose contributions it holds; a sum sign stands for all of them.
+If everything comes from the root, the label names the block. The round of a message is one more than the longest chain
+of messages that must come before it. If there are too many cells for arrows, each round is a matrix of ranks and
+blocks. An HTML file is a page that plays the rounds in a browser, and needs nothing else. It says the time that
+mpicoll simulate predicts. An algorithm that is wrong is drawn up to its first fault, which is red. The exit code is
+then 1.
+"""
 
 from __future__ import annotations
 
@@ -10,50 +19,26 @@ from pathlib import Path
 from traceback import extract_tb
 from typing import TYPE_CHECKING
 
-from mpicoll.cli.arguments import chosen, of_collective, placed, placement, writing
+from mpicoll.cli.arguments import chosen, of_collective, option, placed, placement, writing
 from mpicoll.errors import ArgumentError, MpicollError, ScheduleError
 
 if TYPE_CHECKING:
     from mpicoll.algorithms import Algorithm
 
-_TEXT = """\
-Draws an algorithm, and proves it. Time goes from left to right. A column of cells is a rank's vector, and each
-arrow is a message. The label of a cell names the ranks whose contributions it holds; a sum sign stands for all of them.
-If everything comes from the root, the label names the block. The round of a message is one more than the longest chain
-of messages that must come before it. If there are too many cells for arrows, each round is a matrix of ranks and
-blocks. An HTML file is a page that plays the rounds in a browser, and needs nothing else. It says the time that
-mpicoll simulate predicts. An algorithm that is wrong is drawn up to its first fault, which is red. The exit code is
-then 1.
-"""
 
-
-def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    p = subparsers.add_parser(
-        "draw", help="draw an algorithm as a picture, or as a page that plays it", description=_TEXT
-    )
+def add(p: argparse.ArgumentParser) -> None:
     of_collective(p)
-    p.add_argument(
-        "algorithm",
-        help="a name that `mpicoll algorithms` lists, or a file that registers one: FILE.py, or FILE.py:NAME",
-    )
-    p.add_argument("-n", dest="size", type=int, default=4, metavar="RANKS", help="the number of ranks, 2 to 16 (4)")
-    p.add_argument(
-        "-o",
-        dest="file",
-        type=Path,
-        metavar="FILE",
-        required=True,
-        help="the picture or the page; its name chooses SVG, PNG or HTML",
-    )
-    p.add_argument(
-        "--root", type=int, default=0, metavar="RANK", help="the root of bcast, reduce, gather and scatter (0)"
-    )
-    p.add_argument("--segments", type=int, metavar="N", help="the segments of a pipelined algorithm (a few)")
+    about = "a name that `mpicoll algorithms` lists, or a file that registers one: FILE.py, or FILE.py:NAME"
+    p.add_argument("algorithm", help=about)
+    option(p, "-n RANKS", "the number of ranks, 2 to 16 (4)", dest="size", type=int, default=4)
+    about = "the picture or the page; its name chooses SVG, PNG or HTML"
+    option(p, "-o FILE", about, dest="file", type=Path, required=True)
+    option(p, "--root RANK", "the root of bcast, reduce, gather and scatter (0)", type=int, default=0)
+    option(p, "--segments N", "the segments of a pipelined algorithm (a few)", type=int)
     placed(p, "two nodes")
-    p.set_defaults(handler=_handle)
 
 
-def _handle(args: argparse.Namespace) -> int:
+def handle(args: argparse.Namespace) -> int:
     from mpicoll.analysis.drawing.draw import draw
 
     try:

@@ -1,4 +1,9 @@
-"""``mpicoll run``: start a program's ranks with the environment's MPI."""
+"""start the ranks of a program
+
+Starts N ranks of a Python program with the MPI of this environment. An uncaught exception in one rank ends all ranks.
+In a batch job, the ranks run on the nodes of the job. Elsewhere they run on this machine, or on the nodes of
+a hostfile.
+"""
 
 from __future__ import annotations
 
@@ -6,56 +11,32 @@ import argparse
 import dataclasses
 import shlex
 
-from mpicoll.cli.arguments import Refused, ranks
+from mpicoll.cli.arguments import Refused, option, ranks
 from mpicoll.launch.cores import mine
 from mpicoll.launch.launcher import Job, in_batch_job
 from mpicoll.launch.run import run
 
-_TEXT = """\
-Starts N ranks of a Python program with the MPI of this environment. An uncaught exception in one rank ends all ranks.
-In a batch job, the ranks run on the nodes of the job. Elsewhere they run on this machine, or on the nodes of
-a hostfile.
-"""
+USAGE = "mpicoll run -n N [option ...] (script.py | -m module | -c code) [argument ...]"
 
 
-def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = subparsers.add_parser(
-        "run",
-        help="start the ranks of a program",
-        description=_TEXT,
-        usage="mpicoll run -n N [option ...] (script.py | -m module | -c code) [argument ...]",
-    )
-    parser.add_argument("-n", "-np", dest="nprocs", type=ranks, metavar="N", help="the number of ranks")
-    parser.add_argument(
-        "--hostfile", metavar="FILE",
-        help="the nodes to run on, one per line: `node1 slots=4` for Open MPI, `node1:4` for MPICH and Intel MPI",
-    )  # fmt: skip
-    parser.add_argument(
-        "--launcher-args", dest="flags", type=_words, default=[], metavar="FLAGS",
-        help="flags for the MPI's own launcher, in quotes: --launcher-args='--map-by numa -x NAME'",
-    )  # fmt: skip
-    parser.add_argument(
-        "--watch", action="store_true",
-        help="watch the calls of mpi4py that the program makes itself, too, and say why it hangs",
-    )  # fmt: skip
-    parser.add_argument(
-        "--elastic", action="store_true",
-        help="go on when ranks are lost: the others get RankLost, and can shrink the communicator (Open MPI 5)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--gpu", action="store_true",
-        help="let the wheel of Open MPI take GPU memory, through the UCX of the extra `cuda`",
-    )  # fmt: skip
-    parser.add_argument(
-        "--report-bindings", dest="report", action="store_true",
-        help="say first on which cores the ranks are, and with how many threads",
-    )  # fmt: skip
-    _add_torchruns(parser)
-    parser.add_argument("--dry-run", action="store_true", help="print the command instead of running it")
-    parser.add_argument("-m", dest="module", nargs=argparse.REMAINDER, help="run a module, as python -m does")
-    parser.add_argument("-c", dest="code", nargs=argparse.REMAINDER, help="run code, as python -c does")
-    parser.add_argument("script", nargs=argparse.REMAINDER, help="the script, and the arguments to pass to it")
-    parser.set_defaults(handler=_run)
+def add(p: argparse.ArgumentParser) -> None:
+    option(p, "-n -np N", "the number of ranks", dest="nprocs", type=ranks)
+    about = "the nodes to run on, one per line: `node1 slots=4` for Open MPI, `node1:4` for MPICH and Intel MPI"
+    option(p, "--hostfile FILE", about)
+    about = "flags for the MPI's own launcher, in quotes: --launcher-args='--map-by numa -x NAME'"
+    option(p, "--launcher-args FLAGS", about, dest="flags", type=_words, default=[])
+    about = "watch the calls of mpi4py that the program makes itself, too, and say why it hangs"
+    option(p, "--watch", about)
+    about = "go on when ranks are lost: the others get RankLost, and can shrink the communicator (Open MPI 5)"
+    option(p, "--elastic", about)
+    option(p, "--gpu", "let the wheel of Open MPI take GPU memory, through the UCX of the extra `cuda`")
+    about = "say first on which cores the ranks are, and with how many threads"
+    option(p, "--report-bindings", about, dest="report")
+    _add_torchruns(p)
+    option(p, "--dry-run", "print the command instead of running it")
+    p.add_argument("-m", dest="module", nargs=argparse.REMAINDER, help="run a module, as python -m does")
+    p.add_argument("-c", dest="code", nargs=argparse.REMAINDER, help="run code, as python -c does")
+    p.add_argument("script", nargs=argparse.REMAINDER, help="the script, and the arguments to pass to it")
 
 
 def _words(text: str) -> list[str]:
@@ -68,18 +49,12 @@ def _words(text: str) -> list[str]:
 def _add_torchruns(parser: argparse.ArgumentParser) -> None:
     """Add the options that torchrun's users know. Those without a meaning here are answered with what to do instead."""
     group = parser.add_argument_group("options of torchrun")
-    group.add_argument(
-        "--nproc-per-node", "--nproc_per_node", type=_ranks_of_a_node, metavar="N",
-        help="the number of ranks on each node, instead of -n; auto and cpu take one for each core of this node",
-    )  # fmt: skip
-    group.add_argument(
-        "--nnodes", type=_nodes, default=1, metavar="K", help="the number of nodes, of a hostfile or a batch job (1)"
-    )
-    group.add_argument(
-        "--max-restarts", "--max_restarts", dest="restarts", type=_restarts, default=0, metavar="R",
-        help="start the whole job again if it fails, so many times at most (0)",
-    )  # fmt: skip
-    group.add_argument("--standalone", action="store_true", help="accepted; MPI needs nothing for it")
+    about = "the number of ranks on each node, instead of -n; auto and cpu take one for each core of this node"
+    option(group, "--nproc-per-node --nproc_per_node N", about, type=_ranks_of_a_node)
+    option(group, "--nnodes K", "the number of nodes, of a hostfile or a batch job (1)", type=_nodes, default=1)
+    about = "start the whole job again if it fails, so many times at most (0)"
+    option(group, "--max-restarts --max_restarts R", about, dest="restarts", type=_restarts, default=0)
+    option(group, "--standalone", "accepted; MPI needs nothing for it")
     for names, instead in _ANSWERED.items():
         spelt = [each for name in names.split() for each in dict.fromkeys((name, "--" + name[2:].replace("-", "_")))]
         said = f" is an option of torchrun's: {instead}"
@@ -135,7 +110,7 @@ def _number(args: argparse.Namespace) -> int:
     return int(args.nproc_per_node * args.nnodes)
 
 
-def _run(args: argparse.Namespace) -> int:
+def handle(args: argparse.Namespace) -> int:
     nprocs = _number(args)
     if args.elastic and args.restarts:
         args.parser.error("expected --elastic or --max-restarts; given both")

@@ -1,4 +1,9 @@
-"""``mpicoll simulate``: the cost model's answer, without MPI; and its fit to the present machine, with it."""
+"""predict which algorithm is the fastest
+
+Predicts how long each algorithm of a collective takes on a described machine, for any number of ranks, and says which
+is the fastest for which vectors. It needs no MPI. With --fit, it measures this machine instead, with real ranks. It
+then prints the figures that the model needs, and compares its predictions with measured times.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mpicoll.cli.arguments import completes, of_collective, ranks, writing
+from mpicoll.cli.arguments import completes, of_collective, option, ranks, writing
 from mpicoll.errors import ArgumentError, misspelt
 from mpicoll.launch.launch_env import under_launcher
 from mpicoll.launch.launcher import Job
@@ -24,60 +29,30 @@ if TYPE_CHECKING:
     from mpicoll.analysis.cost.fit import Prediction
     from mpicoll.analysis.cost.machines import Machine
 
-_TEXT = """\
-Predicts how long each algorithm of a collective takes on a described machine, for any number of ranks, and says which
-is the fastest for which vectors. It needs no MPI. With --fit, it measures this machine instead, with real ranks. It
-then prints the figures that the model needs, and compares its predictions with measured times.
-"""
 _PLACEMENTS = {"block": "block", "cyclic": "round-robin"}
 MANY = 256
 """From so many ranks on, the algorithms are costed on all cores: among fewer that takes a moment anyway."""
 
 
-def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    p = subparsers.add_parser(
-        "simulate",
-        help="predict which algorithm is the fastest",
-        description=_TEXT,
-        usage="mpicoll simulate (COLLECTIVE [option ...] | --fit) [-n RANKS] [--json FILE]",
-    )
+USAGE = "mpicoll simulate (COLLECTIVE [option ...] | --fit) [-n RANKS] [--json FILE]"
+
+
+def add(p: argparse.ArgumentParser) -> None:
     of_collective(p, "?")
-    p.add_argument(
-        "-n",
-        dest="ranks",
-        type=ranks,
-        metavar="RANKS",
-        help="the number of ranks; with --fit, the number of ranks to start (2)",
-    )
-    machine = p.add_argument(
-        "--machine",
-        metavar="NAME|FILE",
-        help="the name of a machine, or a file in JSON or TOML that describes one (laptop)",
-    )
-    completes(machine, _machines)
-    p.add_argument("--nodes", type=ranks, metavar="N", help="the nodes of the ranks (as many as the machine fills)")
-    p.add_argument(
-        "--placement",
-        choices=("block", "cyclic"),
-        help="block fills one node after the other, cyclic deals the ranks out (as the machine has it)",
-    )
-    p.add_argument(
-        "--sizes",
-        type=_sizes,
-        metavar="LOW:HIGH",
-        help="bytes of the vector, or a range in which each size doubles (1K:64M)",
-    )
-    p.add_argument(
-        "--algorithms", metavar="NAMES", help="names from `mpicoll algorithms`, with commas between them (all)"
-    )
-    p.add_argument("--root", type=int, metavar="RANK", help="the root of bcast, reduce, gather and scatter (0)")
-    p.add_argument("--plot", metavar="FILE", help="draw the crossover chart; the file's name chooses PNG, PDF or SVG")
-    p.add_argument(
-        "--json", metavar="FILE", help="write everything; with --fit, write the machine as --machine reads it"
-    )
-    p.add_argument("--goal", metavar="FILE", help="write one algorithm for one size as GOAL text, for LogGOPSim")
-    p.add_argument("--fit", action="store_true", help="measure this machine")
-    p.set_defaults(handler=_handle)
+    option(p, "-n RANKS", "the number of ranks; with --fit, the number of ranks to start (2)", dest="ranks", type=ranks)
+    about = "the name of a machine, or a file in JSON or TOML that describes one (laptop)"
+    completes(option(p, "--machine NAME|FILE", about), _machines)
+    option(p, "--nodes N", "the nodes of the ranks (as many as the machine fills)", type=ranks)
+    about = "block fills one node after the other, cyclic deals the ranks out (as the machine has it)"
+    p.add_argument("--placement", choices=_PLACEMENTS, help=about)
+    about = "bytes of the vector, or a range in which each size doubles (1K:64M)"
+    option(p, "--sizes LOW:HIGH", about, type=_sizes)
+    option(p, "--algorithms NAMES", "names from `mpicoll algorithms`, with commas between them (all)")
+    option(p, "--root RANK", "the root of bcast, reduce, gather and scatter (0)", type=int)
+    option(p, "--plot FILE", "draw the crossover chart; the file's name chooses PNG, PDF or SVG")
+    option(p, "--json FILE", "write everything; with --fit, write the machine as --machine reads it")
+    option(p, "--goal FILE", "write one algorithm for one size as GOAL text, for LogGOPSim")
+    option(p, "--fit", "measure this machine")
 
 
 def _sizes(text: str) -> list[int]:
@@ -93,7 +68,7 @@ def _bad(option: str, expected: str, given: object) -> ArgumentError:
     return ArgumentError("simulate", option, expected, str(given))
 
 
-def _handle(args: argparse.Namespace) -> int:
+def handle(args: argparse.Namespace) -> int:
     if args.fit:
         return _fit(args)
     if args.collective is None:

@@ -1,4 +1,9 @@
-"""``mpicoll slurm``: a job script for a cluster, from a template, filled in."""
+"""write a job script for a cluster
+
+Prints a job script for sbatch. The script is one file and needs no other file. Without a template, this command lists
+the templates and the presets of sites. What you do not give comes from ~/.config/mpicoll/slurm.toml or
+/etc/mpicoll/slurm.toml, or else from the template. You can pass any other option of sbatch to sbatch itself.
+"""
 
 from __future__ import annotations
 
@@ -9,49 +14,27 @@ import subprocess
 from itertools import groupby
 from pathlib import Path
 
-from mpicoll.cli.arguments import completes, one_of
+from mpicoll.cli.arguments import completes, one_of, option
 from mpicoll.slurm import sbatch
 
-_TEXT = """\
-Prints a job script for sbatch. The script is one file and needs no other file. Without a template, this command lists
-the templates and the presets of sites. What you do not give comes from ~/.config/mpicoll/slurm.toml or
-/etc/mpicoll/slurm.toml, or else from the template. You can pass any other option of sbatch to sbatch itself.
-"""
+USAGE = "mpicoll slurm [TEMPLATE [option ...] [--check | --explain]]"
 
 
-def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    p = subparsers.add_parser(
-        "slurm",
-        help="write a job script for a cluster",
-        description=_TEXT,
-        usage="mpicoll slurm [TEMPLATE [option ...] [--check | --explain]]",
-    )
-    template = p.add_argument(
-        "template", nargs="?", type=one_of(lambda: sbatch.TEMPLATES), help="a template's name from the list"
-    )
+def add(p: argparse.ArgumentParser) -> None:
+    templates = one_of(lambda: sbatch.TEMPLATES)
+    template = p.add_argument("template", nargs="?", type=templates, help="a template's name from the list")
     completes(template, lambda: sbatch.TEMPLATES)
-    for name, option in sbatch.OPTIONS.items():
-        p.add_argument(f"--{name}", metavar="VALUE", help=option.help)
-    site = p.add_argument(
-        "--site", type=one_of(sbatch.sites), metavar="NAME",
-        help="the preset for the network; auto takes the one that fits the job's first node (auto)",
-    )  # fmt: skip
-    completes(site, sbatch.sites)
-    p.add_argument(
-        "--set", type=_variable, action="append", default=[], metavar="NAME=VALUE",
-        help="set a variable that --explain lists; the job expands $NAME in the value",
-    )  # fmt: skip
+    for name, each in sbatch.OPTIONS.items():
+        option(p, f"--{name} VALUE", each.help)
+    about = "the preset for the network; auto takes the one that fits the job's first node (auto)"
+    completes(option(p, "--site NAME", about, type=one_of(sbatch.sites)), sbatch.sites)
+    about = "set a variable that --explain lists; the job expands $NAME in the value"
+    option(p, "--set NAME=VALUE", about, type=_variable, action="append", default=[])
     either = p.add_mutually_exclusive_group()
-    either.add_argument(
-        "--check",
-        action="store_true",
-        help="say whether Slurm would take the script, instead of printing it; the exit code is 1 if not",
-    )
-    either.add_argument(
-        "--explain", action="store_true", help="explain each value of the script, instead of printing it"
-    )
-    instead = ". Pass other options of sbatch to sbatch itself: sbatch --mail-type=END job.sbatch"
-    p.set_defaults(handler=_handle, instead=instead)
+    about = "say whether Slurm would take the script, instead of printing it; the exit code is 1 if not"
+    option(either, "--check", about)
+    option(either, "--explain", "explain each value of the script, instead of printing it")
+    p.set_defaults(instead=". Pass other options of sbatch to sbatch itself: sbatch --mail-type=END job.sbatch")
 
 
 def _variable(text: str) -> tuple[str, str]:
@@ -61,7 +44,7 @@ def _variable(text: str) -> tuple[str, str]:
     return name, value
 
 
-def _handle(args: argparse.Namespace) -> int:
+def handle(args: argparse.Namespace) -> int:
     from mpicoll.slurm import defaults
 
     options = {name: value for name in sbatch.OPTIONS if (value := getattr(args, name.replace("-", "_"))) is not None}

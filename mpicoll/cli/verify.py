@@ -1,4 +1,12 @@
-"""``mpicoll verify``: prove algorithms, without MPI."""
+"""prove that algorithms are right
+
+Proves that algorithms compute what their collectives mean. It runs the schedules of all ranks on symbols. In the proof,
+each message waits until its receiver is ready. For each algorithm, it prints the numbers of ranks and the roots that it
+proved. With up to 16 ranks, a pipelined algorithm is proved with 1, 2 and 5 segments. With more, it proves only the
+first and the last root, two segments, and fewer placements of the ranks. It also prints two counts for the largest
+number of ranks: the messages, and the depth. The depth is how often a contribution is combined on its way into the
+result, and so how often a 16-bit reduction rounds it. The exit code is 1 if a proof fails.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +15,7 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from mpicoll.cli.arguments import chosen, of_collective, placed, placement
+from mpicoll.cli.arguments import chosen, of_collective, option, placed, placement
 from mpicoll.errors import ScheduleError
 
 if TYPE_CHECKING:
@@ -16,40 +24,19 @@ if TYPE_CHECKING:
     from mpicoll.algorithms import Algorithm
     from mpicoll.analysis.proof.cases import Case
 
-_TEXT = """\
-Proves that algorithms compute what their collectives mean. It runs the schedules of all ranks on symbols. In the proof,
-each message waits until its receiver is ready. For each algorithm, it prints the numbers of ranks and the roots that it
-proved. With up to 16 ranks, a pipelined algorithm is proved with 1, 2 and 5 segments. With more, it proves only the
-first and the last root, two segments, and fewer placements of the ranks. It also prints two counts for the largest
-number of ranks: the messages, and the depth. The depth is how often a contribution is combined on its way into the
-result, and so how often a 16-bit reduction rounds it. The exit code is 1 if a proof fails.
-"""
 _ROW = "{:14} {:{}}  {:>8}  {:11} {:>9} {:>6} {:>8}"
+USAGE = "mpicoll verify (COLLECTIVE [ALGORITHM] | --all) [-n RANKS] [--segments N] [--nodes N]"
 
 
-def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    p = subparsers.add_parser(
-        "verify",
-        help="prove that algorithms are right",
-        description=_TEXT,
-        usage="mpicoll verify (COLLECTIVE [ALGORITHM] | --all) [-n RANKS] [--segments N] [--nodes N]",
-    )
+def add(p: argparse.ArgumentParser) -> None:
     of_collective(p, "?")
-    p.add_argument(
-        "algorithm", nargs="?", help="a name that `mpicoll algorithms` lists (all algorithms of the collective)"
-    )
-    p.add_argument("--all", action="store_true", help="prove all algorithms of all collectives")
-    p.add_argument(
-        "-n",
-        dest="sizes",
-        type=_sizes,
-        default=range(1, 17),
-        metavar="RANKS",
-        help="the numbers of ranks: N or FIRST:LAST (1:16)",
-    )
-    p.add_argument("--segments", type=int, metavar="N", help="the segments of a pipelined algorithm (several numbers)")
+    about = "a name that `mpicoll algorithms` lists (all algorithms of the collective)"
+    p.add_argument("algorithm", nargs="?", help=about)
+    option(p, "--all", "prove all algorithms of all collectives")
+    about = "the numbers of ranks: N or FIRST:LAST (1:16)"
+    option(p, "-n RANKS", about, dest="sizes", type=_sizes, default=range(1, 17))
+    option(p, "--segments N", "the segments of a pipelined algorithm (several numbers)", type=int)
     placed(p, "several ways")
-    p.set_defaults(handler=_handle)
 
 
 def _sizes(text: str) -> range:
@@ -60,7 +47,7 @@ def _sizes(text: str) -> range:
     return range(int(first), int(last) + 1)
 
 
-def _handle(args: argparse.Namespace) -> int:
+def handle(args: argparse.Namespace) -> int:
     from mpicoll.analysis.proof.cases import cases, check_segments
 
     if args.all == (args.collective is not None):

@@ -169,13 +169,13 @@ def pictured(
         prove_schedules(schedules, algorithm, Case(size, root, cut, nodes), tracing)
     except ScheduleError as error:
         fault = located(error, tracing, schedules)
-    found = tracing.trace(fault.rounds if fault else tracing.rounds)
-    cells = (found.rounds + 1) * size * found.blocks
+    rounds = fault.rounds if fault else tracing.rounds
+    cells = (rounds + 1) * size * tracing.blocks
     if cells > MOST_CELLS:
         options = "ranks and segments" if algorithm.pipelined else "ranks"
-        given = f"{size} ranks with {found.blocks} blocks each in {found.rounds} rounds: {cells} cells"
+        given = f"{size} ranks with {tracing.blocks} blocks each in {rounds} rounds: {cells} cells"
         raise ArgumentError("draw", options, f"a picture of at most {MOST_CELLS} cells", given)
-    return picture.picture(found, size, root, fault)
+    return picture.picture(tracing, fault)
 
 
 def usual_nodes(algorithm: Algorithm, size: int) -> Nodes | None:

@@ -3,40 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from mpicoll.algorithms.steps import OUTPUT, Action, Blocks, Copy, RecvReduce, Schedule, Send, Space
-from mpicoll.analysis.drawing.trace import SIGNAL, Cell, Tracing
+from mpicoll.analysis.drawing.trace import SIGNAL, Cell, Missing, Move, Tracing, cells
 from mpicoll.analysis.proof.explained import End, at_fault, end_of, touches
-from mpicoll.analysis.proof.rules import each, target
+from mpicoll.analysis.proof.rules import target
 from mpicoll.errors import ScheduleError
-
-Missing = Literal["", "source", "target"]
-"""The end of a message at which no rank sends or receives it."""
-
-
-class Mark(NamedTuple):
-    """A message or a copy at fault: the cells that it reads and writes. Where one end is missing, they are the cells
-    where it would be."""
-
-    reads: tuple[Cell, ...]
-    writes: tuple[Cell, ...]
-    combines: tuple[Cell, ...]
-    """What the receiver combines the message with."""
-    sent: Blocks
-    reduces: bool
-    local: bool
-    missing: Missing
 
 
 class Fault(NamedTuple):
-    """The fault in a drawing of so many rounds. ``cells`` are those of the rank at fault. ``ended`` says that the
-    schedules ended, and that what they leave is wrong."""
+    """The fault in a drawing of so many rounds. ``cells`` are those of the rank at fault, ``marks`` the messages and
+    copies. ``ended`` says that the schedules ended, and that what they leave is wrong."""
 
     error: ScheduleError
     rounds: int
     cells: tuple[Cell, ...]
-    marks: tuple[Mark, ...]
+    marks: tuple[Move, ...]
     ended: bool
 
 
@@ -50,7 +33,7 @@ def located(fault: ScheduleError, found: Tracing, schedules: Sequence[Schedule])
         return Fault(fault, max(1, found.rounds), (Cell(rank, OUTPUT, block),), (), True)
     ends, last = _ends(fault, found, schedules)
     begun = (end for end in ends if found.began[end.rank][end.step] <= last)
-    marks = [_mark(end, _met(end, found, fault), found.signals) for end in begun]
+    marks = [_mark(end, _met(end, found, fault), found.signals, 1 + last) for end in begun]
     own = {cell for mark in marks for cell in (*mark.reads, *mark.combines, *mark.writes) if cell.rank == rank}
     at_block = {cell for cell in own if fault.block in (None, cell.block) or found.signals}
     return Fault(fault, 1 + last, tuple(sorted(at_block or own)), tuple(marks), False)
@@ -89,25 +72,24 @@ def _met(end: End, found: Tracing, fault: ScheduleError) -> bool:
     return _is_waiting(end.peer, end.other, found)
 
 
-def _mark(end: End, met: bool, signals: bool) -> Mark:
-    def cells(rank: int, space: Space, blocks: Blocks) -> tuple[Cell, ...]:
-        blocks = SIGNAL if signals else blocks
-        return tuple(Cell(rank, OUTPUT if signals else space, block) for block in each(blocks))
+def _mark(end: End, met: bool, signals: bool, at: int) -> Move:
+    def named(rank: int, space: Space, blocks: Blocks) -> tuple[Cell, ...]:
+        return cells(rank, OUTPUT, SIGNAL) if signals else cells(rank, space, blocks)
 
     action = end.action
     if isinstance(action, Copy):
-        reads, writes = cells(end.rank, action.from_, action.blocks), cells(end.rank, action.into, target(action))
-        return Mark(reads, writes, (), (), False, True, "")
+        reads, writes = named(end.rank, action.from_, action.blocks), named(end.rank, action.into, target(action))
+        return Move(at, reads, writes, (), False, True)
     sends = isinstance(action, Send)
     space = action.from_ if isinstance(action, Send) else action.into
-    own, other = cells(end.rank, space, action.blocks), cells(action.peer, *_there(end))
+    own, other = named(end.rank, space, action.blocks), named(action.peer, *_there(end))
     reads, writes = (own, other) if sends else (other, own)
     receive = end.other[1] if sends and end.other else action
     missing: Missing = "" if met else "target" if sends else "source"
     reduces = isinstance(receive, RecvReduce)
-    combines = cells(end.rank, action.mine, action.blocks) if isinstance(action, RecvReduce) else ()
+    combines = named(end.rank, action.mine, action.blocks) if isinstance(action, RecvReduce) else ()
     blocks = end.other[1].blocks if end.other and not sends else action.blocks
-    return Mark(reads, writes, combines, blocks, reduces, False, missing)
+    return Move(at, reads, writes, blocks, reduces, False, combines, missing)
 
 
 def _there(end: End) -> tuple[Space, Blocks]:

@@ -7,9 +7,9 @@ from itertools import groupby
 from typing import NamedTuple
 
 from mpicoll.algorithms.collectives import COLLECTIVES
-from mpicoll.algorithms.steps import INPUT, OUTPUT, SCRATCH, Blocks, Space
-from mpicoll.analysis.drawing.faults import Fault, Mark, Missing
-from mpicoll.analysis.drawing.trace import Block, Cell, Move, Trace, given, results
+from mpicoll.algorithms.steps import INPUT, OUTPUT, SCRATCH, Space
+from mpicoll.analysis.drawing.faults import Fault
+from mpicoll.analysis.drawing.trace import Block, Cell, Missing, Move, Tracing, given, results
 from mpicoll.analysis.proof.rules import shown
 from mpicoll.errors import ScheduleError
 
@@ -79,35 +79,37 @@ def meaning(collective: str, size: int, root: int) -> Picture:
     return Picture(collective, size, blocks, ("",), (before, after))
 
 
-def picture(found: Trace, size: int, root: int, fault: Fault | None = None) -> Picture:
-    """The panels of a trace: one before it, and one after each round. The last panel shows only the result, or the
-    fault.
+def picture(found: Tracing, fault: Fault | None = None) -> Picture:
+    """The panels of what was traced: one before it, and one after each round. The last panel shows only the result, or
+    the fault.
 
     The spaces of a rank are one strip, whose cells show what was written last. If some message reads anything else,
     each space is a strip of its own.
     """
-    marks = fault.marks if fault else ()
-    scene = _Scene(found.collective, size, found.blocks, _spaces(found, marks))
-    holds = dict(given(found.collective, size, root, found.blocks))
+    rounds, marks = (fault.rounds, fault.marks) if fault else (found.rounds, ())
+    what = found.collective, found.size, found.root, found.blocks
+    scene = _Scene(found.collective, found.size, found.blocks, _spaces(found, rounds, marks))
+    holds = dict(given(*what))
     panels = [Panel("before", scene.cells(holds))]
-    holds |= found.writes[0]
-    for number in range(1, found.rounds + 1):
-        _write(holds, found.writes[number])
-        moves = [move for move in found.moves if move.round == number]
-        fresh = {cell for move in moves for _, cell in move.cells()}
+    holds |= found.written(0)
+    for number in range(1, rounds + 1):
+        _write(holds, found.written(number))
+        moves = found.moved(number)
+        fresh = {cell for move in moves for cell in move.writes}
         arrows = tuple(scene.arrow(move) for move in moves)
-        if number < found.rounds:
+        if number < rounds:
             panels.append(Panel("", scene.cells(holds, fresh), arrows))
             continue
         if fault is None or fault.ended:
-            wanted = dict(results(found.collective, size, root, found.blocks))
+            wanted = dict(results(*what))
             holds = {cell: block for cell, block in holds.items() if cell in wanted}
-        arrows += tuple(arrow for arrow in map(scene.wrong, marks) if arrow.source and arrow.target)
+        wrong = (scene.arrow(mark, wrong=True) for mark in marks)
+        arrows += tuple(arrow for arrow in wrong if arrow.source and arrow.target)
         at_fault = scene.seen(fault.cells if fault else ())
         title = "the fault" if fault and not fault.ended else "after"
         panels.append(Panel(title, scene.cells(holds, fresh), arrows, frozenset(at_fault)))
     error = None if fault is None else fault.error
-    return Picture(found.collective, size, found.blocks, scene.names, tuple(panels), error)
+    return Picture(found.collective, found.size, found.blocks, scene.names, tuple(panels), error)
 
 
 class _Scene:
@@ -127,22 +129,15 @@ class _Scene:
         found = {self.spot(cell): block for cell, block in holds.items()}
         return {spot: Shown(self.label(block), self.colours(block), spot in spots) for spot, block in found.items()}
 
-    def arrow(self, move: Move) -> Arrow:
-        spots = [(self.spot(a), self.spot(b)) for a, b in move.cells()]
-        return self.between((a for a, _ in spots), (b for _, b in spots), move.blocks, move.reduces, move.local)
+    def arrow(self, move: Move, wrong: bool = False) -> Arrow:
+        label = shown(move.sent) if self.blocks > 1 and not move.local else ""
+        reduces = move.reduces and self.table.reduces
+        return Arrow(self.seen(move.reads), self.seen(move.writes), label, reduces, move.local, wrong, move.missing)
 
-    def wrong(self, mark: Mark) -> Arrow:
-        reads, writes = self.seen(mark.reads), self.seen(mark.writes)
-        found = self.between(reads, writes, mark.sent, mark.reduces, mark.local)
-        return found._replace(wrong=True, missing=mark.missing)
-
-    def between(self, source: Iterable[Spot], to: Iterable[Spot], sent: Blocks, reduces: bool, local: bool) -> Arrow:
-        label = shown(sent) if self.blocks > 1 and not local else ""
-        return Arrow(tuple(source), tuple(to), label, reduces and self.table.reduces, local)
-
-    def seen(self, cells: Iterable[Cell]) -> list[Spot]:
+    def seen(self, cells: Iterable[Cell]) -> tuple[Spot, ...]:
         """The cells that exist. A wrong schedule may name others."""
-        return [self.spot(cell) for cell in cells if cell.rank in range(self.size) and cell.block in range(self.blocks)]
+        ranks, blocks = range(self.size), range(self.blocks)
+        return tuple(self.spot(cell) for cell in cells if cell.rank in ranks and cell.block in blocks)
 
     def label(self, block: Block) -> str:
         """Whose contributions a block holds, or which block it is where all contributions come from the root."""
@@ -164,13 +159,13 @@ _NAMES: dict[Space, str] = {OUTPUT: "out", SCRATCH: "scratch", INPUT: "in"}
 _OF_ROOT = ("bcast", "scatter")
 
 
-def _spaces(found: Trace, marks: Iterable[Mark]) -> tuple[Space, ...]:
+def _spaces(found: Tracing, rounds: int, marks: Iterable[Move]) -> tuple[Space, ...]:
     """The spaces that must be strips, because a message reads what was not written last. Mostly there are none."""
-    used = {cell.space for writes in found.writes for cell, _ in writes}
+    used = {cell.space for number, cell, _ in found.writes if number <= rounds}
     holds: dict[Cell, Block] = {}
-    for number, writes in enumerate(found.writes):
-        reads = [cell for move in found.moves if move.round == number for cell, _ in move.cells()]
-        if number == found.rounds and found.collective != "barrier":
+    for number in range(rounds + 1):
+        reads = [cell for move in found.moved(number) for cell in move.reads]
+        if number == rounds and found.collective != "barrier":
             wrong = [cell for mark in marks for cell in mark.combines]
             wrong += [cell for mark in marks if mark.missing != "source" for cell in mark.reads]
             reads += wrong
@@ -179,7 +174,7 @@ def _spaces(found: Trace, marks: Iterable[Mark]) -> tuple[Space, ...]:
         last = {(cell.rank, cell.block): block for cell, block in holds.items()}
         if any(last.get((cell.rank, cell.block)) != holds.get(cell) for cell in reads):
             return tuple(space for space in _NAMES if space in used)
-        _write(holds, writes)
+        _write(holds, found.written(number))
     return ()
 
 

@@ -11,7 +11,7 @@ A proof tells what the ranks do. If it finds a fault, the rank at fault stops, a
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from mpicoll.algorithms.collectives import COLLECTIVES
 from mpicoll.algorithms.steps import INPUT, OUTPUT, SCRATCH, Blocks, Copy, Recv, RecvReduce, Send, Space, one
@@ -34,42 +34,27 @@ class Cell(NamedTuple):
     block: int
 
 
+Missing = Literal["", "source", "target"]
+"""The end of a message at which no rank sends or receives it."""
+
+
 class Move(NamedTuple):
-    """A message, or a copy within one rank. The ``blocks`` of the ``source`` become the blocks ``to`` of the
-    ``target``."""
+    """A message, or a local copy within one rank: the cells that it reads, and those that they go to. If it reduces,
+    it ``combines`` them with other cells of the receiver. Where one end is missing, the cells are those where it would
+    be."""
 
     round: int
-    source: int
-    from_: Space
-    blocks: Blocks
-    target: int
-    into: Space
-    to: Blocks
+    reads: tuple[Cell, ...]
+    writes: tuple[Cell, ...]
+    sent: Blocks
     reduces: bool
-
-    @property
-    def local(self) -> bool:
-        return self.source == self.target
-
-    def cells(self) -> Iterator[tuple[Cell, Cell]]:
-        """Each cell that is read and the cell that it goes to."""
-        for b, c in zip(each(self.blocks), each(self.to), strict=True):
-            yield Cell(self.source, self.from_, b), Cell(self.target, self.into, c)
+    local: bool
+    combines: tuple[Cell, ...] = ()
+    missing: Missing = ""
 
 
-class Trace(NamedTuple):
-    """``moves`` are in the order of their rounds, which count from 1. ``writes[k]`` are the writes of round k in their
-    order. In round 0 they are what the ranks give, and what they copy before the first message. A barrier has one
-    block, which holds the ranks that a rank has heard of."""
-
-    collective: str
-    blocks: int
-    moves: tuple[Move, ...]
-    writes: tuple[tuple[tuple[Cell, Block], ...], ...]
-
-    @property
-    def rounds(self) -> int:
-        return len(self.writes) - 1
+def cells(rank: int, space: Space, blocks: Blocks) -> tuple[Cell, ...]:
+    return tuple(Cell(rank, space, block) for block in each(blocks))
 
 
 def given(collective: str, size: int, root: int, blocks: int) -> Iterator[tuple[Cell, Block]]:
@@ -96,10 +81,13 @@ SIGNAL = one(0)
 
 
 class Tracing(Listener):
-    """Follows the ranks while their schedules are proved."""
+    """Follows the ranks while their schedules are proved.
+
+    Rounds count from 1. In round 0, the ``writes`` are what the ranks give, and what they copy before the first
+    message. A barrier has one block, which holds the ranks that a rank has heard of."""
 
     def __init__(self, collective: str, size: int, root: int, blocks: int) -> None:
-        self.collective, self.blocks = collective, max(1, blocks)
+        self.collective, self.size, self.root, self.blocks = collective, size, root, max(1, blocks)
         self.signals = collective == "barrier"
         self.writes = [(0, *both) for both in given(collective, size, root, blocks)]
         self.holds = {cell: block for _, cell, block in self.writes}
@@ -115,27 +103,29 @@ class Tracing(Listener):
     def rounds(self) -> int:
         return max((move.round for move in self.moves), default=0)
 
-    def trace(self, rounds: int) -> Trace:
-        """What has happened in this number of rounds."""
-        writes: list[list[tuple[Cell, Block]]] = [[] for _ in range(rounds + 1)]
-        for at, cell, block in self.writes:
-            if at <= rounds:
-                writes[at].append((cell, block))
-        moves = sorted((move for move in self.moves if move.round <= rounds), key=lambda m: (m.round, m.source))
-        return Trace(self.collective, self.blocks, tuple(moves), tuple(map(tuple, writes)))
+    def written(self, number: int) -> list[tuple[Cell, Block]]:
+        """What a round writes, in order."""
+        return [(cell, block) for at, cell, block in self.writes if at == number]
+
+    def moved(self, number: int) -> list[Move]:
+        """The messages and copies of a round, by the rank that they come from."""
+        return sorted(
+            (move for move in self.moves if move.round == number), key=lambda m: [c.rank for c in m.reads[:1]]
+        )
 
     def begins(self, rank: int) -> None:
         at = self.ends[rank]
         self.began[rank].append(at)
         if self.signals:  # a signal tells which ranks its sender had heard of before the step
-            self.carry(Move(at, rank, OUTPUT, SIGNAL, rank, SCRATCH, SIGNAL, False))
+            self.carry(Move(at, cells(rank, OUTPUT, SIGNAL), cells(rank, SCRATCH, SIGNAL), SIGNAL, False, True))
 
     def copies(self, rank: int, action: Copy) -> None:
         if self.signals:
             return
         to, moves = target(action), action.blocks != target(action)
         at = self.began[rank][-1] + moves
-        move = Move(at, rank, action.from_, action.blocks, rank, action.into, to, False)
+        reads, writes = cells(rank, action.from_, action.blocks), cells(rank, action.into, to)
+        move = Move(at, reads, writes, action.blocks, False, True)
         self.carry(move)
         if moves:
             self.moves.append(move)
@@ -146,11 +136,14 @@ class Tracing(Listener):
 
     def carries(self, source: int, send: Send, to: int, receive: Recv | RecvReduce) -> None:
         at = 1 + max(self.began[source][-1], self.began[to][-1])
-        mine = receive.mine if isinstance(receive, RecvReduce) else None
-        move = Move(at, source, send.from_, send.blocks, to, receive.into, receive.blocks, mine is not None)
+        reads, writes = cells(source, send.from_, send.blocks), cells(to, receive.into, receive.blocks)
+        reduces = isinstance(receive, RecvReduce)
+        mine = cells(to, receive.mine, receive.blocks) if isinstance(receive, RecvReduce) else ()
+        move = Move(at, reads, writes, send.blocks, reduces, False, mine)
         if self.signals:
-            mine, move = OUTPUT, Move(at, source, SCRATCH, SIGNAL, to, OUTPUT, SIGNAL, True)
-        self.carry(move, mine)
+            heard = cells(to, OUTPUT, SIGNAL)
+            move = Move(at, cells(source, SCRATCH, SIGNAL), heard, SIGNAL, True, False, heard)
+        self.carry(move)
         self.moves.append(move)
         for rank, action in ((source, send), (to, receive)):
             self.ends[rank] = max(self.ends[rank], at)
@@ -163,10 +156,11 @@ class Tracing(Listener):
         if not left:
             del self.waiting[key]
 
-    def carry(self, move: Move, mine: Space | None = None) -> None:
-        values = [(self.holds[source], cell) for source, cell in move.cells()]
-        for value, cell in values:
-            if mine is not None:
-                value = Block(value.ranks | self.holds[cell._replace(space=mine)].ranks, value.block)
+    def carry(self, move: Move) -> None:
+        values = [self.holds[cell] for cell in move.reads]
+        if move.combines:
+            both = zip(values, move.combines, strict=True)
+            values = [Block(value.ranks | self.holds[mine].ranks, value.block) for value, mine in both]
+        for value, cell in zip(values, move.writes, strict=True):
             self.holds[cell] = value
             self.writes.append((move.round, cell, value))

@@ -11,8 +11,8 @@ together because they have one clock:
 alone. All cases take turns in one job. The figures of a row are the minimum and the median of the milliseconds that a
 call takes on the slowest rank; how much faster it is than native, by the medians; the bytes that the busiest interface
 sends or receives, as a part of the vector; that, as a part of the least that any algorithm can do with; and what the
-model says, with its error against the minimum. The model knows the links from ping-pongs, and the node from `mpicoll
-simulate --fit`.
+model says, with its error against the minimum. The model knows the links from ping-pongs, and the node from
+fit_machine.py.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import perf_counter
 
+import fit_machine  # type: ignore[import-not-found]  # it lies beside this file
 import numpy as np
 import torch
 from mpi4py import MPI
@@ -33,7 +34,6 @@ from mpicoll.algorithms.collectives import COLLECTIVES
 from mpicoll.algorithms.steps import Nodes
 from mpicoll.analysis.cost.machines import Level, Machine
 from mpicoll.analysis.cost.simulation import costs
-from mpicoll.bench import fit
 from mpicoll.bench.session import Session, environment
 from mpicoll.machine.vendors import SETTINGS
 from mpicoll.units import size_text
@@ -178,7 +178,7 @@ def described() -> Machine | None:
     """The machine: its nodes as the fit finds them, and links between them. None on ranks other than 0."""
     other = nodes.ranks[1][0]
     short, long, longer = (there_and_back(other, n) for n in (8, 1 << 20, 4 << 20))
-    inner = fit.measured_machine(node, "node", "fitted") if nodes.of[world.rank] == 0 else None
+    inner: Machine | None = fit_machine.measured_machine(node, "node", "fitted") if nodes.of[world.rank] == 0 else None
     world.Barrier()
     if inner is None or world.rank:
         return None

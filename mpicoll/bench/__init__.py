@@ -6,5 +6,4 @@
 - ``sweep`` goes through all sizes, ``timing`` takes the times, ``progress`` is what a terminal shows meanwhile.
 - ``records`` has what was measured, and its files. ``table`` and ``plot`` show it, ``scaling`` and ``comparison`` make
   a report of many records.
-- ``fit`` measures something else, for ``mpicoll simulate``: what the cost model has to know of this machine.
 """

@@ -49,18 +49,21 @@ FLOOR = "memory copy"
 
 
 class Panel(NamedTuple):
-    """Figures over sizes or numbers of nodes: points (x, y) for each line, and the band (x, low, high) around some.
-    Times are in seconds."""
+    """Figures over sizes or numbers of nodes: points (x, y) for each line, the band (x, low, high) around some, and
+    grounds (name of a line, from x, to x) that have a line's colour. Times are in seconds."""
 
     x: str
     y: str
     ticks: Callable[[int], str]
     lines: Mapping[str, Sequence[tuple[int, float]]]
     bands: Mapping[str, Sequence[tuple[int, float, float]]] = {}
+    grounds: Sequence[tuple[str, float, float]] = ()
 
     def draw(self, axes: Axes, looks: Mapping[str, Style]) -> dict[str, Any]:
         """Returns the lines by their names."""
         handles = {}
+        for name, *edges in self.grounds:
+            axes.axvspan(*edges, color=looks[name].color, alpha=0.13, linewidth=0)
         for name, band in self.bands.items():
             x, low, high = zip(*band, strict=True)
             axes.fill_between(x, low, high, color=looks[name].color, alpha=0.13, linewidth=0)
@@ -78,13 +81,14 @@ class Panel(NamedTuple):
         return handles
 
 
-def draw_panels(path: Path, parts: Mapping[str, tuple[Panel, Panel]], source: str = "") -> None:
-    """Draw the panels of times and of bandwidths of each part, by its title. Below all stands the ``source``."""
+def draw_panels(path: Path, parts: Mapping[str, Sequence[Panel]], source: str = "") -> None:
+    """Draw the panel of times of each part, by its title, and beside it those of bandwidths. Below all stands the
+    ``source``."""
     import matplotlib
     from matplotlib.figure import Figure
     from matplotlib.ticker import EngFormatter, LogLocator, NullFormatter
 
-    names = (name for times, _ in parts.values() for name in times.lines if name != FLOOR)
+    names = (name for times, *_ in parts.values() for name in times.lines if name != FLOOR)
     looks = styles(names) | {FLOOR: Style(REFERENCE, "", "-")}
     with matplotlib.rc_context(SETTINGS):
         figure = Figure(figsize=(WIDTH, 0.6), dpi=200, layout="constrained")
@@ -92,17 +96,18 @@ def draw_panels(path: Path, parts: Mapping[str, tuple[Panel, Panel]], source: st
             note(figure, source)
         if parts:
             handles: dict[str, Any] = {}
-            panels = figure.subplots(len(parts), 2, squeeze=False)
-            for (title, (times, bandwidths)), (left, right) in zip(parts.items(), panels, strict=True):
+            panels = figure.subplots(len(parts), max(map(len, parts.values())), squeeze=False)
+            for (title, (times, *bandwidths)), (left, *right) in zip(parts.items(), panels, strict=True):
                 handles |= times.draw(left, looks)
-                bandwidths.draw(right, looks)
+                for panel, axes in zip(bandwidths, right, strict=True):
+                    panel.draw(axes, looks)
+                    axes.set_ylim(bottom=0)
                 left.set_title(title, loc="left", fontsize=10, fontweight="bold", pad=8)
                 left.set_yscale("log")
                 low, high = left.get_ylim()
                 left.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 2e3 * low else (1,)))
                 left.yaxis.set_major_formatter(EngFormatter("s"))
                 left.yaxis.set_minor_formatter(NullFormatter())
-                right.set_ylim(bottom=0)
             figure.set_figheight(2.9 * len(parts) + 0.4 * bool(source) + legend(figure, handles))
         figure.savefig(path)
 

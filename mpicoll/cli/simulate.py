@@ -1,8 +1,7 @@
 """predict which algorithm is the fastest
 
 Predicts how long each algorithm of a collective takes on a described machine, for any number of ranks, and says which
-is the fastest for which vectors. It needs no MPI. With --fit, it measures this machine instead, with real ranks. It
-then prints the figures that the model needs, and compares its predictions with measured times.
+is the fastest for which vectors. It needs no MPI.
 """
 
 from __future__ import annotations
@@ -17,16 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 from mpicoll.cli.arguments import completes, of_collective, option, ranks, writing
 from mpicoll.errors import ArgumentError, misspelt
-from mpicoll.launch.launch_env import under_launcher
-from mpicoll.launch.launcher import Job
-from mpicoll.launch.run import run
 from mpicoll.machine.cpu import cpus
 from mpicoll.units import count, nbytes, size_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
-    from mpicoll.analysis.cost.fit import Prediction
+    from mpicoll.analysis.cost.comparison import Comparison
     from mpicoll.analysis.cost.machines import Machine
 
 _PLACEMENTS = {"block": "block", "cyclic": "round-robin"}
@@ -34,14 +30,11 @@ MANY = 256
 """From so many ranks on, the algorithms are costed on all cores: among fewer that takes a moment anyway."""
 
 
-USAGE = "mpicoll simulate (COLLECTIVE [option ...] | --fit) [-n RANKS] [--json FILE]"
-
-
 def add(p: argparse.ArgumentParser) -> None:
-    of_collective(p, "?")
-    option(p, "-n RANKS", "the number of ranks; with --fit, the number of ranks to start (2)", dest="ranks", type=ranks)
+    of_collective(p)
+    option(p, "-n RANKS", "the number of ranks (2)", dest="ranks", type=ranks, default=2)
     about = "the name of a machine, or a file in JSON or TOML that describes one (laptop)"
-    completes(option(p, "--machine NAME|FILE", about), _machines)
+    completes(option(p, "--machine NAME|FILE", about, default="laptop"), _machines)
     option(p, "--nodes N", "the nodes of the ranks (as many as the machine fills)", type=ranks)
     about = "block fills one node after the other, cyclic deals the ranks out (as the machine has it)"
     p.add_argument("--placement", choices=_PLACEMENTS, help=about)
@@ -50,9 +43,8 @@ def add(p: argparse.ArgumentParser) -> None:
     option(p, "--algorithms NAMES", "names from `mpicoll algorithms`, with commas between them (all)")
     option(p, "--root RANK", "the root of bcast, reduce, gather and scatter (0)", type=int)
     option(p, "--plot FILE", "draw the crossover chart; the file's name chooses PNG, PDF or SVG")
-    option(p, "--json FILE", "write everything; with --fit, write the machine as --machine reads it")
+    option(p, "--json FILE", "write everything")
     option(p, "--goal FILE", "write one algorithm for one size as GOAL text, for LogGOPSim")
-    option(p, "--fit", "measure this machine")
 
 
 def _sizes(text: str) -> list[int]:
@@ -69,21 +61,12 @@ def _bad(option: str, expected: str, given: object) -> ArgumentError:
 
 
 def handle(args: argparse.Namespace) -> int:
-    if args.fit:
-        return _fit(args)
-    if args.collective is None:
-        args.parser.error("expected a collective, or --fit")
-    return _compare(args)
-
-
-def _compare(args: argparse.Namespace) -> int:
     from mpicoll.algorithms.collectives import COLLECTIVES
-    from mpicoll.analysis.cost.chart import draw
     from mpicoll.analysis.cost.comparison import compared, table
     from mpicoll.bench.options import outputs
 
-    ranks = args.ranks or 2
-    machine, names = _machine(args.machine or "laptop"), _algorithms(args)
+    ranks = args.ranks
+    machine, names = _machine(args.machine), _algorithms(args)
     if args.nodes is not None:
         machine = machine.holding(ranks, args.nodes)
     if args.placement is not None:
@@ -121,7 +104,8 @@ def _compare(args: argparse.Namespace) -> int:
         with writing(plot, "simulate", "--plot"):
             draw(found, plot)
     if record:
-        _write_json(record, found.as_dict())
+        with writing(record, "simulate", "--json"):
+            record.write_text(json.dumps(found.as_dict(), indent=1) + "\n")
     if goal and names:
         _write_goal(goal, args.collective, names[0], ranks, root, machine, sizes[0])
     return 0
@@ -168,11 +152,6 @@ def _algorithms(args: argparse.Namespace) -> list[str] | None:
     return list(dict.fromkeys(names))
 
 
-def _write_json(path: Path, found: dict[str, Any]) -> None:
-    with writing(path, "simulate", "--json"):
-        path.write_text(json.dumps(found, indent=1) + "\n")
-
-
 def _write_goal(path: Path, name: str, algorithm: str, ranks: int, root: int, machine: Machine, nbytes: int) -> None:
     from mpicoll.algorithms import schedule
     from mpicoll.analysis.cost import goal
@@ -182,55 +161,13 @@ def _write_goal(path: Path, name: str, algorithm: str, ranks: int, root: int, ma
         goal.write(file, lambda r: schedule(name, algorithm, r, ranks, root, nbytes, nodes), ranks, nbytes, machine)
 
 
-# -- the fit --------------------------------------------------------------------------------------------------------
+def draw(found: Comparison, file: Path) -> None:
+    """Draw the time over the size, a line for each algorithm, on the colour of the one that is the fastest there."""
+    from mpicoll.bench.plot import Panel, draw_panels
 
-
-def _fit(args: argparse.Namespace) -> int:
-    from mpicoll.bench.options import outputs
-
-    for name in ("collective", "machine", "nodes", "placement", "sizes", "algorithms", "root", "plot", "goal"):
-        if getattr(args, name) is not None:
-            raise _bad("--fit", f"no {name} beside it", getattr(args, name))
-    record = outputs("simulate", json=args.json)["json"]
-    if under_launcher():
-        return _measure(record)
-    ranks = 2 if args.ranks is None else args.ranks
-    if ranks < 2:
-        raise _bad("-n", "at least 2 ranks for a fit", ranks)
-    options = [] if record is None else ["--json", str(record)]
-    return run(Job(["-m", "mpicoll", "simulate", "--fit", *options], ranks))
-
-
-def _measure(record: Path | None) -> int:
-    """Measure as one of the ranks; rank 0 prints."""
-    from mpicoll.analysis.cost.fit import errors
-    from mpicoll.bench import fit
-
-    found = fit.run()
-    if found is None:
-        return 0
-    machine, predictions = found
-    print(f"# {machine.name}: {machine.source}")
-    print(json.dumps(machine.as_dict(), indent=1))
-    print(_predictions(predictions))
-    for number in sorted({p.ranks for p in predictions}):
-        mine = [p for p in predictions if p.ranks == number]
-        median, most = errors(mine)
-        print(f"# {number} ranks: {len(mine)} predictions; error: median {median:.0%}, 90th percentile {most:.0%}")
-    if machine.cores is not None and predictions and predictions[-1].ranks > machine.cores:
-        print(f"# more ranks than the {machine.cores} cores here: the model has them take turns without any loss")
-    if record:
-        _write_json(record, machine.as_dict())
-    sys.stdout.flush()
-    return 0
-
-
-def _predictions(predictions: Sequence[Prediction]) -> str:
-    from mpicoll.units import duration
-
-    row = "{:14} {:20} {:>5} {:>6} {:>10} {:>10} {:>6}".format
-    lines = [row("collective", "algorithm", "ranks", "size", "measured", "predicted", "error")]
-    for p in predictions:
-        times = duration(p.measured), duration(p.predicted)
-        lines.append(row(p.collective, p.algorithm, p.ranks, size_text(p.nbytes), *times, f"{p.error:.0%}"))
-    return "\n".join(lines)
+    lines = {name: [*zip(found.sizes, times, strict=True)] for name, times in found.seconds.items()}
+    grounds = [(r.algorithm, r.first / 2**0.5, r.last * 2**0.5) for r in found.ranges]
+    y = "time until the last rank is done; the ground: the fastest"
+    panel = Panel("size (bytes)", y, size_text, lines, grounds=grounds)
+    title = f"{found.collective}, {count(found.ranks, 'rank')} on {found.machine.name}: the model"
+    draw_panels(file, {title: (panel,)})

@@ -17,12 +17,12 @@ from typing import Any, get_args, get_origin, get_type_hints
 from mpicoll.analysis.cost.machines import NETWORKS, PLACEMENTS, FatTree, Level, Machine
 from mpicoll.errors import ArgumentError
 
-# Within a node of CPUs, as `mpicoll simulate --fit -n 2` measured it on 2 virtual cores of a Xeon at 2.1 GHz (Sapphire
+# Within a node of CPUs, as benchmarks/fit_machine.py measured it on 2 virtual cores of a Xeon at 2.1 GHz (Sapphire
 # Rapids) with Open MPI 5.0.11. The time of Python is included.
 _CORES = Level(name="node", ranks=None, latency=1.8e-7, gap=(1.59e-10, 1.18e-10, 1.11e-10), overhead=2.7e-7, ports=1)
 _LAPTOP = Machine(
     name="laptop",
-    source="mpicoll simulate --fit -n 2 on 2 virtual cores of a Xeon at 2.1 GHz, Open MPI 5.0.11",
+    source="fit_machine.py on 2 virtual cores of a Xeon at 2.1 GHz, Open MPI 5.0.11",
     levels=(_CORES,),
     reduction=(1.15e-10, 9.4e-11, 2.03e-10),
     copy=(2.3e-11, 3.3e-11, 8.3e-11),

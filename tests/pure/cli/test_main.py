@@ -66,7 +66,6 @@ REFUSED = {
         ("allreduce none.py", "draw: algorithm: expected a file that exists; given 'none.py'"),
     ],
     "simulate": [
-        ("", "expected a collective, or --fit"),
         ("all", "expected one of bcast, ... given 'all'"),
         ("bcast -n 0", "expected a number of ranks, at least 1; given '0'"),
         ("bcast --sizes 0", "expected bytes, or LOW:HIGH, ... given '0'"),
@@ -92,8 +91,6 @@ REFUSED = {
         ("allreduce --placement cyclic", "expected a machine of several levels, as ethernet; given cyclic on laptop"),
         ("allreduce -n 8 --nodes 2", "--nodes: expected a machine of two levels"),
         ("allreduce -n 8 --nodes 3 --machine ethernet", "--nodes: expected a number that divides the 8 ranks; given 3"),
-        ("allreduce --fit", "--fit: expected no collective beside it; given allreduce"),
-        ("--fit -n 1", "-n: expected at least 2 ranks for a fit; given 1"),
     ],
     "slurm": [
         ("single", "one of single-node, multi-node, ... 'single'"),

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from mpicoll import algorithms
-from mpicoll.analysis.cost import chart
 from mpicoll.analysis.cost.comparison import Comparison, compared
 from mpicoll.analysis.cost.presets import MACHINES
 from mpicoll.cli import main, simulate
@@ -109,11 +108,6 @@ def test_three_digits_that_round_up_have_the_next_unit() -> None:
     assert [duration(t) for t in (0.9994e-3, 0.9996e-3, 0.99961, 1.0)] == ["999 us", "1 ms", "1 s", "1 s"]
 
 
-def test_a_fit_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(simulate, "run", lambda job: 3)
-    assert main(["simulate", "--fit"]) == 3
-
-
 @pytest.fixture
 def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The time by which a bar is shown. A busy machine changes nothing."""
@@ -155,6 +149,6 @@ def test_every_line_of_a_chart_has_its_own_colour(tmp_path: Path) -> None:
     file = tmp_path / "many.svg"
     names = [f"algorithm_{i}" for i in range(14)]
     seconds = {name: [1.0, 2.0] for name in names}
-    chart.draw(Comparison("bcast", 4, 0, MACHINES["laptop"], (1024, 2048), seconds, {}), file)
+    simulate.draw(Comparison("bcast", 4, 0, MACHINES["laptop"], (1024, 2048), seconds, {}), file)
     text = file.read_text()
     assert len(set(re.findall(r"stroke: (#\w{6}); stroke-width: 1.5", text))) == len(names)

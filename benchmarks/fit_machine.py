@@ -1,15 +1,21 @@
-"""Measures the parameters of the cost model on this machine, and how well the model then predicts.
+"""Measures the figures of a machine for ``mpicoll simulate``, and how well the cost model then predicts.
+
+    mpicoll run -n 2 benchmarks/fit_machine.py --json here.json > benchmarks/records/fit-2ranks-openmpi.txt
+    mpicoll simulate allreduce -n 2 --machine here.json
 
 Everything runs through ``fabrics/routes/scheduled``. The times are therefore those of a schedule on this machine, with
-the time that Python takes.
+the time that Python takes. docs/explanation/cost.md says what is measured, and how the figures are found.
 """
 
 from __future__ import annotations
 
+import argparse
+import json
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
-from functools import partial
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -20,15 +26,27 @@ from mpicoll import algorithms
 from mpicoll.algorithms import schedule
 from mpicoll.algorithms.collectives import COLLECTIVES
 from mpicoll.algorithms.steps import INPUT, OUTPUT, Copy, Recv, RecvReduce, Schedule, Send, Step, one
-from mpicoll.analysis.cost.fit import Prediction, Probe, fitted
-from mpicoll.analysis.cost.machines import Machine
-from mpicoll.analysis.cost.simulation import costs
+from mpicoll.analysis.cost.machines import Level, Machine
+from mpicoll.analysis.cost.simulation import Structure, costs
+from mpicoll.analysis.cost.traffic import Symmetry
 from mpicoll.bench.session import environment, open_session
 from mpicoll.calls.call import checked
 from mpicoll.calls.plan import Plan, Workspace, sequence
 from mpicoll.fabrics.routes import scheduled
 from mpicoll.fabrics.transports.mpi_requests import MPIRequests, longest_piece
 from mpicoll.launch.launch_env import check_not_alone
+from mpicoll.units import duration, size_text
+
+Times = NDArray[np.float64]
+ROUNDS = 12
+"""Rounds of the fit. The model is linear in its figures, except that they decide what waits for what. This settles in a
+few rounds."""
+CACHES = tuple((1 << small, 1 << large) for small in (17, 19) for large in (21, 23))
+"""Bytes of the longest vectors that stay in two caches. Each pair is tried, and the one that fits best is taken."""
+FEW_PERCENT = 0.05
+"""Relative errors below this one have the same weight. Larger ones have less, so that a disturbed measurement has
+little influence."""
+
 
 Result = TypeVar("Result")
 
@@ -46,16 +64,47 @@ ASLEEP = 3e-3
 """Seconds that a receiver waits before it asks for an eager message."""
 
 
+def main() -> None:
+    """Measure. Rank 0 prints."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", type=Path, help="write the machine as --machine of mpicoll simulate reads it")
+    file = parser.parse_args().json
+    found = run()
+    if found is not None:
+        machine, predicted = found
+        print(report(machine, predicted))
+        if file is not None:
+            file.write_text(json.dumps(machine.as_dict(), indent=1) + "\n")
+
+
 def run() -> tuple[Machine, list[Prediction]] | None:
     """The machine's parameters and how well they predict, on rank 0 of all ranks. None on the others. Collective."""
     world = MPI.COMM_WORLD
     check_not_alone(world.size)
     about = environment(open_session(world, "cpu"))
-    source = f"mpicoll simulate --fit -n {world.size}: {about['cpu']}, {about['cores']} cores, {about['mpi']}"
+    source = f"fit_machine.py on {world.size} ranks: {about['cpu']}, {about['cores']} cores, {about['mpi']}"
     cores = about["cores"] if about["nodes"] == 1 else None
     machine = measured_machine(world, "measured", source, cores)
     predicted = predictions(world, machine)
     return None if machine is None or world.rank else (machine, predicted)
+
+
+def report(machine: Machine, predictions: Sequence[Prediction]) -> str:
+    """The machine, each prediction beside what was measured, and the errors for each number of ranks."""
+    row = "{:14} {:20} {:>5} {:>6} {:>10} {:>10} {:>6}".format
+    lines = [f"# {machine.name}: {machine.source}", json.dumps(machine.as_dict(), indent=1)]
+    lines.append(row("collective", "algorithm", "ranks", "size", "measured", "predicted", "error"))
+    for p in predictions:
+        times = duration(p.measured), duration(p.predicted)
+        lines.append(row(p.collective, p.algorithm, p.ranks, size_text(p.nbytes), *times, f"{p.error:.0%}"))
+    for number in sorted({p.ranks for p in predictions}):
+        mine = [p for p in predictions if p.ranks == number]
+        median, most = errors(mine)
+        error = f"error: median {median:.0%}, 90th percentile {most:.0%}"
+        lines.append(f"# {number} ranks: {len(mine)} predictions; {error}")
+    if machine.cores is not None and predictions and predictions[-1].ranks > machine.cores:
+        lines.append(f"# more ranks than the {machine.cores} cores here: in the model they take turns without any loss")
+    return "\n".join(lines)
 
 
 def measured_machine(world: MPI.Intracomm, name: str, source: str, cores: int | None = None) -> Machine | None:
@@ -227,3 +276,114 @@ def _eager(pair: MPI.Intracomm) -> int:
             break
         longest = n
     return longest
+
+
+# -- the figures with which the model comes nearest to the measured times ---------------------------------------------
+
+
+@dataclass(frozen=True)
+class Probe:
+    """The schedules of all ranks, and the measured seconds for vectors of ``nbytes``."""
+
+    schedules: Sequence[Schedule]
+    nbytes: Sequence[int]
+    seconds: Sequence[float]
+
+    @cached_property
+    def _structure(self) -> Structure:
+        size = len(self.schedules)
+        return Structure(self.schedules.__getitem__, Symmetry(size, size))
+
+    def predicted(self, machine: Machine) -> Times:
+        return self._structure.seconds(machine, np.array(self.nbytes, np.float64))
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """The measured and the predicted time of an algorithm, in seconds."""
+
+    collective: str
+    algorithm: str
+    ranks: int
+    nbytes: int
+    measured: float
+    predicted: float
+
+    @property
+    def error(self) -> float:
+        return abs(self.predicted - self.measured) / self.measured
+
+
+def errors(predictions: Sequence[Prediction]) -> tuple[float, float]:
+    found = np.percentile([p.error for p in predictions], [50, 90])
+    return float(found[0]), float(found[1])
+
+
+def fitted(
+    probes: Sequence[Probe],
+    name: str,
+    source: str,
+    eager: int,
+    sizes: Sequence[tuple[int, ...]] = CACHES,
+    overlaps: Sequence[bool] = (True, False),
+    cores: int | None = None,
+) -> Machine:
+    """The machine of one level and so many cores that fits the probes best, of these sizes of caches, and with or
+    without overlap."""
+    level = Level(name="node", ranks=None, latency=0.0, gap=0.0, overhead=0.0, ports=1)
+    start = Machine(name=name, source=source, levels=(level,), reduction=0.0, copy=0.0, eager=eager, cores=cores)
+    fits = []
+    for caches in sizes:
+        for overlap in overlaps:
+            like = replace(start, caches=caches, levels=(replace(level, overlap=overlap),))
+            fits.append(_fitted(probes, like))
+    return min(fits, key=lambda machine: float(np.mean(np.abs(_predicted(probes, machine) / _measured(probes) - 1))))
+
+
+def _with(machine: Machine, figures: Times) -> Machine:
+    """The machine with these figures instead of its own."""
+    latency, overhead, reducing, copying, step, *rates = map(float, figures)
+    gap, reduction, copy = (tuple(rates[i : i + 3]) for i in (0, 3, 6))
+    level = replace(machine.levels[0], latency=latency, overhead=overhead, gap=gap)
+    return replace(
+        machine, levels=(level,), reduction=reduction, copy=copy,
+        reduction_overhead=reducing, copy_overhead=copying, step=step,
+    )  # fmt: skip
+
+
+def _fitted(probes: Sequence[Probe], machine: Machine) -> Machine:
+    """Least squares of the relative errors, repeated from the result of the round before."""
+    at, step = np.repeat([1e-7, 1e-10], [5, 9]), np.repeat([1e-9, 1e-13], [5, 9])
+    measured = _measured(probes)
+    for _ in range(ROUNDS):
+        here = _predicted(probes, _with(machine, at)) / measured
+        moved = [_predicted(probes, _with(machine, at + by)) / measured for by in np.diag(step)]
+        table = ((np.array(moved) - here) / step[:, None]).T
+        weight = 1 / np.sqrt(np.maximum(np.abs(here - 1), FEW_PERCENT))
+        at = (at + _least_squares(table * weight[:, None], (1 - here + table @ at) * weight)) / 2
+    return _with(machine, at)
+
+
+def _least_squares(table: Times, aim: Times) -> Times:
+    """Least squares with figures of at least 0. A figure that would be negative is 0."""
+    found, scale = np.zeros(table.shape[1]), np.maximum(np.linalg.norm(table, axis=0), 1e-300)
+    free = np.ones(len(found), bool)
+    while free.any():
+        solved = np.linalg.lstsq(table[:, free] / scale[free], aim, rcond=None)[0]
+        if (solved >= 0).all():
+            found[free] = solved / scale[free]
+            break
+        free[np.flatnonzero(free)[solved.argmin()]] = False
+    return found
+
+
+def _measured(probes: Sequence[Probe]) -> Times:
+    return np.concatenate([p.seconds for p in probes])
+
+
+def _predicted(probes: Sequence[Probe], machine: Machine) -> Times:
+    return np.concatenate([p.predicted(machine) for p in probes])
+
+
+if __name__ == "__main__":
+    main()

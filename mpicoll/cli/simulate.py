@@ -167,7 +167,6 @@ def draw(found: Comparison, file: Path) -> None:
 
     lines = {name: [*zip(found.sizes, times, strict=True)] for name, times in found.seconds.items()}
     grounds = [(r.algorithm, r.first / 2**0.5, r.last * 2**0.5) for r in found.ranges]
-    y = "time until the last rank is done; the ground: the fastest"
-    panel = Panel("size (bytes)", y, size_text, lines, grounds=grounds)
+    panel = Panel("size (bytes)", "time; ground: the fastest", size_text, lines, grounds=grounds)
     title = f"{found.collective}, {count(found.ranks, 'rank')} on {found.machine.name}: the model"
     draw_panels(file, {title: (panel,)})

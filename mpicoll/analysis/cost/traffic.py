@@ -130,7 +130,7 @@ def gathered(schedule_of: Of, among: Symmetry) -> Traffic:
     Raises TooManyError for more than ``MOST`` messages, and ScheduleError if a
     message meets no receive.
     """
-    sends, receives = _Ends(), _Ends()
+    sends, receives = array("q"), array("q")  # the numbers of one end after those of another
     first_step, copies = [0], array("q")
     blocks = 1
     whole = among.period == among.size
@@ -146,65 +146,38 @@ def gathered(schedule_of: Of, among: Symmetry) -> Traffic:
             to = action.peer
             periods, peer = (0, to) if whole else divmod(to, among.period)
             if type(action) is Send:
-                sends.numbers.extend((rank, peer, periods, step, n, to))
+                sends.extend((rank, peer, periods, step, n, to))
             else:
-                receives.numbers.extend((peer, rank, among.back(periods), step, n, type(action) is RecvReduce))
+                receives.extend((peer, rank, among.back(periods), step, n, type(action) is RecvReduce))
         first_step.append(first + len(schedule.steps))
-        if len(sends) > MOST:
+        if len(sends) > 6 * MOST:
             raise TooManyError(f"more than {MOST:,} messages")
-    s, r = sends.sorted(among), receives.sorted(among)
-    if not np.array_equal(s.pair, r.pair) or not np.array_equal(s.column(_BLOCKS), r.column(_BLOCKS)):
+    source, target, send_step, sent, really_to, sent_by, send_turn = _by_pair(sends, among)
+    _, _, recv_step, taken, reduces, taken_by, recv_turn = _by_pair(receives, among)
+    if not np.array_equal(sent_by, taken_by) or not np.array_equal(sent, taken):
         what = schedule_of(0)
         problem = "a message does not meet a receive of as many blocks; mpicoll verify says where"
         raise ScheduleError(f"{what.collective} {what.algorithm} of {among.size} ranks", None, None, None, problem)
     # Messages that are ready at the same time go in the order in which their steps name them, and then the nearest
     # first.
-    source, really_to = s.column(_SOURCE), s.column(_OTHER)
-    named = np.lexsort((source, (really_to - source) % among.size, s.turn))
+    named = np.lexsort((source, (really_to - source) % among.size, send_turn))
     copied_in, copied = np.frombuffer(copies, np.int64).reshape(-1, 2).T
     return Traffic(
-        source=source, target=s.column(_TARGET), to=really_to, send_step=s.step, recv_step=r.step, send_turn=s.turn,
-        recv_turn=r.turn, share=s.column(_BLOCKS) / blocks, reduces=r.column(_OTHER) > 0,
+        source=source, target=target, to=really_to, send_step=send_step, recv_step=recv_step, send_turn=send_turn,
+        recv_turn=recv_turn, share=sent / blocks, reduces=reduces > 0,
         first_step=np.array(first_step), copied=np.bincount(copied_in, copied, first_step[-1]) / blocks,
     ).ordered(named)  # fmt: skip
 
 
-_SOURCE, _TARGET, _PERIODS, _STEP, _BLOCKS, _OTHER = range(6)
-"""The numbers of an end. The last one is the rank that a send really goes to, or whether a receive reduces."""
-
-
-class _Ends:
-    """The ends of messages of one kind: all sends, or all receives."""
-
-    def __init__(self) -> None:
-        self.numbers = array("q")
-        """Those of one end after those of another."""
-
-    def __len__(self) -> int:
-        return len(self.numbers) // 6
-
-    def sorted(self, among: Symmetry) -> _Sorted:
-        """The ends by pair of ranks. Those of one pair keep their order."""
-        table = np.frombuffer(self.numbers, np.int64).reshape(-1, 6)
-        step = table[:, _STEP]
-        turn = np.arange(len(table)) - np.searchsorted(step, step)
-        pair = table[:, _SOURCE] * among.period + table[:, _TARGET]
-        pair = pair * (among.size // among.period) + table[:, _PERIODS]
-        order = np.argsort(pair, kind="stable")
-        return _Sorted(table, order, pair[order], step[order], turn[order])
-
-
-class _Sorted(NamedTuple):
-    """Ends in some order: the row of each in the table, its pair, its step, and its turn in the step."""
-
-    table: Ints
-    row: Ints
-    pair: Ints
-    step: Ints
-    turn: Ints
-
-    def column(self, number: int) -> Ints:
-        return self.table[:, number][self.row]
+def _by_pair(numbers: array[int], among: Symmetry) -> list[Ints]:
+    """The ends of messages by pair of ranks, in columns: source, target, step, blocks, the rank that a send really goes
+    to or whether a receive reduces, pair, and turn in the step. The ends of one pair keep their order."""
+    table = np.frombuffer(numbers, np.int64).reshape(-1, 6)
+    source, target, periods, step, blocks, other = table.T
+    turn = np.arange(len(table)) - np.searchsorted(step, step)
+    pair = (source * among.period + target) * (among.size // among.period) + periods
+    order = np.argsort(pair, kind="stable")
+    return [column[order] for column in (source, target, step, blocks, other, pair, turn)]
 
 
 def _count(blocks: Blocks) -> int:

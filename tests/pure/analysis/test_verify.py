@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from mpicoll.algorithms.steps import INPUT, OUTPUT, SCRATCH, Copy, Recv, RecvReduce, Schedule, Send, Step, one, run
-from mpicoll.analysis.proof.symbols import Symbols
-from mpicoll.analysis.proof.verify import Proof, verify
+from mpicoll.analysis.proof.verify import Proof, Symbols, verify
 from mpicoll.errors import ScheduleError
 
 A = one(0)

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from mpicoll.doctor import examination
+from mpicoll import doctor
 from mpicoll.doctor.rules import VARIABLES
 from mpicoll.machine.system import can_read, mark
 from tests.jobs.jobs import AS_ROOT, REPOSITORY, Done, done, empty_wheel, others_launchers, python, run, script
@@ -257,7 +257,7 @@ def test_a_rank_ends_with_its_doctor() -> None:
     """Although that has ended before the rank could ask for it. MPI might wait in it for ever, at work."""
     here, there = multiprocessing.Pipe()
     os.set_inheritable(there.fileno(), True)
-    argv = [sys.executable, "-m", "mpicoll.probe.child", examination.QUESTION, str(there.fileno()), str(os.getppid())]
+    argv = [sys.executable, "-m", "mpicoll.probe.child", doctor.QUESTION, str(there.fileno()), str(os.getppid())]
     child = subprocess.Popen(argv, stdin=subprocess.DEVNULL, close_fds=False)
     there.close()
     assert child.wait(60) == 0
@@ -272,9 +272,9 @@ def sleeping(*_: object) -> Iterator[None]:
 
 
 def test_mpi_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(examination, "QUESTION", "tests.jobs.test_doctor:sleeping")
-    monkeypatch.setattr(examination, "SECONDS", 0.5)
-    report = examination.examine()
+    monkeypatch.setattr(doctor, "QUESTION", "tests.jobs.test_doctor:sleeping")
+    monkeypatch.setattr(doctor, "SECONDS", 0.5)
+    report = doctor.examine()
     assert report is not None
     assert [f.text for f in report.findings if f.topic == "MPI"] == ["no answer within 0.5 s before MPI had started"]
     assert report.problems

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from mpicoll import doctor
 from mpicoll.calls.choose import PATHS
-from mpicoll.doctor import examination, facts
+from mpicoll.doctor import facts
 from mpicoll.launch import spawn
 from mpicoll.launch.spawn import Done
 from mpicoll.probe import device_memory
@@ -91,7 +92,7 @@ def test_all_jobs_together_have_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [why.rpartition(": ")[2] for why in found.values()] == ["the test job does not end"] * 3 + [
         "no time was left"
     ]
-    assert facts.TRIES < examination.SECONDS, "the other ranks would not wait for it"
+    assert facts.TRIES < doctor.SECONDS, "the other ranks would not wait for it"
 
 
 @pytest.mark.parametrize(

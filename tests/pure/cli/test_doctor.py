@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from mpicoll import doctor
 from mpicoll.cli import main
-from mpicoll.doctor import examination
 from mpicoll.doctor.facts import SIZES, Facts, Gpu, Machine, Start, World, gpu_here, numa_of
 from mpicoll.doctor.report import TOPICS, Report
 from mpicoll.doctor.rules import judge
@@ -216,7 +216,7 @@ def test_the_schema() -> None:
 def test_the_exit_code(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, facts: list[Facts], code: int
 ) -> None:
-    monkeypatch.setattr(examination, "examine", lambda: judge(facts))
+    monkeypatch.setattr(doctor, "examine", lambda: judge(facts))
     assert main(["doctor", "--json", "-"]) == code
     printed = json.loads(capsys.readouterr().out)
     assert printed["problems"] == code
@@ -230,7 +230,7 @@ def test_the_exit_code(
 def test_a_file_that_cannot_be_written(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, name: str
 ) -> None:
-    monkeypatch.setattr(examination, "examine", lambda: judge(job()))
+    monkeypatch.setattr(doctor, "examine", lambda: judge(job()))
     monkeypatch.chdir(tmp_path)
     assert main(["doctor", "--json", name]) == 2
     assert "doctor: --json: expected a file that can be written; given " in capsys.readouterr().err
@@ -250,7 +250,7 @@ def test_expandable_segments_are_noticed(name: str, value: str, found: bool, mon
 
 
 def test_only_one_rank_prints(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(examination, "examine", lambda: None)
+    monkeypatch.setattr(doctor, "examine", lambda: None)
     assert main(["doctor"]) == 0
     assert capsys.readouterr().out == ""
 

@@ -13,7 +13,7 @@ from traceback import extract_tb
 from typing import Protocol
 from weakref import WeakSet
 
-from mpicoll.algorithms import binary, binomial, bruck, butterfly, direct, ring, two_level
+from mpicoll.algorithms import bruck, butterfly, direct, ring, trees, two_level
 from mpicoll.algorithms.collectives import COLLECTIVES, canonical
 from mpicoll.algorithms.steps import (
     INPUT,
@@ -154,22 +154,22 @@ class Algorithm:
 
 _BUILT_IN = (
     Algorithm("bcast", "linear", direct.bcast),
-    Algorithm("bcast", "binomial_tree", binomial.bcast),
-    Algorithm("bcast", "binary_tree", binary.bcast, segments, segment=1 << 18),
+    Algorithm("bcast", "binomial_tree", trees.binomial_bcast),
+    Algorithm("bcast", "binary_tree", trees.binary_bcast, segments, segment=1 << 18),
     Algorithm("bcast", "chain", ring.chain_bcast, segments, segment=1 << 18),
-    Algorithm("bcast", "scatter_allgather", binomial.scatter_allgather_bcast, per_rank),
-    Algorithm("bcast", "double_binary_tree", binary.double_bcast, binary.halves, segment=1 << 18),
+    Algorithm("bcast", "scatter_allgather", trees.scatter_allgather_bcast, per_rank),
+    Algorithm("bcast", "double_binary_tree", trees.double_bcast, trees.halves, segment=1 << 18),
     Algorithm("bcast", "two_level", two_level.bcast, segments, segment=60 << 10, by_node=True),
     Algorithm("reduce", "linear", direct.reduce),
-    Algorithm("reduce", "binomial_tree", binomial.reduce),
-    Algorithm("reduce", "binary_tree", binary.reduce, segments, segment=1 << 18),
+    Algorithm("reduce", "binomial_tree", trees.binomial_reduce),
+    Algorithm("reduce", "binary_tree", trees.binary_reduce, segments, segment=1 << 18),
     Algorithm("reduce", "chain", ring.chain_reduce, segments, segment=1 << 18),
     Algorithm("reduce", "rabenseifner", butterfly.rabenseifner_reduce, power_of_two),
     Algorithm("reduce", "two_level", two_level.reduce, segments, segment=60 << 10, by_node=True),
     Algorithm("allreduce", "linear", direct.allreduce),
-    Algorithm("allreduce", "binomial_tree", binomial.allreduce),
-    Algorithm("allreduce", "binary_tree", binary.allreduce, segments, segment=1 << 18),
-    Algorithm("allreduce", "double_binary_tree", binary.double_allreduce, binary.halves, segment=1 << 18),
+    Algorithm("allreduce", "binomial_tree", trees.binomial_allreduce),
+    Algorithm("allreduce", "binary_tree", trees.binary_allreduce, segments, segment=1 << 18),
+    Algorithm("allreduce", "double_binary_tree", trees.double_allreduce, trees.halves, segment=1 << 18),
     Algorithm("allreduce", "fixed_order", ring.fixed_order_allreduce, segments, segment=1 << 18),
     Algorithm("allreduce", "ring", ring.allreduce, per_rank),
     Algorithm("allreduce", "segmented_ring", ring.segmented_allreduce, segments_per_rank, segment=1 << 20),
@@ -179,10 +179,10 @@ _BUILT_IN = (
     Algorithm("allreduce", "bine", butterfly.bine_allreduce, power_of_two),
     Algorithm("allreduce", "two_level", two_level.allreduce, two_level.slices, by_node=True),
     Algorithm("gather", "linear", direct.gather, uneven=True),
-    Algorithm("gather", "binomial_tree", binomial.gather, uneven=True),
+    Algorithm("gather", "binomial_tree", trees.binomial_gather, uneven=True),
     Algorithm("gather", "two_level", two_level.gather, uneven=True, by_node=True),
     Algorithm("allgather", "linear", direct.allgather, uneven=True),
-    Algorithm("allgather", "tree", binomial.allgather, uneven=True),
+    Algorithm("allgather", "tree", trees.binomial_allgather, uneven=True),
     Algorithm("allgather", "ring", ring.allgather, uneven=True),
     Algorithm("allgather", "recursive_doubling", butterfly.doubling_allgather, uneven=True),
     Algorithm("allgather", "bruck", bruck.allgather, uneven=True),
@@ -190,7 +190,7 @@ _BUILT_IN = (
     Algorithm("allgather", "pat", bruck.pat_allgather, uneven=True, segment=1 << 16),
     Algorithm("allgather", "two_level", two_level.allgather, uneven=True, by_node=True),
     Algorithm("scatter", "linear", direct.scatter, uneven=True),
-    Algorithm("scatter", "binomial_tree", binomial.scatter, uneven=True),
+    Algorithm("scatter", "binomial_tree", trees.binomial_scatter, uneven=True),
     Algorithm("scatter", "two_level", two_level.scatter, uneven=True, by_node=True),
     Algorithm("reduce_scatter", "linear", direct.reduce_scatter, uneven=True),
     Algorithm("reduce_scatter", "ring", ring.reduce_scatter, uneven=True),

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import accumulate, chain, pairwise
 
-from mpicoll.algorithms import binary, bruck, direct, ring
+from mpicoll.algorithms import bruck, direct, ring, trees
 from mpicoll.algorithms.composed import among, stages
 from mpicoll.algorithms.steps import (
     INPUT,
@@ -151,7 +151,7 @@ def bcast(at: Place) -> Steps:
     node, leaders, home = _around(at)
     hops = (leaders.index(home) - leaders.index(at.root)) % len(leaders)
     between = stages(at, leaders, ring.chain_bcast, at.root, {})
-    within = stages(at, node, binary.bcast, home, {}, start=hops)
+    within = stages(at, node, trees.binary_bcast, home, {}, start=hops)
     return Pipeline([*between, *within], at.segments)
 
 
@@ -164,7 +164,7 @@ def reduce(at: Place) -> Steps:
     """
     node, leaders, home = _around(at)
     kept: Space = OUTPUT if at.rank == at.root else SCRATCH
-    within = stages(at, node, binary.reduce, home, {OUTPUT: kept})
+    within = stages(at, node, trees.binary_reduce, home, {OUTPUT: kept})
     levels = (max(map(len, at.by_node)) - 1).bit_length()
     given: Space = kept if len(node) > 1 else INPUT
     between = stages(at, leaders, ring.chain_reduce, at.root, {INPUT: given}, start=2 * levels)

@@ -1,8 +1,14 @@
-"""Algorithms on a binary tree. The segments of a vector follow each other through the tree.
+"""Algorithms on trees: binomial ones, which send whole vectors, and binary ones, which send one segment after another.
 
-Ranks are counted from the root, which is 0. The root stands above the tree of the other ranks. They are numbered in
-order: each rank lies between the ranks of its left subtree and those of its right subtree. The odd ranks are the
-leaves. Above them are the ranks with one factor of two, and so on::
+In both, ranks are counted from the root, which is 0.
+
+In a binomial tree, the number of ranks that have a message doubles with each step. The subtree of the rank with number
+v has the ranks from v up to, but not including, v plus its lowest bit. So it is a run of ranks, and its blocks are one
+run, or two if the run goes past the last rank.
+
+In a binary tree, the root stands above the tree of the other ranks. They are numbered in order: each rank lies between
+the ranks of its left subtree and those of its right subtree. The odd ranks are the leaves. Above them are the ranks
+with one factor of two, and so on::
 
         0───────8
             ┌───┴────┐
@@ -21,13 +27,16 @@ and its links work all the time, in both directions.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from mpicoll.algorithms.steps import (
     INPUT,
     OUTPUT,
     SCRATCH,
+    Action,
+    Blocks,
+    Copy,
     Pipeline,
     Place,
     Recv,
@@ -37,10 +46,155 @@ from mpicoll.algorithms.steps import (
     Stage,
     Steps,
     one,
+    run,
 )
 
 
-def bcast(at: Place) -> Steps:
+def binomial_bcast(at: Place) -> Steps:
+    """The root sends to the rank that is half of the ranks away. Then both send to ranks a quarter away, and so on.
+
+    Cost: log2(p) (a + n b)
+    Source: Thakur, Rabenseifner and Gropp, Optimization of collective communication operations in MPICH,
+      IJHPCA 19 (2005)
+    """
+    return _bcast(at, one(0))
+
+
+def binomial_reduce(at: Place) -> Steps:
+    """A binomial bcast in reverse: half of the ranks send to the rest and are done, then half of the rest, and so on.
+
+    Cost: log2(p) (a + n b + n g)
+    Source: Thakur, Rabenseifner and Gropp, Optimization of collective communication operations in MPICH,
+      IJHPCA 19 (2005)
+    """
+    return _reduce(at, SCRATCH if at.shifted else OUTPUT)
+
+
+def binomial_allreduce(at: Place) -> Steps:
+    """A binomial reduce to rank 0, then a binomial bcast of the result.
+
+    Cost: log2(p) (2 a + 2 n b + n g)
+    Source: Chan, Heimlich, Purkayastha and van de Geijn, Collective communication: theory, practice, and experience,
+      Concurrency and Computation: Practice and Experience 19 (2007)
+    """
+    yield from _reduce(at, OUTPUT)
+    yield from _bcast(at, one(0))
+
+
+def binomial_gather(at: Place) -> Steps:
+    """Each rank sends all the blocks of its subtree to the rank above it.
+
+    Cost: log2(p) a + (p-1)/p n b
+    Source: Chan, Heimlich, Purkayastha and van de Geijn, Collective communication: theory, practice, and experience,
+      Concurrency and Computation: Practice and Experience 19 (2007)
+    """
+    return _gather(at, SCRATCH if at.shifted else OUTPUT)
+
+
+def binomial_scatter(at: Place) -> Steps:
+    """Each rank receives all the blocks of its subtree, and sends the ranks below it theirs, the largest subtree first.
+
+    Cost: log2(p) a + (p-1)/p n b
+    Source: Chan, Heimlich, Purkayastha and van de Geijn, Collective communication: theory, practice, and experience,
+      Concurrency and Computation: Practice and Experience 19 (2007)
+    """
+    below = [*children(at)]
+    if at.shifted:
+        yield (Recv(parent(at), _blocks(at), SCRATCH if below else OUTPUT),)
+    from_ = SCRATCH if at.shifted else INPUT
+    for child in reversed(below):
+        yield (Send(child, _blocks(at._replace(rank=child)), from_),)
+    if below:
+        yield (Copy(one(at.rank), from_, OUTPUT),)
+
+
+def binomial_allgather(at: Place) -> Steps:
+    """A binomial gather to rank 0, then a binomial bcast of all blocks.
+
+    Cost: 2 log2(p) a + ((p-1)/p + log2(p)) n b
+    Source: Chan, Heimlich, Purkayastha and van de Geijn, Collective communication: theory, practice, and experience,
+      Concurrency and Computation: Practice and Experience 19 (2007)
+    """
+    yield from _gather(at, OUTPUT)
+    yield from _bcast(at, run(0, at.size))
+
+
+def scatter_allgather_bcast(at: Place) -> Steps:
+    """A binomial scatter of one block for each rank, then a ring all-gather of the blocks that a rank does not have.
+
+    Cost: (log2(p) + p-1) a + 2(p-1)/p n b
+    Source: Barnett, Gupta, Payne, Shuler, van de Geijn and Watts, Interprocessor collective communication library
+      (InterCom), Scalable High-Performance Computing Conference (1994)
+    """
+    me, size = at.shifted, at.size
+    after, before = at._replace(rank=at.actual(me + 1)), at.actual(me - 1)
+    if me:
+        yield (Recv(parent(at), (_subtree(at),), OUTPUT),)
+    for child in reversed([*children(at)]):
+        yield (Send(child, (_subtree(at._replace(rank=child)),), OUTPUT),)
+    for step in range(size - 1):
+        sent, taken = ((me - step - k) % size for k in (0, 1))
+        actions: list[Action] = []
+        if sent not in _subtree(after):
+            actions.append(Send(after.rank, one(sent), OUTPUT))
+        if taken not in _subtree(at):
+            actions.append(Recv(before, one(taken), OUTPUT))
+        if actions:
+            yield tuple(actions)
+
+
+def _bcast(at: Place, blocks: Blocks) -> Steps:
+    if at.shifted:
+        yield (Recv(parent(at), blocks, OUTPUT),)
+    for child in reversed([*children(at)]):
+        yield (Send(child, blocks, OUTPUT),)
+
+
+def _reduce(at: Place, into: Space) -> Steps:
+    mine: Space = INPUT
+    for child in children(at):
+        yield (RecvReduce(child, one(0), mine, into, mine_first=True),)
+        mine = into
+    if at.shifted:
+        yield (Send(parent(at), one(0), mine),)
+
+
+def _gather(at: Place, into: Space) -> Steps:
+    below = [*children(at)]
+    if below:
+        taken = (Recv(child, _blocks(at._replace(rank=child)), into) for child in below)
+        yield (Copy(one(at.rank), INPUT, into), *taken)
+    if at.shifted:
+        yield (Send(parent(at), _blocks(at), into if below else INPUT),)
+
+
+def parent(at: Place) -> int:
+    """The rank above this one: its distance from the root without the lowest bit."""
+    return at.actual(at.shifted & (at.shifted - 1))
+
+
+def children(at: Place) -> Iterator[int]:
+    """The ranks directly below this one, the smallest subtree first."""
+    bit = 1
+    while bit < at.size and not at.shifted & bit:
+        if at.shifted + bit < at.size:
+            yield at.actual(at.shifted + bit)
+        bit <<= 1
+
+
+def _subtree(at: Place) -> range:
+    """This rank and all ranks below it, counted from the root."""
+    me = at.shifted
+    return range(me, min(me + (me & -me), at.size) if me else at.size)
+
+
+def _blocks(at: Place) -> Blocks:
+    """The blocks of this rank and of all ranks below it."""
+    stop = at.rank + len(_subtree(at))
+    return run(at.rank, min(stop, at.size)) + run(0, stop - at.size)
+
+
+def binary_bcast(at: Place) -> Steps:
     """Each rank passes every segment that it receives on to the two ranks below it.
 
     Cost: 2(log2(p)+s-1)(a + n/s b)
@@ -50,7 +204,7 @@ def bcast(at: Place) -> Steps:
     return Pipeline(_tree(at).bcast(), at.segments)
 
 
-def reduce(at: Place) -> Steps:
+def binary_reduce(at: Place) -> Steps:
     """Each rank adds its own to every segment that it receives from the two ranks below it, and passes the sum up.
 
     Cost: 2(log2(p)+s-1)(a + n/s b + n/s g)
@@ -60,7 +214,7 @@ def reduce(at: Place) -> Steps:
     return Pipeline(_tree(at).reduce(SCRATCH if at.shifted else OUTPUT), at.segments)
 
 
-def allreduce(at: Place) -> Steps:
+def binary_allreduce(at: Place) -> Steps:
     """A reduce up the tree, then a bcast down the same tree. Some segments go down while others still go up.
 
     Cost: 4(log2(p)+s-1)(a + n/s b) + 2(log2(p)+s-1) n/s g

@@ -67,8 +67,8 @@ class Panel(NamedTuple):
         for name, band in self.bands.items():
             x, low, high = zip(*band, strict=True)
             axes.fill_between(x, low, high, color=looks[name].color, alpha=0.13, linewidth=0)
-        for name, points in self.lines.items():
-            (handles[name],) = axes.plot(*zip(*points, strict=True), **looks[name].line(name))
+        for i, (name, points) in enumerate(self.lines.items()):  # of lines that lie on each other, the first is seen
+            (handles[name],) = axes.plot(*zip(*points, strict=True), zorder=3 - i / 100, **looks[name].line(name))
         at = sorted({x for points in self.lines.values() for x, _ in points})
         step = -(-len(at) // 7)
         shown = at[::step]

@@ -98,8 +98,16 @@ def test_a_desynchronised_job(tmp_path: Path) -> None:
 
 
 def test_an_exception_ends_the_job(tmp_path: Path) -> None:
-    """All ranks write their files, not only the one that fails."""
-    program = BEGIN + "    if rank == 1:\n        raise ValueError('no such number')\n    comm.allreduce(x)\n"
+    """All ranks write their files, not only the one that fails, which does so when the others wait for it."""
+    program = f"""{BEGIN}
+    from mpicoll.launch import board
+
+    if rank == 1:
+        while not all(board.last_call(other) == "allreduce sum of 5 float64" for other in (0, 2)):
+            time.sleep(0.01)
+        raise ValueError("no such number")
+    comm.allreduce(np.ones(5))
+"""
     result = run(3, script(tmp_path, program), env={"MPICOLL_DUMP": str(tmp_path / "calls")})
     assert result.code != 0
     assert result.output.count("ValueError: no such number") == 1

@@ -25,11 +25,13 @@ PROGRAM = """
     import os, signal, time
     import numpy as np
     import mpicoll
+    from mpicoll.launch import board
 
     comm = mpicoll.Communicator()
     comm.allreduce(np.ones(4))
     if comm.rank == {victim}:
-        time.sleep(2)
+        while board.last_call(1 - comm.rank) != "allreduce sum of 5 float64":
+            time.sleep(0.01)
         os.kill(os.getpid(), signal.SIGKILL)
     comm.allreduce(np.ones(5))
 """

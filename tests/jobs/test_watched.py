@@ -59,12 +59,14 @@ def test_a_rank_that_crashes_of_another_ones_mistake(tmp_path: Path) -> None:
     result = run(3, script(tmp_path, CRASHES))
     assert result.code != 0, result.output
     if DIFFERENT not in result.output:  # the launcher may end all ranks before they have answered everything
-        line = r"^  rank 1  +(.*; its last collective: |call 300: )?(reduce max of 3 float64|barrier)"
+        line = r"^  (rank 1|ranks 0-1)  +(.*; its last collective: |call 30[01]: )?(reduce max of 3 float64|barrier)"
         assert re.search(line, result.output, re.MULTILINE), result.output
         return
-    # Rank 1 may be in its barrier, and rank 2 go on to its crash: both wait for nobody in the reduce.
+    # Rank 1 may be in its barrier, and rank 2 go on to its crash: both wait for nobody in the reduce. The launcher may
+    # end rank 1 after its calls were compared, and before it has said what it does.
     for who, op in (("(rank 0|ranks 0, 2)", "sum"), ("rank 1", "max")):
-        line = rf"^  {who}  +call 300: reduce {op} of 3 float64 root 0, at "
+        last = rf".*; its last collective: (reduce {op}|barrier)"
+        line = rf"^  {who}  +(call 300: reduce {op} of 3 float64 root 0, at |{last})"
         assert re.search(line, result.output.split(DIFFERENT)[1], re.MULTILINE), result.output
     crashed = r"^  rank 2  +its process .*; its last collective: reduce sum"
     assert "ranks 0, 2" in result.output or re.search(crashed, result.output, re.MULTILINE), result.output
@@ -271,7 +273,7 @@ WAITS = """
     comm = mpicoll.Communicator()
     rank, x = comm.rank, np.ones(6)
     for _ in range(3): comm.allreduce(x)
-    print(f"rank {rank} is {os.getpid()}")
+    print(f"rank {rank} is {os.getpid()}.")
 """
 UNDER_WAY = {"in a call": "if rank == 1: time.sleep(600)\ncomm.barrier()", "in Python": "time.sleep(600)"}
 
@@ -281,10 +283,9 @@ UNDER_WAY = {"in a call": "if rank == 1: time.sleep(600)\ncomm.barrier()", "in P
 @pytest.mark.parametrize("number", half([signal.SIGINT, signal.SIGTERM]))
 def test_a_signal_ends_the_job(where: str, who: str, number: signal.Signals, tmp_path: Path) -> None:
     """Python runs a rank's handler of SIGINT when its call returns. If it does not, the call's timeout ends the job."""
-    lines = "\n".join(f"    {line}" for line in UNDER_WAY[where].splitlines())
-    argv = [sys.executable, "-m", "mpicoll", "run", "-n", "3", script(tmp_path, WAITS + lines)]
     late = who == "a rank" and where == "in a call" and number == signal.SIGINT
-    with started(*argv, env={"MPICOLL_TIMEOUT": "3"} if late else {}) as (it, output):
+    program = textwrap.dedent(WAITS) + "comm.timeout = 3\n" * late + UNDER_WAY[where]
+    with started(sys.executable, "-m", "mpicoll", "run", "-n", "3", script(tmp_path, program)) as (it, output):
         pids = ranks_of(output)
         os.kill(pids[0] if who == "a rank" else it.process.pid, number)
         result = ended(it, output)
@@ -293,15 +294,19 @@ def test_a_signal_ends_the_job(where: str, who: str, number: signal.Signals, tmp
 
 def ranks_of(output: Path) -> list[int]:
     """The processes of the ranks, when all have told theirs."""
-    until(lambda: output.read_text().count(" is ") == 3, "three ranks begin", output)
-    told = dict(line.removeprefix("rank ").split(" is ") for line in output.read_text().splitlines())
-    return [int(told[str(rank)]) for rank in range(3)]
+
+    def told() -> dict[str, str]:
+        return dict(re.findall(r"rank (\d) is (\d+)\.", output.read_text()))
+
+    until(lambda: len(told()) == 3, "three ranks begin", output)
+    return [int(told()[str(rank)]) for rank in range(3)]
 
 
 UNTIL_ASKED = """
 from pathlib import Path
 
 calls, enough = (Path(__file__).with_name(name) for name in ("calls", "enough"))
+comm.timeout = 10
 while comm.allreduce(np.array([not enough.exists()]), op="min")[0]:
     if rank == 0:
         calls.write_text(str(comm._engine.recorder.begun))
@@ -314,11 +319,11 @@ def test_stopped_and_continued_in_time(tmp_path: Path) -> None:
     program = script(tmp_path, textwrap.dedent(WAITS) + UNTIL_ASKED)
     calls = tmp_path / "calls"
     argv = [sys.executable, "-m", "mpicoll", "run", "-n", "3", program]
-    with started(*argv, env={"MPICOLL_TIMEOUT": "5"}) as (it, output):
+    with started(*argv) as (it, output):
         for pid in ranks_of(output):
             until(calls.exists, "the ranks make calls", output)
             os.kill(pid, signal.SIGSTOP)
-            time.sleep(2)
+            time.sleep(4)
             before = calls.read_text()
             os.kill(pid, signal.SIGCONT)
             until(lambda: calls.read_text() not in ("", before), "the ranks go on", output)  # noqa: B023

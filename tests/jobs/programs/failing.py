@@ -38,8 +38,8 @@ def a_handler_ends_a_call_midway(comm: mpicoll.Communicator) -> None:
 
     if comm.rank == 1:
         signal.signal(signal.SIGALRM, handler)
-        threading.Timer(1.0, lambda: signal.raise_signal(signal.SIGALRM)).start()
         try:
+            threading.Timer(1.0, lambda: signal.raise_signal(signal.SIGALRM)).start()
             # A schedule's steps return to Python, and a handler can run between them.
             for _ in range(1 << 20):
                 comm.allreduce(long, algorithm="ring")

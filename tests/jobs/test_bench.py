@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from mpicoll.node import loaded
-from tests.jobs.jobs import REPOSITORY, Done, done, ended, python, run, started, until
+from tests.jobs.jobs import REPOSITORY, Done, done, ended, python, run, started, together, until
 
 pytestmark = pytest.mark.any_mpi
 
@@ -128,8 +128,8 @@ def test_as_ranks_of_a_job_that_runs_already() -> None:
     assert found.output.count("# allreduce") == 1  # one rank speaks
 
 
-def test_a_world_of_another_size_is_refused() -> None:
-    found = run(2, "-m", "mpicoll", "bench", "allreduce", "-n", "3", *QUICK)
+def test_a_world_of_another_size_is_refused(tmp_path: Path) -> None:
+    found = run(2, "-m", "mpicoll", "bench", "allreduce", "-n", "3", *QUICK, env=together(2, tmp_path))
     assert found.code == 2
     message = "mpicoll: bench: -n: expected 2, the ranks that were started, or nothing; given 3"
     assert found.output.count(message) == 1

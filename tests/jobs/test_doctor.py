@@ -20,7 +20,7 @@ import pytest
 from mpicoll import doctor
 from mpicoll.doctor.rules import VARIABLES
 from mpicoll.machine.system import can_read, mark
-from tests.jobs.jobs import AS_ROOT, REPOSITORY, Done, done, empty_wheel, others_launchers, python, run, script
+from tests.jobs.jobs import AS_ROOT, REPOSITORY, Done, done, empty_wheel, others_launchers, python, run, script, until
 
 DOCTOR = ("-m", "mpicoll", "doctor")
 ONE = str(min(os.sched_getaffinity(0)))
@@ -260,7 +260,8 @@ def test_a_rank_ends_with_its_doctor() -> None:
     argv = [sys.executable, "-m", "mpicoll.probe.child", doctor.QUESTION, str(there.fileno()), str(os.getppid())]
     child = subprocess.Popen(argv, stdin=subprocess.DEVNULL, close_fds=False)
     there.close()
-    assert child.wait(60) == 0
+    until(lambda: child.poll() is not None, "it ends")
+    assert child.returncode == 0
     assert here.poll()
     with pytest.raises(EOFError):
         here.recv()

@@ -150,10 +150,21 @@ def test_a_rank_that_is_lost_while_mpi_makes_a_communicator(tmp_path: Path, vict
     program = f"""
     from mpicoll.fabrics import mpi
     make, victim = mpi.make, {victim}
+    makes, dies = ({str(tmp_path)!r} + name for name in ("/makes", "/dies"))
+
+    def make_late(*given):
+        open(makes, "w")
+        while not os.path.exists(dies):
+            time.sleep(0.01)
+        time.sleep(2)
+        return make(*given)
+
     if comm.rank == 2:
-        mpi.make = lambda *given: die() if victim == 2 else time.sleep(3) or make(*given)
+        mpi.make = make_late if victim == 3 else lambda *given: die()
     if comm.rank == victim == 3:
-        time.sleep(1)
+        while not os.path.exists(makes):
+            time.sleep(0.01)
+        open(dies, "w")
         die()
     raised(RankLost, lambda: comm.subset([0, 1, 2]) if comm.rank < 3 else comm.barrier())
     print("raised")
@@ -279,6 +290,7 @@ def test_a_time_that_is_up_and_different_calls_are_errors(tmp_path: Path) -> Non
         error = raised(TimeoutError, slow.barrier)
         assert slow.rank == 1 or ("not complete in time (" in str(error) and "has not arrived" in str(error)), error
         slow = slow.shrink()
+        slow.timeout = 600
         goes_on(slow, 3)
         def calls():
             slow.allreduce(np.ones(1), op="max" if slow.rank == 1 else "sum")
@@ -320,7 +332,8 @@ def test_the_example_trains_on() -> None:
     assert before is not None
     assert before[2] == "2"
     for api, size, victims in (([], 4, (2, 0)), (["--torch"], 3, (0,))):
-        argv = [sys.executable, "-m", "mpicoll", "run", "--elastic", "-n", str(size), *program, *api]
+        slowly = ["--seconds", "0.3"]  # so that there is time to end a rank
+        argv = [sys.executable, "-m", "mpicoll", "run", "--elastic", "-n", str(size), *program, *slowly, *api]
         with started(*argv) as (it, output):
             for lost, victim in enumerate(victims):
                 os.kill(process_of(victim, size - lost, output), signal.SIGKILL)

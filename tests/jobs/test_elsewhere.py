@@ -13,14 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.jobs.jobs import NEEDS_TORCH, REPOSITORY, STARTUP, Done, done, ended, run, script, started, until
+from tests.jobs.jobs import NEEDS_TORCH, REPOSITORY, STARTUP, Done, done, ended, run, script, started, together, until
 
 ELSEWHERE = {"MPICOLL_TESTS_ELSEWHERE": "1"}
 RANKS = REPOSITORY / "tests" / "ranks"
 
 
-def elsewhere(n: int, *program: str) -> Done:
-    return run(n, *program, env=ELSEWHERE)
+def elsewhere(n: int, *program: str, env: dict[str, str] | None = None) -> Done:
+    return run(n, *program, env=ELSEWHERE | (env or {}))
 
 
 def of_ranks(*files: str) -> None:
@@ -106,6 +106,7 @@ ENDS = """
     import os
     import signal
     import sys
+    import time
     import mpicoll
 
     print("stdin:", repr(sys.stdin.read()))
@@ -118,13 +119,16 @@ ENDS = """
     comm.barrier()
     if how == "interrupted":
         print("waits", flush=True)
-        signal.pause()
+        while True:
+            time.sleep(0.05)
 """
 
 
 def test_how_a_job_ends(tmp_path: Path) -> None:
     program = script(tmp_path, ENDS)
-    raises = elsewhere(2, program, "raises")
+    for folder in ("raises", "interrupted"):
+        (tmp_path / folder).mkdir()
+    raises = elsewhere(2, program, "raises", env=together(2, tmp_path / "raises"))
     assert raises.code == 1
     assert raises.output.count("ValueError: no") == 1, "one rank speaks for both"
     assert f"mpicoll: ranks 0-1 on {os.uname().nodename} ended by ValueError" in raises.output
@@ -133,7 +137,7 @@ def test_how_a_job_ends(tmp_path: Path) -> None:
     by_others = "rank 1  its process has ended (if it was killed:" in killed.output
     assert by_others or "The last collective of each rank" in killed.output, killed.output
     argv = [sys.executable, "-m", "mpicoll", "run", "-n", "2", program, "interrupted"]
-    with started(*argv, env=ELSEWHERE) as (it, output):
+    with started(*argv, env=ELSEWHERE | together(2, tmp_path / "interrupted")) as (it, output):
         until(lambda: output.read_text().count("waits") == 2, "both ranks wait", output)
         it.process.send_signal(signal.SIGINT)
         interrupted = ended(it, output)

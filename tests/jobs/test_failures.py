@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from mpicoll.launch import launcher
-from tests.jobs.jobs import Done, done, half, run, script
+from tests.jobs.jobs import Done, done, half, run, script, together
 
 pytestmark = pytest.mark.usefixtures("usual_end")
 
@@ -146,18 +146,10 @@ def test_shapes_that_differ_between_ranks(tmp_path: Path) -> None:
     assert "went on" not in result.output
 
 
-# Ranks that fail are said together if they fail within half a second. So they meet before that.
 MEET = """\
 from mpicoll.launch.launch_env import launched_rank
 import mpicoll, numpy as np
 comm = mpicoll.Communicator()
-"""
-MEET_WITHOUT_MPI = """\
-import pathlib, time
-from mpicoll.launch.launch_env import launched_rank
-here = pathlib.Path(__file__).parent
-(here / f"rank{launched_rank()}").touch()
-while len(list(here.glob("rank*"))) < 3: time.sleep(0.01)
 """
 FAILURES = {
     "of the program": "raise KeyError('of the program')",
@@ -170,12 +162,12 @@ FAILURES = {
 @pytest.mark.parametrize("failure", FAILURES)
 def test_a_failure_is_said_once_with_the_users_frames(tmp_path: Path, failure: str, who: str) -> None:
     """No frame of what starts the program or of mpicoll's inside, no box of the launcher's, and the ranks' numbers."""
-    begin = MEET_WITHOUT_MPI if failure == "before MPI is initialised" else MEET
+    begin = "from mpicoll.launch.launch_env import launched_rank\n" if failure == "before MPI is initialised" else MEET
     fails = f"def step():\n    {FAILURES[failure]}\n"
     which = "launched_rank() == 1" if who == "one rank" else "True"
     wait = "from mpi4py import MPI\nMPI.COMM_WORLD.Barrier()\n"
     program = script(tmp_path, f"{begin}{fails}if {which}:\n    step()\n{wait}")
-    result = run(3, program)
+    result = run(3, program, env=together(1 if who == "one rank" else 3, tmp_path))
     lines = result.output.splitlines()
     assert result.code == 1, result.output
     ranks = "rank 1" if who == "one rank" else "ranks 0-2"
@@ -187,10 +179,10 @@ def test_a_failure_is_said_once_with_the_users_frames(tmp_path: Path, failure: s
 
 
 def test_the_text_of_an_exit_is_said_once(tmp_path: Path) -> None:
-    text = f"{MEET_WITHOUT_MPI}import sys\nsys.exit('no such file: x.csv')\n"
-    result = run(3, script(tmp_path, text))
+    text = "import sys\nsys.exit('no such file: x.csv')\n"
+    result = run(3, script(tmp_path, text), env=together(3, tmp_path))
     assert result.code == 1
-    said = r"mpicoll: ranks 0-2 on \S+ ended by sys.exit, at script.py:7 in <module>\nno such file: x.csv\n"
+    said = r"mpicoll: ranks 0-2 on \S+ ended by sys.exit, at script.py:2 in <module>\nno such file: x.csv\n"
     assert re.fullmatch(said, result.output), result.output
 
 
@@ -247,7 +239,7 @@ else:
 
 def test_failures_that_differ_are_said_each(tmp_path: Path) -> None:
     fails = f"{BEGIN}comm.barrier()\nif rank < 2: raise KeyError(f'of rank {{rank}}')\ncomm.barrier()\n"
-    result = run(3, script(tmp_path, fails))
+    result = run(3, script(tmp_path, fails), env=together(2, tmp_path))
     assert result.code == 1, result.output
     for rank in (0, 1):
         said = rf"mpicoll: rank {rank} on \S+ ended by KeyError\nTraceback.*\n(  .*\n)+KeyError: 'of rank {rank}'\n"
@@ -311,7 +303,7 @@ def test_jobs_that_end_well(tmp_path: Path, ending: str) -> None:
 def test_a_rank_that_just_exits_does_not_hide_why_another_fails(tmp_path: Path) -> None:
     fails = "from mpi4py import MPI\nimport sys\nMPI.COMM_WORLD.Barrier()\n"
     fails += "if MPI.COMM_WORLD.rank == 0:\n    raise RuntimeError('the cause')\nsys.exit(1)\n"
-    result = run(2, script(tmp_path, fails))
+    result = run(2, script(tmp_path, fails), env=together(2, tmp_path))
     assert result.code == 1, result.output
     assert "RuntimeError: the cause" in result.output
 

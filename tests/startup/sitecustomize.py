@@ -13,6 +13,9 @@ import os
 if "MPICOLL_TESTS_ELSEWHERE" in os.environ:
     importlib.import_module("elsewhere")  # it takes away what only Linux has
 
+if "MPICOLL_TESTS_TOGETHER" in os.environ:
+    importlib.import_module("together")  # ranks report at the same moment that they fail
+
 gc.set_threshold(50_000, 20, 20)
 if "MPICOLL_TESTS_USUAL_END" not in os.environ:
     atexit.register(gc.freeze)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -67,9 +68,12 @@ class Stopped(Exception):
 
 
 @pytest.fixture
-def stopped() -> Iterator[None]:
+def stopped(comm: mpicoll.Communicator) -> Iterator[None]:
+    """By a timer, once the rank waits."""
+
     def stop(*_: object) -> None:
-        raise Stopped
+        if comm._engine.under_way.waits:
+            raise Stopped
 
     before = signal.signal(signal.SIGALRM, stop)
     yield
@@ -80,22 +84,29 @@ def stopped() -> Iterator[None]:
 @pytest.mark.usefixtures("stopped")
 @pytest.mark.parametrize("count", [3_000, N])
 @pytest.mark.parametrize("operation", ["send", "sendrecv"])
-def test_an_array_of_a_call_that_has_ended_midway(comm: mpicoll.Communicator, operation: str, count: int) -> None:
+def test_an_array_of_a_call_that_has_ended_midway(
+    comm: mpicoll.Communicator, operation: str, count: int, tmp_path: Path
+) -> None:
     """It may still be sent, so it stays, and it leaves while its rank is in a call of MPI's."""
+    has_ended = Path(comm.bcast_object(str(tmp_path / "has_ended")))
     call: dict[str, Callable[[], object]] = {
         "send": lambda: comm.send(np.ones(count), 1),
         "sendrecv": lambda: comm.sendrecv(np.ones(count), 1, np.zeros(count), 1),
     }
     if comm.rank == 0:
-        signal.setitimer(signal.ITIMER_REAL, 0.2)
+        signal.setitimer(signal.ITIMER_REAL, 0.2, 0.2)
         with pytest.raises(Stopped):
             call[operation]()
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        has_ended.touch()
         others = [np.full(count, -7.0) for _ in range(3)]  # in memory that was free
         MPI.COMM_WORLD.Barrier()
         assert (others[0] == -7).all()
     else:
         if comm.rank == 1:
-            time.sleep(0.5)
+            while not has_ended.exists():
+                time.sleep(0.01)
+            time.sleep(0.1)  # in which rank 0 comes to the barrier
             assert (comm.recv(np.zeros(count), 0) == 1).all()
         MPI.COMM_WORLD.Barrier()
 

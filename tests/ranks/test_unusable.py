@@ -21,6 +21,7 @@ from mpicoll.calls.plan import CachedPlan
 from mpicoll.communicator.engine import base
 from mpicoll.errors import ArgumentError, MessageError, StateError
 from mpicoll.fabrics.mpi import MPIFabric
+from mpicoll.launch import board
 from mpicoll.node import loaded
 from mpicoll.supervise import watch
 from mpicoll.supervise.record import LENGTH, Record, Recorder
@@ -274,7 +275,9 @@ def test_a_collective_cut_short_keeps_its_arrays(monkeypatch: pytest.MonkeyPatch
         assert sum(it.nbytes for it in arrays_in(base.cut_short[-1])) >= 2 * x.nbytes
     elif pair is not None:
         process = MPI.COMM_WORLD.recv(source=0)
-        time.sleep(0.5)  # in which rank 0 comes to its call
+        while not board.last_call(0).startswith(f"reduce sum of {n} float32"):
+            time.sleep(0.01)
+        time.sleep(0.2)  # in which rank 0 comes to wait in its call
         os.kill(process, signal.SIGALRM)
         pair.reduce(x, algorithm="binomial_tree")
     MPI.COMM_WORLD.Barrier()

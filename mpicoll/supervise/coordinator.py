@@ -25,6 +25,9 @@ _SECONDS_FOR_OTHERS, _LOOKS_FOR_OTHERS = 1.0, 10
 """How long a rank whose call has failed waits for others to come to that call, and how often the coordinator looks."""
 _SECONDS_OF_A_FAILURE = 5.0
 """How long others wait in a call that has ended midway on a rank, until nobody expects them to come out of it."""
+_SECONDS_TO_FOLLOW = 2.0
+"""How long the coordinator waits for others to come to their ends, too, when a rank has. The report says at which ranks
+to look, and these are those that do what few do."""
 _SECONDS_OF_A_LOSS = 0.1
 """What ranks have to say what they do, when the launcher may end them at any time."""
 _SECONDS_OF_THE_LAUNCHER = 5.0
@@ -226,7 +229,7 @@ class Coordinator:
         if process is None:
             return None
         if process.left is not None:
-            return Why.HAS_LEFT
+            return Why.HAS_LEFT if process.left >= _SECONDS_TO_FOLLOW else None
         if process.gone is not None:
             ends = not is_elastic() and process.gone > _SECONDS_OF_THE_LAUNCHER
             return Why.IS_GONE if ends else None

@@ -110,6 +110,26 @@ def test_a_difference_of_long_ago(forgotten: bool, capfd: Output, monkeypatch: p
         assert f"ranks 0-2  call 77: they have made {20 * LENGTH} calls since, and have forgotten this one" in said
 
 
+def test_others_that_come_to_their_ends_soon_after_one(capfd: Output) -> None:
+    """Else the report would say to look at the rank that has ended, and not at the one that makes a call more."""
+
+    async def scene(it: Job) -> None:
+        it.make()
+        begin(it.recorders[0], "bcast")
+        for rank in (1, 2):
+            it.ranks[rank].agent.leave()
+            known = it.coordinator._processes
+            await until(lambda: rank in known and known[rank].left is not None)  # noqa: B023
+            known[rank].left = -600.0  # just now, for some looks
+            await looks(20)
+            assert not ends
+        known[1].left = 600.0
+        await until(lambda: bool(ends))
+
+    play(scene)
+    assert f"{Why.HAS_LEFT.said()} (communicator of ranks 0-2). Look at rank 0:" in capfd.readouterr().err
+
+
 def test_a_rank_comes_late(capfd: Output) -> None:
     async def scene(it: Job) -> None:
         it.make()

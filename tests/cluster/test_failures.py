@@ -93,11 +93,16 @@ def test_a_job_that_is_stuck_says_what_it_does(launcher: str, released: Job, env
     """The signal reaches launchers and shells, too, and ends none of them. Which way it reaches the ranks depends on
     what has started them."""
     released.says("rank 1 sleeps")
-    released.cluster.run(environment.path / "bin/mpicoll", "doctor", "--dump", f"job:{released.number}", check=True)
-    released.says(r"the last calls of each rank are in \S+/calls\b")
-    stacks = [json.loads(released.results(f"calls/rank{rank}.json").read_text())["threads"] for rank in range(4)]
-    assert ["stuck.py:12" in str(stack) for stack in stacks] == [False, True, False, False]
-    assert ["stuck.py:13" in str(stack) for stack in stacks] == [True, False, True, True]
+    dump = environment.path / "bin/mpicoll", "doctor", "--dump", f"job:{released.number}"
+
+    def all_are_there() -> bool:
+        released.cluster.run(*dump, check=True)
+        released.says(r"the last calls of each rank are in \S+/calls\b")
+        stacks = [json.loads(released.results(f"calls/rank{rank}.json").read_text())["threads"] for rank in range(4)]
+        sleeps, waits = ([f"stuck.py:{line}" in str(stack) for stack in stacks] for line in (12, 13))
+        return (sleeps, waits) == ([False, True, False, False], [True, False, True, True])
+
+    released.until(all_are_there, "rank 1 sleeps, and the others are in their barrier")
     assert released.state == "RUNNING", released.log
     released.cluster.run("scancel", released.number, check=True)
     released.wait()

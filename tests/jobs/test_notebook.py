@@ -31,8 +31,14 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
     """Runs a cell in a new notebook, and gives its outputs."""
     folder = tmp_path_factory.mktemp("notebook")
     metadata = {"metadata": {"path": str(folder)}}
+    patience = int(DEADLINE * slowness())
     client = nbclient.NotebookClient(
-        nbformat.v4.new_notebook(), timeout=DEADLINE * slowness(), resources=metadata, allow_errors=True
+        nbformat.v4.new_notebook(),
+        timeout=patience,
+        startup_timeout=patience,
+        iopub_timeout=patience,
+        resources=metadata,
+        allow_errors=True,
     )
     with client.setup_kernel(env={**environment(), "IPYTHONDIR": str(folder)}):
 

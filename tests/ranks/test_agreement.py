@@ -125,6 +125,7 @@ def test_a_part_of_the_ranks_is_named_as_in_the_job(comm: mpicoll.Communicator) 
     late = comm.split(0, key=-comm.rank)
     assert late is not None
     late.timeout = 1
+    MPI.COMM_WORLD.Barrier()  # so that those that come are there in time
     if late.rank:
         with pytest.raises(TimeoutError, match=rf"rank 0 \(the job's rank {last}\) did not come"):
             late.barrier()
@@ -153,6 +154,7 @@ def test_a_rank_that_comes_too_late() -> None:
     """The others name it; it is told that they have given up, and goes on to no call that nobody answers."""
     comm = mpicoll.Communicator(check="full", timeout=1)
     last = comm.size - 1
+    MPI.COMM_WORLD.Barrier()  # so that those that come are there in time
     if comm.rank == last:
         MPI.COMM_WORLD.Barrier()
     with pytest.raises(TimeoutError) as caught:
@@ -269,6 +271,7 @@ def test_a_wrong_argument_on_one_rank(wrong: str) -> None:
         "split": (lambda c: c.split(0), lambda c: c.split(-1)),
         "bcast_object": (lambda c: c.bcast_object(None), lambda c: c.bcast_object(lambda: 1)),
     }
+    MPI.COMM_WORLD.Barrier()  # so that those that come are there in time
     if comm.rank == 0:
         with pytest.raises(ArgumentError):
             calls[wrong][1](comm)

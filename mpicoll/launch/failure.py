@@ -140,7 +140,7 @@ def _ranks_with(report: str, until_printed: ExitStack) -> list[int]:
             sock.bind(name)
         except OSError:
             sock.settimeout(_SECONDS_TO_END)
-            sock.connect(name)
+            _connect(sock, name)
             if not linux.is_own(sock):
                 return [rank]
             sock.sendall(rank.to_bytes(8))
@@ -158,6 +158,18 @@ def _ranks_with(report: str, until_printed: ExitStack) -> list[int]:
             if linux.is_own(peer) and len(number := peer.recv(8)) == 8:
                 ranks.append(int.from_bytes(number))
     return sorted({*ranks})  # several children of a rank may have it
+
+
+def _connect(sock: socket.socket, name: str) -> None:
+    """Connect to the first rank. One that has just bound the name listens soon, so this waits a moment for it."""
+    deadline = time.monotonic() + _SECONDS_TO_READ
+    while True:
+        try:
+            return sock.connect(name)
+        except ConnectionRefusedError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)
 
 
 _names: list[socket.socket] = []

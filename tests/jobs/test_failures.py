@@ -7,14 +7,18 @@ that must end well though they leave something unfinished.
 
 from __future__ import annotations
 
+import os
 import re
+import socket
 import sys
 import textwrap
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from mpicoll.launch import launcher
+from mpicoll.launch import failure, launcher
 from tests.jobs.jobs import Done, done, half, run, script, together
 
 pytestmark = pytest.mark.usefixtures("usual_end")
@@ -176,6 +180,20 @@ def test_a_failure_is_said_once_with_the_users_frames(tmp_path: Path, failure: s
     assert lines[1] == "Traceback (most recent call last):", result.output
     assert "Error: " in lines[-1], result.output
     assert len([line for line in lines if not line.startswith(" ")]) == 3, result.output
+
+
+def test_the_first_rank_that_fails_is_about_to_listen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To the others, which then do not take it for one that has ended."""
+    name = failure._socket_name(f"test {os.getpid()}")
+    with socket.socket(socket.AF_UNIX) as first, socket.socket(socket.AF_UNIX) as other:
+        first.bind(name)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(failure, "_SECONDS_TO_READ", 0)
+            with pytest.raises(ConnectionRefusedError):
+                failure._connect(other, name)
+        clock = SimpleNamespace(sleep=lambda _: first.listen(), monotonic=time.monotonic)
+        monkeypatch.setattr(failure, "time", clock)
+        failure._connect(other, name)
 
 
 def test_the_text_of_an_exit_is_said_once(tmp_path: Path) -> None:

@@ -1,12 +1,13 @@
 /* Collectives of one node. See collectives.h.
  *
- * There are two ways. *Through slots*: each rank copies its input, or a piece of it, to a slot of its own, and arrives;
- * each one waits for the ranks whose data it wants, and reads it in their slots. Several slots take turns: a rank that has
- * arrived at the next meeting does not read the slots of the meeting before any more, so that one meeting a piece is
- * enough. (In MPI libraries this is called copy-in-copy-out: Graham and Shipman, "MPI support for multi-core architectures: optimized shared memory
- * collectives", EuroPVM/MPI 2008.) *In place*: where all arrays lie in memory that all ranks can open, each one reads
- * inputs and writes outputs where they lie, between two meetings (as through XPMEM: Hashmi et al., "Designing efficient
- * shared address space reduction collectives for multi-/many-cores", IPDPS 2018).
+ * There are two ways. *Through slots*: each rank copies its input, or a piece of it, to a slot of its own, and
+ * arrives; each one waits for the ranks whose data it wants, and reads it in their slots. Several slots take turns:
+ * a rank that has arrived at the next meeting does not read the slots of the meeting before any more, so that one
+ * meeting a piece is enough. (In MPI libraries this is called copy-in-copy-out: Graham and Shipman, "MPI support for
+ * multi-core architectures: optimized shared memory collectives", EuroPVM/MPI 2008.) *In place*: where all arrays
+ * lie in memory that all ranks can open, each one reads inputs and writes outputs where they lie, between two
+ * meetings (as through XPMEM: Hashmi et al., "Designing efficient shared address space reduction collectives for
+ * multi-/many-cores", IPDPS 2018).
  *
  * Both read from one table who gives what to whom: `has`, `wants` and `source` are those of
  * mpicoll/algorithms/collectives.py.
@@ -91,8 +92,8 @@ static size_t room_of(const Node *node, const Call *c, int units) {
     return nbytes / (c->gives == ONE_EACH ? (size_t)node->meeting.size : 1) / LINE * LINE;
 }
 
-/* Choose the slots of the next piece, the same on all ranks. Returns the meeting with which all must have caught up, so that
- * nobody reads them any more. The first lines of units would share a set of the first-level cache. */
+/* Choose the slots of the next piece, the same on all ranks. Returns the meeting with which all must have caught up,
+ * so that nobody reads them any more. The first lines of units would share a set of the first-level cache. */
 static uint64_t choose_slot(Node *node, const Call *c, size_t longest) {
     node->room = room_of(node, c, 1);
     node->units = 1;
@@ -242,8 +243,8 @@ static void combine_in_place(Node *node, const Call *c, size_t start, size_t sto
     }
 }
 
-/* Where one rank gives or gets everything, all ranks copy as much: the root copies so much of each of the others' blocks,
- * from its beginning. */
+/* Where one rank gives or gets everything, all ranks copy as much: the root copies so much of each of the others'
+ * blocks, from its beginning. */
 static double share_of_root(const Node *node, const Call *c) {
     int size = node->meeting.size;
     double own = 0, others = 0;
@@ -301,8 +302,8 @@ int work_in_place(Node *node, Call *c) {
 
 /* Both. */
 
-/* What a rank adds to its balance for so many bytes from one rank to another: each pair has a factor of its own, so that
- * differences do not cancel each other. */
+/* What a rank adds to its balance for so many bytes from one rank to another: each pair has a factor of its own, so
+ * that differences do not cancel each other. */
 static uint64_t weighed(int from, int to, size_t nbytes) {
     uint64_t factor = ((uint64_t)from << 32 | (uint64_t)to) * 0x9E3779B97F4A7C15 + 0xD1B54A32D192ED03;
     factor = (factor ^ factor >> 32) * 0xD6E8FEB86659FD93;

@@ -76,8 +76,9 @@ enum {
 int run(Node *node, Call *call);
 int work_in_place(Node *node, Call *call);
 
-/* In two parts, between which the rank may do anything but call. `begin` gives what the rank gives. If it may not wait, it
- * returns LATER where it would have to: nothing has happened then. `has_come` says whether `finish` would not wait. */
+/* In two parts, between which the rank may do anything but call. `begin` gives what the rank gives. If it may not
+ * wait, it returns LATER where it would have to: nothing has happened then. `has_come` says whether `finish` would
+ * not wait. */
 enum { LATER = 7 };
 int may_begin(const Node *node, const Call *call);
 int begin(Node *node, Call *call, int waits);

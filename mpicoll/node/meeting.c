@@ -60,8 +60,8 @@ uint64_t arrivals(const Meeting *m) {
     return sum;
 }
 
-/* The hash of all calls so far. Whoever compares it finds that calls have differed, also in meetings at which it did not
- * wait. */
+/* The hash of all calls so far. Whoever compares it finds that calls have differed, also in meetings at which it did
+ * not wait. */
 static void remember(Meeting *m, uint64_t digest) {
     m->turn++;
     m->history = (m->history ^ digest) * 0x9E3779B97F4A7C15u;

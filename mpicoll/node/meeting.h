@@ -31,13 +31,14 @@ typedef struct {
 
 void meeting_begin(Meeting *m, int rank, int size, Flag **flags, int crowded, Host host);
 
-/* Arrive at a call with this digest, a hash of it, and wait until all ranks have arrived. What a rank wrote before it arrived, to any memory that
- * they share, the others read after it. Returns 0, MISMATCH where the ranks' calls differ or have differed, or ENDED. */
+/* Arrive at a call with this digest, a hash of it, and wait until all ranks have arrived. What a rank wrote before
+ * it arrived, to any memory that they share, the others read after it. Returns 0, MISMATCH where the ranks' calls
+ * differ or have differed, or ENDED. */
 enum { MISMATCH = 1 };
 int arrive_and_wait(Meeting *m, uint64_t digest);
 
-/* In parts, for calls in which a rank does not wait for all. `catch_up` waits until all ranks have arrived at this meeting,
- * which is over for this rank. Before a rank arrives, none may be AHEAD meetings behind. */
+/* In parts, for calls in which a rank does not wait for all. `catch_up` waits until all ranks have arrived at this
+ * meeting, which is over for this rank. Before a rank arrives, none may be AHEAD meetings behind. */
 int catch_up(Meeting *m, uint64_t turn);
 int has_caught_up(Meeting *m, uint64_t turn); /* whether it would not wait */
 uint64_t latest(const Meeting *m); /* the meeting with which all must have caught up before this rank arrives */

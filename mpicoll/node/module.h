@@ -13,8 +13,8 @@ typedef struct { ptrdiff_t input, output; } Shift;
 int run_plan(PyObject *plan, Shift shift);
 /* Whether the plan serves arrays wherever they lie, and has its input and its output in these bytes. */
 int may_shift(PyObject *plan, const char *input, size_t given, const char *output, size_t taken);
-/* Begin a plan on these arrays: a new reference to what stands for it, which waits for it and says whether it is complete.
- * NULL with an exception. Only where it `begins`. */
+/* Begin a plan on these arrays: a new reference to what stands for it, which waits for it and says whether it is
+ * complete. NULL with an exception. Only where it `begins`. */
 PyObject *begin_plan(PyObject *plan, Shift shift, PyObject *arrays);
 int begins(PyObject *plan);
 int is_begun_call(PyObject *object);
@@ -28,8 +28,8 @@ int taken(PyObject *answer);
 
 /* lock.c. While a host waits long, other threads may go on, and `meanwhile` is called now and then. It may raise. */
 Host host_of(PyObject *meanwhile);
-/* While this thread waits long, a pair is in the list of what threads wait for: what is `pending`, and since when. It is
- * this pair, or a new one for NULL. NULL in all places ends that. All are borrowed. */
+/* While this thread waits long, a pair is in the list of what threads wait for: what is `pending`, and since when.
+ * It is this pair, or a new one for NULL. NULL in all places ends that. All are borrowed. */
 void wait_as(PyObject *waits, PyObject *pending, PyObject *pair);
 double seconds(void); /* of time.monotonic() */
 void let_go_of_lock(void);

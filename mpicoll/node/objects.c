@@ -9,7 +9,8 @@ typedef struct {
     int receives, peer, tag;
 } ObjectMessage;
 
-/* ObjectMessage(messages, receives, peer, tag, what makes bytes of an object that is sent, or an object of what came) */
+/* ObjectMessage(messages, receives, peer, tag, what makes bytes of an object that is sent, or an object of what
+ * came) */
 static PyObject *objects_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
     PyObject *messages, *convert;
     int receives, peer, tag;
@@ -45,7 +46,7 @@ int sends_object(PyObject *message) { return !((ObjectMessage *)message)->receiv
 PyObject *bytes_of(PyObject *message, PyObject *object) {
     PyObject *bytes = PyObject_CallFunctionObjArgs(((ObjectMessage *)message)->convert, object, NULL);
     if (bytes && PyBytes_CheckExact(bytes)) return bytes;
-    if (bytes || PyErr_ExceptionMatches(PyExc_Exception)) PyErr_Clear(); /* Python tries again, and says what is wrong */
+    if (bytes || PyErr_ExceptionMatches(PyExc_Exception)) PyErr_Clear(); /* Python tries again, and says why */
     Py_XDECREF(bytes);
     return NULL;
 }

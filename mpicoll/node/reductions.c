@@ -247,7 +247,8 @@ static int is_short(Dtype dtype) { return dtype == FLOAT16 || dtype == BFLOAT16;
 static const Combine COMBINES[DTYPES][OPS] = {
     [BOOL] = {[LAND] = land_8, [LOR] = lor_8, [LXOR] = lxor_8},
     [INT8] = OF_INTEGER(8, i), [INT16] = OF_INTEGER(16, i), [INT32] = OF_INTEGER(32, i), [INT64] = OF_INTEGER(64, i),
-    [UINT8] = OF_INTEGER(8, u), [UINT16] = OF_INTEGER(16, u), [UINT32] = OF_INTEGER(32, u), [UINT64] = OF_INTEGER(64, u),
+    [UINT8] = OF_INTEGER(8, u), [UINT16] = OF_INTEGER(16, u), [UINT32] = OF_INTEGER(32, u),
+    [UINT64] = OF_INTEGER(64, u),
     [FLOAT16] = OF_FLOAT, [BFLOAT16] = OF_FLOAT, [FLOAT32] = OF_FLOAT,
     [FLOAT64] = {sum_f64, prod_f64, min_f64, max_f64},
     [COMPLEX64] = {sum_c32, prod_c32},

@@ -205,9 +205,13 @@ static int node_has_come(const void *of) {
     return arrivals(&node->node.meeting) != atomic_load(&node->seen);
 }
 
+/* What has ended may be the last that holds the node. */
 static unsigned long node_move(void *of) {
-    go_on(of);
-    return ((NodeObject *)of)->ended;
+    NodeObject *node = (NodeObject *)Py_NewRef((PyObject *)of);
+    go_on(node);
+    unsigned long ended = node->ended;
+    Py_DECREF((PyObject *)node);
+    return ended;
 }
 
 /* Wait while another thread is in a call. */

@@ -1,9 +1,9 @@
 /* A thread moves messages and collectives while their rank does something else. See moving.h.
  *
  * A rank may begin one and then wait in a call of MPI's that knows nothing of it, or compute for long. MPI promises
- * that its peer goes on. So the thread looks each millisecond, at atomics alone, whether something has come for transfers
- * under way; only then it takes Python's lock, which the rank does not hold while it waits. It sleeps while there are no
- * such transfers. It belongs to C: Python knows nothing of it, but while it has the lock.
+ * that its peer goes on. So the thread looks each millisecond, at atomics alone, whether something has come for
+ * transfers under way; only then it takes Python's lock, which the rank does not hold while it waits. It sleeps while
+ * there are no such transfers. It belongs to C: Python knows nothing of it, but while it has the lock.
  */
 #define _GNU_SOURCE
 #include "moving.h"
@@ -24,6 +24,7 @@
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER; /* of all that follows */
 static pthread_cond_t begun = PTHREAD_COND_INITIALIZER;
 static Moved *first;
+static Moved *next_moved; /* of move_each */
 static _Atomic int is_there, sleeps, is_over, moves_now;
 static _Atomic unsigned begun_ever; /* transfers */
 
@@ -44,6 +45,7 @@ void stop_moving(Moved *it) {
     if (it->before) it->before->next = it->next;
     else first = it->next;
     if (it->next) it->next->before = it->before;
+    if (next_moved == it) next_moved = it->next;
     pthread_mutex_unlock(&mutex);
 }
 
@@ -61,14 +63,18 @@ static int look(int *come) {
     return under_way;
 }
 
+/* Under Python's lock only what a move runs itself changes the list, and the lock may change hands there: a call that
+ * ends lets go of its arrays, whose destructors may end communicators, also the one that moves. */
 static unsigned long move_each(void) {
     unsigned long moves = 0;
-    for (Moved *it = first; it; it = it->next) moves += it->move(it->of);
+    for (Moved *it = first; it; it = next_moved) {
+        next_moved = it->next;
+        moves += it->move(it->of);
+    }
     return moves;
 }
 
-/* Under Python's lock nobody else takes the mutex for long, and what is here cannot go. The other rank fills its ring while
- * this one empties it, and to get the lock again may take long. */
+/* The other rank fills its ring while this one empties it, and to get the lock again may take long. */
 static void move_all(void) {
     PyGILState_STATE state = PyGILState_Ensure();
     unsigned long moves = move_each();

@@ -147,3 +147,38 @@ def test_messages_in_many_communicators(tmp_path: Path) -> None:
     lines = result.output.splitlines()
     assert sum("is at its end and has calls under way. irecv: no message came" in line for line in lines) == 2 * 5
     assert lines.count("mpicoll: it has calls under way in 3 more communicators") == 2
+
+
+HOLDS_ALL = """
+    import gc
+    import time
+    import numpy as np
+    import mpicoll
+
+    comm = mpicoll.Communicator()
+
+    def begin():
+        part = comm.split(0)
+        x, y = np.ones(4), np.zeros(4)
+        part.allreduce(x, out=y)
+        if comm.rank == 0:
+            assert part._engine.begin_call("allreduce", x, y, "sum", 0, None) is not None
+        else:
+            time.sleep(0.3)  # the other rank's program has forgotten it by now
+            part.allreduce(x, out=y)
+            assert (y == 2).all()
+
+    begin()
+    gc.collect()
+    comm.barrier()
+    time.sleep(0.3)
+    print("fine", flush=True)
+"""
+
+
+@pytest.mark.skipif(kernel is None, reason="needs the kernel")
+def test_a_call_under_way_is_the_last_that_holds_its_communicator(tmp_path: Path) -> None:
+    """A thread of the kernel's completes it, and the memory of the communicator goes while that thread goes on."""
+    # In debug mode Python overwrites memory that is given back, so that its use would crash.
+    result = run(2, script(tmp_path, HOLDS_ALL), env={"PYTHONMALLOC": "debug"})
+    assert (result.code, result.output.count("fine")) == (0, 2), result.output

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from mpicoll.arrays.buffers import Buffer
 from mpicoll.fabrics.fabric import Envelope, Sending, Transfer
+from mpicoll.machine.blocks import own_at
 from mpicoll.node.loaded import kernel
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ class NodeMessages:
         assert kernel is not None
         try:
             made: Transfer = kernel.Message(
-                self._messages, receives, peer, tag, b.address, b.dtype.itemsize, b.shape, b.strides, beside
+                self._messages, receives, peer, tag, b.address, b.dtype.itemsize, b.shape, b.strides, beside, _home(b)
             )
         except ValueError:
             return None
@@ -80,6 +81,13 @@ class NodeMessages:
         if not waits and self._messages.probe(*wanted, False) is None:
             return None
         return self._messages.recv(*wanted)
+
+
+def _home(b: Buffer) -> tuple[int, int, int, int, int]:
+    """The file in which the array lies as long as this process lives: its number, device, inode, address and bytes.
+    All zeros if there is none."""
+    own = own_at(b.address, b.nbytes) if b.plain and b.count else None
+    return own.home if own is not None and own.lasts else (0, 0, 0, 0, 0)
 
 
 def _wanted(source: int | None, tag: int | None) -> tuple[int, int]:

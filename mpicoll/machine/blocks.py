@@ -60,6 +60,9 @@ class ShmSegment:
         """``held`` is what holds the memory, if nothing else does. Raises OSError if there is no such file."""
         self.start, self.nbytes, self._file, self._held = start, nbytes, file, held
         self._mark = mark_of(os.getpid(), file)
+        found = os.fstat(file)
+        self.home = file, found.st_dev, found.st_ino, start, nbytes
+        """The file's number, device and inode, and the memory's address and bytes: how the kernel finds it."""
         self.is_empty = False
         """Whether the system has its memory back."""
 

@@ -40,8 +40,8 @@ static uint64_t mixed(uint64_t hash, uint64_t value) {
     return hash ^ hash >> 32;
 }
 
-/* The beginning of NumPy's arrays. Its macros read these fields in each extension that was compiled with its headers, so
- * that NumPy cannot change them. `know` compares them with what Python says all the same. */
+/* The beginning of NumPy's arrays. Its macros read these fields in each extension that was compiled with its
+ * headers, so that NumPy cannot change them. `know` compares them with what Python says all the same. */
 typedef struct {
     PyObject_HEAD
     void *data;
@@ -52,7 +52,8 @@ typedef struct {
 } NumpyArray;
 enum { C_CONTIGUOUS = 1, ALIGNED = 0x100, WRITEABLE = 0x400 };
 
-/* DLPack's table of functions of a type of tensors (https://dmlc.github.io/dlpack, version 1.2), as far as it is used. */
+/* DLPack's table of functions of a type of tensors (https://dmlc.github.io/dlpack, version 1.2), as far as it is
+ * used. */
 typedef struct {
     void *data;
     struct { int32_t type, id; } device;
@@ -169,8 +170,8 @@ static int layout_of_tensor(PyObject *x, Layout *l) {
     return !layout_of(l, (char *)t.data + t.offset, itemsize, t.ndim, t.shape, steps);
 }
 
-/* pack(tensors, address, whether to unpack): copy the elements of a list of tensors, one after another, to memory at this
- * address, or back. Returns False if it does not know a tensor: then Python must copy all of them. */
+/* pack(tensors, address, whether to unpack): copy the elements of a list of tensors, one after another, to memory at
+ * this address, or back. Returns False if it does not know a tensor: then Python must copy all of them. */
 PyObject *pack(PyObject *module, PyObject *args) {
     PyObject *list, *address;
     Layout l;
@@ -191,8 +192,8 @@ static PyObject *dtype_of(PyObject *x) {
     return (PyObject *)Py_TYPE(x) == ndarray ? Py_NewRef(((const NumpyArray *)x)->dtype) : NULL;
 }
 
-/* Ring: the last calls of a communicator. Its records, codes and places are Python's lists, which Python reads. The last
- * messages are kept here. */
+/* Ring: the last calls of a communicator. Its records, codes and places are Python's lists, which Python reads. The
+ * last messages are kept here. */
 
 #define MESSAGES 256
 
@@ -289,13 +290,17 @@ static PyObject *ring_begin(PyObject *self, PyObject *record) {
     Py_RETURN_NONE;
 }
 
-static void note_message(RingObject *ring, PyObject *pending) {
+static Noted note_message(RingObject *ring, PyObject *pending) {
     uint64_t at = ring->begun++ % MESSAGES;
     PyObject *old = ring->pendings[at];
-    ring->whens[at] = seconds();
+    Noted noted = {(PyObject *)ring, pending, seconds()};
+    ring->whens[at] = noted.when;
     ring->pendings[at] = Py_NewRef(pending);
     Py_XDECREF(old);
+    return noted;
 }
+
+int is_taped(PyObject *ring) { return ((RingObject *)ring)->taped; }
 
 static PyObject *ring_begin_message(PyObject *self, PyObject *pending) {
     note_message((RingObject *)self, pending);
@@ -352,8 +357,8 @@ static void ring_dealloc(RingObject *self) {
     Py_DECREF(type);
 }
 
-/* Calls: the plans of a communicator, by their arguments. A set of WAYS entries has those whose hash begins alike; there
- * are more sets as they fill up, and at last the one that was not used for longest makes room. */
+/* Calls: the plans of a communicator, by their arguments. A set of WAYS entries has those whose hash begins alike;
+ * there are more sets as they fill up, and at last the one that was not used for longest makes room. */
 
 typedef struct {
     int64_t root; /* or whither a message goes */
@@ -438,8 +443,8 @@ static Entry *find(const CallsObject *self, const Key *key) {
     return NULL;
 }
 
-/* The kernel's plans that go through slots serve arrays wherever these lie, if x and out lie apart. Their keys have this in
- * the place of addresses. */
+/* The kernel's plans that go through slots serve arrays wherever these lie, if x and out lie apart. Their keys have
+ * this in the place of addresses. */
 static const char anywhere;
 
 static Key without_places(Key key) {
@@ -454,7 +459,8 @@ static int lie_apart(const Key *key, const size_t *nbytes) {
 
 static Entry *find_call(const CallsObject *self, const Key *key, Shift *shift) {
     Key moved = without_places(*key);
-    Entry *entry = find(self, &moved);
+    int is_message = key->numbers.sendtag != NO_NUMBER || key->numbers.recvtag != NO_NUMBER;
+    Entry *entry = is_message ? NULL : find(self, &moved);
     if (!entry || !lie_apart(key, entry->nbytes)) return *shift = (Shift){0, 0}, find(self, key);
     ptrdiff_t x = (const char *)key->x.address - entry->addresses[0];
     ptrdiff_t out = (const char *)key->out.address - entry->addresses[1];
@@ -513,8 +519,8 @@ static PyObject *as_key(PyObject *given) {
 
 static PyObject *engine_of(const CallsObject *self) { return PyObject_CallFunctionObjArgs(self->engine, NULL); }
 
-/* An exception has ended what was bound. The engine's method says what comes of that: it may raise another one. Its frame
- * holds the arrays: MPI may still write to them. */
+/* An exception has ended what was bound. The engine's method says what comes of that: it may raise another one. Its
+ * frame holds the arrays: MPI may still write to them. */
 static void broken_off(const CallsObject *self, const char *method, PyObject *bound, PyObject *operation, PyObject *x,
                        PyObject *out) {
     PyObject *type, *error, *trace;
@@ -584,20 +590,21 @@ static int run_object(CallsObject *self, const Entry *entry, PyObject *operation
 }
 
 static int start_request(CallsObject *self, const Entry *entry, PyObject *operation, PyObject *x, PyObject **request) {
-    PyObject *bound = Py_NewRef(entry->bound), *pending = Py_NewRef(entry->record), *message = Py_NewRef(entry->message);
-    note_message(self->ring, pending);
+    PyObject *bound = Py_NewRef(entry->bound), *pending = Py_NewRef(entry->record);
+    PyObject *message = Py_NewRef(entry->message);
+    Noted noted = note_message(self->ring, pending);
     PyObject *begun = start_message(message);
-    *request = begun ? new_request(bound, begun, x, self->under_way, pending, NULL) : NULL;
+    *request = begun ? new_request(bound, begun, x, self->under_way, NULL, &noted) : NULL;
     if (!*request) broken_off(self, "message_broke_off", bound, operation, x, Py_None);
-    Py_XDECREF(begun);
+    if (begun) end_message(message, begun);
     Py_DECREF(message);
     Py_DECREF(pending);
     Py_DECREF(bound);
     return *request ? 1 : -1;
 }
 
-static int start_call(CallsObject *self, const Entry *entry, Shift shift, PyObject *operation, PyObject *x, PyObject *out,
-                      PyObject *returned, PyObject **request) {
+static int start_call(CallsObject *self, const Entry *entry, Shift shift, PyObject *operation, PyObject *x,
+                      PyObject *out, PyObject *returned, PyObject **request) {
     PyObject *bound = Py_NewRef(entry->bound), *plan = Py_NewRef(entry->plan), *pending = Py_XNewRef(entry->pending);
     PyObject *arrays = PyTuple_Pack(2, x, out ? out : Py_None), *begun = NULL;
     *request = NULL;
@@ -605,8 +612,8 @@ static int start_call(CallsObject *self, const Entry *entry, Shift shift, PyObje
         begun = begin_plan(plan, shift, arrays);
         if (pending) { /* else the caller says when it ends */
             self->ring->under_way = 0;
-            note_message(self->ring, pending);
-            *request = begun ? new_request(bound, begun, arrays, self->under_way, pending, returned) : NULL;
+            Noted noted = note_message(self->ring, pending);
+            *request = begun ? new_request(bound, begun, arrays, self->under_way, returned, &noted) : NULL;
         } else {
             *request = Py_XNewRef(begun);
         }
@@ -620,7 +627,8 @@ static int start_call(CallsObject *self, const Entry *entry, Shift shift, PyObje
     return *request ? 1 : -1;
 }
 
-/* 1 if the call was made, 0 if no plan is known, -1 with an exception. Where a `result` is asked for, it is begun alone. */
+/* 1 if the call was made, 0 if no plan is known, -1 with an exception. Where a `result` is asked for, it is begun
+ * alone. */
 static int repeat(CallsObject *self, PyObject *operation, PyObject *x, PyObject *out, PyObject *op, Numbers numbers,
                   PyObject *algorithm, PyObject *object, PyObject *returned, PyObject **result) {
     Key key = {operation, op, algorithm, numbers, {0}, {0}};
@@ -693,12 +701,13 @@ static PyObject *calls_keep(CallsObject *self, PyObject *args) {
     return code ? NULL : Py_NewRef(Py_None);
 }
 
-/* keep_begun(operation, x, out, op, root, algorithm, message, record, plan, what is pending): the same of a collective that
- * does not block. */
+/* keep_begun(operation, x, out, op, root, algorithm, message, record, plan, what is pending): the same of a
+ * collective that does not block. */
 static PyObject *calls_keep_begun(CallsObject *self, PyObject *args) {
     PyObject *operation, *x, *out, *op, *algorithm, *bound, *record, *plan, *pending;
     long root;
-    if (!PyArg_ParseTuple(args, "OOOOlOOOOO", &operation, &x, &out, &op, &root, &algorithm, &bound, &record, &plan, &pending))
+    if (!PyArg_ParseTuple(args, "OOOOlOOOOO", &operation, &x, &out, &op, &root, &algorithm, &bound, &record, &plan,
+                          &pending))
         return NULL;
     uint64_t number = number_of(record);
     Key key = {operation, op, algorithm, {root, NO_NUMBER, NO_NUMBER, NO_NUMBER}, {0}, {0}};
@@ -711,7 +720,8 @@ static PyObject *calls_keep_begun(CallsObject *self, PyObject *args) {
 /* keep_message(operation, x, out, (dest, sendtag, source, recvtag), message, what carries it out, what is pending) */
 static PyObject *calls_keep_message(CallsObject *self, PyObject *args) {
     PyObject *operation, *x, *out, *bound, *run, *pending, *of[NUMBERS];
-    if (!PyArg_ParseTuple(args, "OOO(OOOO)OOO", &operation, &x, &out, of, of + 1, of + 2, of + 3, &bound, &run, &pending))
+    if (!PyArg_ParseTuple(args, "OOO(OOOO)OOO", &operation, &x, &out, of, of + 1, of + 2, of + 3, &bound, &run,
+                          &pending))
         return NULL;
     PyObject *message = message_of(run);
     Key key = {operation, Py_None, Py_None, {0}, {0}, {0}};
@@ -750,24 +760,27 @@ static PyObject *calls_begin(CallsObject *self, PyObject *const *args, Py_ssize_
     long root = PyLong_CheckExact(args[4]) ? PyLong_AsLong(args[4]) : -1;
     PyErr_Clear();
     Numbers numbers = {root, NO_NUMBER, NO_NUMBER, NO_NUMBER};
-    int made = root < 0 ? 0 : repeat(self, args[0], args[1], args[2], args[3], numbers, args[5], NULL, args[6], &result);
+    int made = 0;
+    if (root >= 0) made = repeat(self, args[0], args[1], args[2], args[3], numbers, args[5], NULL, args[6], &result);
     return made < 0 ? NULL : made ? result : Py_NewRef(Py_None);
 }
 
-/* message(operation, x, dest, sendtag, source, recvtag, whether it is begun alone): make it, if it is a repeated one. Returns
- * True, or the request of one that is begun; None if it is not repeated. */
+/* message(operation, x, dest, sendtag, source, recvtag, whether it is begun alone): make it, if it is a repeated
+ * one. Returns True, or the request of one that is begun; None if it is not repeated. */
 static PyObject *calls_message(CallsObject *self, PyObject *const *args, Py_ssize_t n) {
     Numbers numbers;
     PyObject *result = NULL;
     if (n != 7) return PyErr_Format(PyExc_TypeError, "message: expected 7 arguments; given %zd", n);
     if (!read_numbers(args + 2, &numbers)) Py_RETURN_NONE;
     int only_begins = args[6] == Py_True;
-    int made = repeat(self, args[0], args[1], NULL, Py_None, numbers, Py_None, NULL, NULL, only_begins ? &result : NULL);
+    int made = repeat(self, args[0], args[1], NULL, Py_None, numbers, Py_None, NULL, NULL,
+                      only_begins ? &result : NULL);
     if (made < 0) return NULL;
     return made && only_begins ? result : Py_NewRef(made ? Py_True : Py_None);
 }
 
-/* forget(whether plans stay in memory for ever): no call is a repeated one any more. A forked child may not free plans. */
+/* forget(whether plans stay in memory for ever): no call is a repeated one any more. A forked child may not free
+ * plans. */
 static PyObject *calls_forget(CallsObject *self, PyObject *stay) {
     if (stay == Py_True) memset(self->entries, 0, self->sets * WAYS * sizeof *self->entries);
     else drop_all(self);
@@ -914,14 +927,14 @@ static PyObject *method_call(PyObject *callable, PyObject *const *args, size_t n
     return result;
 }
 
-/* Method(function, the same with explanations, operation, names, meanings, defaults by meaning, what it returns, whether out may be x,
- *        whether it begins the call alone) */
+/* Method(function, the same with explanations, operation, names, meanings, defaults by meaning, what it returns,
+ * whether out may be x, whether it begins the call alone) */
 static PyObject *method_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
     PyObject *function, *explained, *operation, *names, *meanings, *defaults;
     int returns, elementwise, begins;
     if (kwargs && PyDict_Size(kwargs)) return PyErr_Format(PyExc_TypeError, "Method takes no keywords");
-    if (!PyArg_ParseTuple(args, "OOUO!O!O!ipp", &function, &explained, &operation, &PyTuple_Type, &names, &PyTuple_Type, &meanings,
-                          &PyTuple_Type, &defaults, &returns, &elementwise, &begins))
+    if (!PyArg_ParseTuple(args, "OOUO!O!O!ipp", &function, &explained, &operation, &PyTuple_Type, &names,
+                          &PyTuple_Type, &meanings, &PyTuple_Type, &defaults, &returns, &elementwise, &begins))
         return NULL;
     Py_ssize_t most = PyTuple_Size(names);
     if (most > MEANINGS || PyTuple_Size(meanings) != most || PyTuple_Size(defaults) != MEANINGS)

@@ -3,9 +3,13 @@
  * From each rank to each, itself too, there is a ring of records. A short message is one record. A long one is
  * announced, by a record; a record in the ring of the other direction grants it, when a receive takes it; and then its
  * pieces follow. So messages of a sender lie in its ring in their order, and only short ones take memory before a
- * receive asks for them. Pieces come in the order of the grants. Where ranks take turns on cores, each turn of a ring
- * costs a change of them, and the longest arrays do not stay in caches. So the receiver reads these out of the sender's
- * memory, if the system permits that, and grants no bytes.
+ * receive asks for them. Pieces come in the order of the grants.
+ *
+ * A piece is copied twice. An array in memory that ranks share is copied once: the receiver maps its file. Others
+ * may be read out of the sender's memory, if the system permits that, which costs more for each page. That is better
+ * where both ranks are busy with messages, where the arrays do not stay in caches, and where ranks take turns on
+ * cores, since each turn of a ring costs a change of them. The receiver grants no bytes then. A change is also what
+ * a grant costs. So where ranks take turns, longer messages count as short.
  *
  * The one that waits for a record looks at the place where it will be, so that a short message costs the transfer of
  * one cache line: the first word of a record is written last, and before that, the first word of the record that will
@@ -16,7 +20,7 @@
  * the writer has not seen it, it sees what has been written. Otherwise the word changes after the write. A sleeper that
  * has read the new word sees the write; with the old one the system lets nobody sleep, or the writer wakes it.
  * (tests/pure/node/test_wake_ups.py walks through all this.)
- */
+ * */
 #include "messages.h"
 
 #include <stdlib.h>
@@ -25,8 +29,8 @@
 #define LONGEST_RING (128 << 10)
 #define SHORTEST_RING (8 << 10)
 #define ALL_RINGS (512 << 10) /* bytes of a rank's rings, with more ranks than 4, unless that is too short */
-#define LONGEST_EAGER (8 << 10)
-#define LEAST_READ 64       /* rings of a message that is read out of the sender's memory by ranks with a core each */
+#define LONGEST_EAGER (8 << 10) /* where ranks have a core each */
+#define LEAST_READ 64 /* rings of a message that is read out of the sender's memory in any case */
 #define MOST_AT_ONCE 32     /* records of one source, before it is others' turn */
 #define ALL_AFTER 64        /* looks at one source, before one at all */
 
@@ -40,16 +44,21 @@ typedef struct {
     uint64_t number; /* of a long message that is granted; of one that is announced, its address, or 0 */
 } Record;
 
+typedef struct {
+    Record record;
+    Home home;
+} Announcement;
+
 static size_t rounded(size_t nbytes, size_t step) { return (nbytes + step - 1) / step * step; }
 static size_t least(size_t a, size_t b) { return a < b ? a : b; }
 
-static size_t ring_size(int size) {
+static size_t ring_size(int size, int crowded) {
     size_t most = ALL_RINGS / (size_t)size, ring = SHORTEST_RING;
     while (2 * ring <= most && ring < LONGEST_RING) ring *= 2;
-    return ring;
+    return crowded ? 2 * ring : ring;
 }
 static size_t head(int size) { return rounded(APART + (size_t)size * sizeof(Ends), 4096); }
-size_t messages_block_size(int size) { return head(size) + (size_t)size * ring_size(size); }
+size_t messages_block_size(int size, int crowded) { return head(size) + (size_t)size * ring_size(size, crowded); }
 
 static void peer_begin(Peer *p, const Messages *m, char *mine, char *its, int rank) {
     size_t from = (size_t)rank, to = (size_t)m->rank, at = head(m->size);
@@ -62,8 +71,8 @@ static void peer_begin(Peer *p, const Messages *m, char *mine, char *its, int ra
 }
 
 int messages_begin(Messages *m, int rank, int size, char *const *blocks, int crowded, Host host) {
-    *m = (Messages){.rank = rank, .size = size, .ring = ring_size(size), .crowded = crowded};
-    m->eager = least(m->ring / 8, LONGEST_EAGER);
+    *m = (Messages){.rank = rank, .size = size, .ring = ring_size(size, crowded), .crowded = crowded};
+    m->eager = crowded ? m->ring / 8 * 3 : least(m->ring / 8, LONGEST_EAGER);
     m->piece = m->ring / 8 - LINE;
     m->peers = calloc((size_t)size, sizeof *m->peers);
     if (!m->peers) return OUT_OF_MEMORY;
@@ -153,15 +162,22 @@ static Record *reserve(Messages *m, Peer *p, size_t nbytes) {
 
 #define PART (64 << 10) /* bytes that are read at once for an array with gaps */
 
-static int may_read(const Messages *m, Peer *p, size_t nbytes) {
-    if (!m->crowded && nbytes < LEAST_READ * m->ring) return 0;
+static int may_read(Peer *p) {
     if (p->readable < 0) p->readable = is_readable(p->self);
     return p->readable;
+}
+
+/* Pieces take two copies, one on each core. They are faster while only one of the two has a long message to send,
+ * and far slower where both have. */
+static int is_better_read(const Messages *m, const Peer *p, const Transfer *t) {
+    int both_ways = p->unsent.first || p->announced.first || p->flowing.first;
+    return t->mapped || m->crowded || both_ways || t->wanted >= LEAST_READ * m->ring;
 }
 
 /* Read a long message out of its sender's memory. Returns 0 if not all could be read. */
 static int read_message(const Peer *p, Transfer *t) {
     uint64_t address = t->address;
+    if (t->mapped) return scatter_bytes(&t->memory, 0, t->wanted, t->mapped), 1;
     if (!t->memory.dims) return !read_memory(p->self, address, t->memory.address, t->wanted);
     char *part = malloc(PART);
     size_t done = 0;
@@ -178,7 +194,7 @@ static int send_grant(Messages *m, Peer *p, Transfer *t) {
     Record *record = reserve(m, p, LINE);
     if (!record) return 0;
     if (t->address) {
-        if (read_message(p, t)) t->wanted = 0;
+        if (is_better_read(m, p, t) && read_message(p, t)) t->wanted = 0;
         t->address = 0;
         count_unread(p, -1);
     }
@@ -194,12 +210,13 @@ static int send_grant(Messages *m, Peer *p, Transfer *t) {
 
 static int send_message(Messages *m, Peer *p, Transfer *t) {
     int is_short = t->memory.nbytes <= m->eager;
-    size_t nbytes = rounded(sizeof(Record) + (is_short ? t->memory.nbytes : 0), LINE);
+    size_t nbytes = is_short ? rounded(sizeof(Record) + t->memory.nbytes, LINE) : LINE;
     Record *record = reserve(m, p, nbytes);
     if (!record) return 0;
     record->tag = t->tag, record->nbytes = t->memory.nbytes;
     record->number = t->memory.dims ? 0 : (uint64_t)(uintptr_t)t->memory.address;
     if (is_short) gather_bytes(&t->memory, 0, t->memory.nbytes, (char *)(record + 1));
+    else ((Announcement *)record)->home = t->home;
     publish(m, p, record, is_short ? EAGER : LONG, nbytes);
     take_out(&p->unsent, t);
     if (is_short) {
@@ -240,7 +257,7 @@ static void push(Messages *m, Peer *p) {
 /* Records that come. */
 
 /* The receive takes this message. `bytes` are NULL where it is long. */
-static void accept(Messages *m, Transfer *t, Envelope message, const char *bytes, uint64_t number, uint64_t address) {
+static void accept(Messages *m, Transfer *t, Envelope message, const char *bytes, const Source *where) {
     Peer *p = &m->peers[message.source];
     t->message = message;
     t->wanted = least(message.nbytes, t->memory.nbytes);
@@ -249,23 +266,25 @@ static void accept(Messages *m, Transfer *t, Envelope message, const char *bytes
         complete(m, t);
         return;
     }
-    t->number = number;
-    if (address && may_read(m, p, t->wanted)) {
-        t->address = address;
+    t->number = where->number;
+    const char *home = where->home.file && t->wanted ? map_home(p->self, &where->home) : NULL;
+    if (home) t->mapped = home + (where->address - where->home.address);
+    if (home || (where->address && may_read(p))) {
+        t->address = where->address;
         count_unread(p, 1);
     }
     append(&p->granted, t);
     if (!p->ungranted) p->ungranted = t;
 }
 
-static int pass_over(Messages *m, Envelope message, const char *bytes, uint64_t number, uint64_t address) {
+static int pass_over(Messages *m, Envelope message, const char *bytes, const Source *where) {
     Peer *p = &m->peers[message.source];
     size_t kept = bytes ? message.nbytes : 0;
     Passed *passed = malloc(sizeof *passed + kept);
     if (!passed) return OUT_OF_MEMORY;
     uint64_t arrival = atomic_load_explicit(&m->passed, memory_order_relaxed);
-    *passed = (Passed){.message = message, .is_long = !bytes, .number = number, .arrival = arrival,
-                       .address = address};
+    *passed = (Passed){.message = message, .is_long = !bytes, .arrival = arrival};
+    if (!bytes) passed->where = *where;
     if (kept) memcpy(passed->bytes, bytes, kept);
     *p->end = passed, p->end = &passed->next;
     m->lying++;
@@ -280,15 +299,17 @@ static int take_message(Messages *m, int source, const Record *record, int is_lo
     Peer *p = &m->peers[source];
     Envelope message = {source, record->tag, record->nbytes};
     const char *bytes = is_long ? NULL : (const char *)(record + 1);
+    Source where;
+    if (is_long) where = (Source){p->heard_ever, record->number, ((const Announcement *)record)->home};
     for (Transfer *t = m->posted.first; t; t = t->next) {
         if (!matches(t->peer, source) || !matches(t->tag, message.tag)) continue;
         take_out(&m->posted, t);
         t->is_posted = 0;
-        accept(m, t, message, bytes, p->heard_ever, record->number);
+        accept(m, t, message, bytes, &where);
         p->heard_ever += (uint64_t)is_long;
         return 0;
     }
-    int code = pass_over(m, message, bytes, p->heard_ever, record->number);
+    int code = pass_over(m, message, bytes, &where);
     if (!code) p->heard_ever += (uint64_t)is_long;
     return code;
 }
@@ -312,7 +333,7 @@ static void take_piece(Messages *m, Peer *p, const Record *record) {
 }
 
 /* The sender reads how far the ring is read, if that is much further than it knows. What it does not know is less than
- * any record has to wait for: the longest one takes an eighth of the ring, and as much may be skipped. */
+ * any record has to wait for: the longest one takes three eighths of the ring, and as much may be skipped. */
 static void say_taken(Messages *m, Peer *p, uint64_t taken) {
     atomic_store_explicit(&p->taken, taken, memory_order_relaxed);
     if (taken - p->published < m->ring / 8) return;
@@ -391,14 +412,14 @@ static void take_passed(Messages *m, Transfer *t, Passed **link) {
     *link = passed->next;
     if (!passed->next) p->end = link;
     m->lying--;
-    accept(m, t, passed->message, passed->is_long ? NULL : passed->bytes, passed->number, passed->address);
+    accept(m, t, passed->message, passed->is_long ? NULL : passed->bytes, &passed->where);
     free(passed);
     push(m, p);
 }
 
 static int start(Messages *m, Transfer *t) {
     count_open(m, 1);
-    t->moved = 0, t->is_posted = 0, t->address = 0;
+    t->moved = 0, t->is_posted = 0, t->address = 0, t->mapped = NULL;
     atomic_store_explicit(&t->complete, 0, memory_order_relaxed);
     if (!t->receives) {
         append(&m->peers[t->peer].unsent, t);
@@ -437,6 +458,7 @@ typedef struct {
     Transfer *const *transfers;
     int count, source, tag;
     uint64_t passed;
+    int is_brief; /* no sleep */
 } Awaited;
 
 static int is_complete(const Awaited *a) {
@@ -495,16 +517,19 @@ static int wait_until(Awaited *a) {
             if (code || m->moves != moves) break;
             relax();
         }
+        if (!code && m->moves == moves && a->is_brief) break;
         if (!code && m->moves == moves) code = sleep_until(m, a);
     }
     return code;
 }
 
 int wait_for_any(Messages *m, Transfer *const *transfers, int count) {
-    return wait_until(&(Awaited){m, transfers, count, count == 1 ? transfers[0]->peer : ANY, ANY, 0});
+    return wait_until(&(Awaited){m, transfers, count, count == 1 ? transfers[0]->peer : ANY, ANY, 0, 0});
 }
 
 int wait_for_transfer(Messages *m, Transfer *t) { return wait_for_any(m, &t, 1); }
+
+int look_for_transfer(Messages *m, Transfer *t) { return wait_until(&(Awaited){m, &t, 1, t->peer, ANY, 0, 1}); }
 
 int probe_message(Messages *m, int source, int tag, Envelope *message, int *found) {
     int code = move_messages(m);

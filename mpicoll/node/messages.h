@@ -18,6 +18,7 @@ typedef struct Transfer {
     int receives; /* or else it sends */
     int peer, tag;
     Layout memory;
+    Home home; /* of what is sent, if it lies in a file that the receiver may map */
     _Atomic int complete;
     Envelope message; /* what a receive has taken: it may be shorter than the array, or longer, and is cut off then */
 
@@ -25,16 +26,24 @@ typedef struct Transfer {
     int is_posted;
     size_t moved, wanted;
     uint64_t number, address; /* `address`: where its elements are to be read, or 0 */
+    const char *mapped;       /* where they lie in this process's memory, or NULL */
 } Transfer;
 
 typedef struct { Transfer *first, *last; } Queue;
+
+/* What is announced of a long message: its number, and where its elements lie in its sender's memory, or 0. */
+typedef struct {
+    uint64_t number, address;
+    Home home;
+} Source;
 
 /* A message that no receive has asked for yet, taken out of a ring. Of a long one there is only the announcement. */
 typedef struct Passed {
     Envelope message;
     struct Passed *next;
     int is_long;
-    uint64_t number, arrival, address;
+    uint64_t arrival;
+    Source where; /* of a long one */
     char bytes[];
 } Passed;
 
@@ -90,12 +99,13 @@ enum { OUT_OF_MEMORY = 6 };
 
 /* The bytes of a rank's block, which are 0 before all ranks begin, at a multiple of APART. Bytes that no message needs
  * are never touched. */
-size_t messages_block_size(int size);
+size_t messages_block_size(int size, int crowded);
 int messages_begin(Messages *m, int rank, int size, char *const *blocks, int crowded, Host host);
 void messages_end(Messages *m);
 
 int start_transfer(Messages *m, Transfer *t);
 int wait_for_transfer(Messages *m, Transfer *t);
+int look_for_transfer(Messages *m, Transfer *t); /* the same without sleep: it may not be complete then */
 int wait_for_any(Messages *m, Transfer *const *transfers, int count);
 
 /* Move all that can be moved without a wait. */

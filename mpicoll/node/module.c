@@ -41,8 +41,8 @@ static int node_is_open(const void *of) { return atomic_load(&((const NodeObject
 static int node_has_come(const void *of);
 static unsigned long node_move(void *of);
 
-/* Node(addresses of the ranks' blocks, what holds them, rank, bytes of a unit of slots, whether ranks take turns on cores,
- *      between) */
+/* Node(addresses of the ranks' blocks, what holds them, rank, bytes of a unit of slots, whether ranks take turns on
+ * cores, between) */
 static PyObject *node_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
     PyObject *addresses, *memory, *between_;
     int rank, crowded;
@@ -121,7 +121,7 @@ enum { SLOTS, IN_PLACE, OTHER }; /* ways that a call can go */
 typedef struct {
     PyObject_HEAD
     NodeObject *node;
-    PyObject *of; /* with methods find, look, elsewhere, took, differs and unequal: see _Call in mpicoll/fabrics/routes/node.py */
+    PyObject *of; /* with methods find, look, elsewhere, took, differs and unequal: _Call in fabrics/routes/node.py */
     Call call;
     const char *input; /* where they lie if nothing else is said */
     char *output;
@@ -290,7 +290,8 @@ static PyObject *begun_wait(PyObject *self, PyObject *unused) {
     return wait_for_call(self) ? NULL : Py_NewRef(Py_None);
 }
 
-/* test(whether to look a moment longer): whether it is complete. After a longer look, what went wrong is left to wait(). */
+/* test(whether to look a moment longer): whether it is complete. After a longer look, what went wrong is left to
+ * wait(). */
 static PyObject *begun_test(Begun *self, PyObject *longer) {
     NodeObject *node = self->plan->node;
     go_on(node);
@@ -399,15 +400,15 @@ static size_t *offsets(PyObject *bytes, int blocks) {
 }
 
 /* Plan(node, of, (gives, gets, rooted, prefix), root, blocks, given, taken, is_private, input, output, digest,
- *      (needs_all, may_share, only_shared), reduction) where reduction is None or (dtype, op, averages, factor or None) */
+ * (needs_all, may_share, only_shared), reduction) where reduction is None or (dtype, op, averages, factor or None) */
 static PyObject *plan_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
     PyObject *node, *of, *given, *taken, *input, *output, *reduction;
     int gives, gets, rooted, prefix, root, blocks, is_private, needs_all, may_share, only_shared;
     unsigned long long digest;
     if (kwargs && PyDict_Size(kwargs)) return PyErr_Format(PyExc_TypeError, "Plan takes no keywords");
-    if (!PyArg_ParseTuple(args, "O!O(iiii)iiOOpOOK(ppp)O", node_type, &node, &of, &gives, &gets, &rooted, &prefix, &root,
-                          &blocks, &given, &taken, &is_private, &input, &output, &digest, &needs_all, &may_share,
-                          &only_shared,                          &reduction))
+    if (!PyArg_ParseTuple(args, "O!O(iiii)iiOOpOOK(ppp)O", node_type, &node, &of, &gives, &gets, &rooted, &prefix,
+                          &root, &blocks, &given, &taken, &is_private, &input, &output, &digest, &needs_all,
+                          &may_share, &only_shared, &reduction))
         return NULL;
     PlanObject *self = (PlanObject *)((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0);
     if (!self) return NULL;
@@ -456,7 +457,8 @@ static PyObject *plan_lies(PlanObject *self, PyObject *args) {
     const char *places;
     Py_ssize_t n;
     if (!PyArg_ParseTuple(args, "Ky#p", &version, &places, &n, &self->is_adopted)) return NULL;
-    if (n != sizeof self->call.places) return PyErr_Format(PyExc_ValueError, "places: expected %d numbers", PLACE_WORDS);
+    if (n != sizeof self->call.places)
+        return PyErr_Format(PyExc_ValueError, "places: expected %d numbers", PLACE_WORDS);
     self->call.version = version;
     memcpy(self->call.places, places, sizeof self->call.places);
     Py_RETURN_NONE;
@@ -603,10 +605,11 @@ static PyType_Spec begun_spec = {"mpicoll.node.kernel.BegunCall", sizeof(Begun),
                                  Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION,
                                  begun_slots};
 
-static PyObject *module_messages_size(PyObject *module, PyObject *ranks) {
+/* messages_size(ranks, whether they take turns on cores) */
+static PyObject *module_messages_size(PyObject *module, PyObject *args) {
+    int size, crowded;
     (void)module;
-    long size = PyLong_AsLong(ranks);
-    return size == -1 && PyErr_Occurred() ? NULL : PyLong_FromSize_t(messages_block_size((int)size));
+    return PyArg_ParseTuple(args, "ip", &size, &crowded) ? PyLong_FromSize_t(messages_block_size(size, crowded)) : NULL;
 }
 
 static PyObject *module_end_moving(PyObject *module, PyObject *unused) {
@@ -628,14 +631,14 @@ static PyMethodDef functions[] = {
     {"changed", module_changed, METH_NOARGS, NULL},
     {"head_size", module_head_size, METH_O, NULL},
     {"end_moving", module_end_moving, METH_NOARGS, NULL},
-    {"messages_size", module_messages_size, METH_O, NULL}, {0}};
+    {"messages_size", module_messages_size, METH_VARARGS, NULL}, {0}};
 
 static int module_exec(PyObject *module) {
     node_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &node_spec, NULL);
     plan_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &plan_spec, NULL);
     begun_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &begun_spec, NULL);
-    if (!begun_type || !node_type || !plan_type || PyModule_AddType(module, node_type) || PyModule_AddType(module, plan_type) ||
-        add_dispatch(module) || add_transfers(module))
+    if (!begun_type || !node_type || !plan_type || PyModule_AddType(module, node_type) ||
+        PyModule_AddType(module, plan_type) || add_dispatch(module) || add_transfers(module))
         return -1;
     return PyModule_AddIntConstant(module, "INTERFACE", INTERFACE) || PyModule_AddIntConstant(module, "AHEAD", AHEAD);
 }

@@ -17,6 +17,16 @@ void introduce(Self *self);
 /* Whether its memory can be read: its mark is where it says. In another namespace, its number is another process's. */
 int is_readable(const Self *other);
 
+/* Where a file that a process keeps open lies in its memory. `file` is 0 for none. */
+typedef struct {
+    int32_t file;
+    uint32_t device;
+    uint64_t inode, address, nbytes;
+} Home;
+
+/* The same file in this process's memory, from now on. NULL if it cannot be opened. */
+const char *map_home(const Self *other, const Home *home);
+
 /* Copy `n` bytes from an address of its memory. Returns 0, or -1 if not all could be read. */
 int read_memory(const Self *other, uint64_t from, char *to, size_t n);
 

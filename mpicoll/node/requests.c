@@ -13,14 +13,17 @@
 
 typedef struct {
     PyObject_HEAD
-    PyObject *message, *under_way, *array, *turn, *begun, *failed, *finish, *result, *since;
-    char done;
-    char is_plain; /* made here, so that nothing but its length is to be compared */
+    PyObject *message, *under_way, *array, *begun, *failed, *finish, *result;
+    PyObject *transfer;     /* what stands for it. NULL while somebody waits for it, or where there are turns */
+    PyObject *turn, *since; /* made when Python asks for them */
+    PyObject *ring, *pending; /* of one that was made here; else NULL */
+    double when;
+    char done, is_open;
 } RequestObject;
 
 static PyTypeObject *class; /* Python's */
 static PyObject *open;      /* all that is begun and not complete */
-static PyObject *name_lost, *name_timeout, *name_waits, *name_pending, *name_raise, *name_complete, *name_tape;
+static PyObject *name_lost, *name_timeout, *name_waits, *name_raise, *name_complete, *name_unheard;
 
 /* prepare_requests(the class, the set of what is under way) */
 static PyObject *prepare_requests(PyObject *module, PyObject *args) {
@@ -54,18 +57,71 @@ static int complete(RequestObject *self, PyObject *begun) {
     }
     self->done = 1;
     set(&self->array, NULL);
-    return PySet_Discard(open, (PyObject *)self) < 0 ? -1 : 0;
-}
-
-static PyObject *pair(PyObject *pending) {
-    return Py_BuildValue("Od", pending, seconds());
+    return self->is_open && PySet_Discard(open, (PyObject *)self) < 0 ? -1 : 0;
 }
 
 /* The transfer of a request, if nobody waits for it now and nothing is to be done after it. Borrowed, or NULL. */
 static PyObject *transfer_in(const RequestObject *self) {
-    if (!self->turn || PyList_Size(self->turn) != 1 || (self->finish && self->finish != Py_None)) return NULL;
+    if (self->finish && self->finish != Py_None) return NULL;
+    if (self->transfer) return self->transfer;
+    if (!self->turn || PyList_Size(self->turn) != 1) return NULL;
     PyObject *begun = PyList_GetItem(self->turn, 0);
     return is_begun(begun) || is_begun_call(begun) ? begun : NULL;
+}
+
+/* Others find nobody's turn until it is handed back. */
+static int take_turn(RequestObject *self, PyObject *begun) {
+    Py_INCREF(begun);
+    if (self->transfer) return set(&self->transfer, NULL), 0;
+    if (!PyList_SetSlice(self->turn, 0, 1, NULL)) return 0;
+    Py_DECREF(begun);
+    return -1;
+}
+
+static void hand_back(RequestObject *self, PyObject *begun) {
+    if (!self->turn) {
+        self->transfer = begun;
+        return;
+    }
+    PyObject *type, *error, *trace;
+    PyErr_Fetch(&type, &error, &trace);
+    if (PyList_Append(self->turn, begun)) PyErr_Clear();
+    PyErr_Restore(type, error, trace);
+    Py_DECREF(begun);
+}
+
+/* The list in which it stands while nobody waits for it. */
+static PyObject *request_get_turn(RequestObject *self, void *unused) {
+    (void)unused;
+    if (!self->turn) {
+        PyObject *turn = PyList_New(0);
+        if (!turn || (self->transfer && PyList_Append(turn, self->transfer))) {
+            Py_XDECREF(turn);
+            return NULL;
+        }
+        set(&self->turn, turn);
+        set(&self->transfer, NULL);
+    }
+    return Py_NewRef(self->turn);
+}
+
+static int request_set_turn(RequestObject *self, PyObject *list, void *unused) {
+    (void)unused;
+    set(&self->turn, Py_XNewRef(list));
+    return 0;
+}
+
+/* What is pending, and since when. */
+static PyObject *request_get_since(RequestObject *self, void *unused) {
+    (void)unused;
+    if (!self->since && self->pending) set(&self->since, Py_BuildValue("Od", self->pending, self->when));
+    return self->since ? Py_NewRef(self->since) : self->pending ? NULL : Py_NewRef(Py_None);
+}
+
+static int request_set_since(RequestObject *self, PyObject *since, void *unused) {
+    (void)unused;
+    set(&self->since, Py_XNewRef(since));
+    return 0;
 }
 
 /* Let go what is complete by now, whether or not the program has kept the request. Nothing is moved for that. */
@@ -74,7 +130,7 @@ static int let_go_of_complete(void) {
     int code = all ? 0 : -1;
     for (Py_ssize_t i = 0; !code && i < PyList_Size(all); i++) {
         RequestObject *each = (RequestObject *)PyList_GetItem(all, i);
-        int may_end = Py_TYPE((PyObject *)each) == class && each->is_plain && !each->done;
+        int may_end = Py_TYPE((PyObject *)each) == class && each->pending && !each->done;
         PyObject *begun = may_end ? transfer_in(each) : NULL;
         if (begun && is_over(begun)) code = complete(each, begun);
     }
@@ -82,94 +138,100 @@ static int let_go_of_complete(void) {
     return code;
 }
 
-/* The transfer stands in a list, from which the one that waits for it takes it: other threads may wait, too. */
-static int put_under_way(RequestObject *self, PyObject *begun, PyObject *pending) {
+/* Until it is complete, the set keeps it. */
+static int put_under_way(RequestObject *self, PyObject *begun) {
     static size_t bytes;
-    self->turn = PyList_New(1), self->since = pair(pending);
-    if (!self->turn || !self->since || PyList_SetItem(self->turn, 0, Py_NewRef(begun))) return -1;
     if (PySet_Add(open, (PyObject *)self)) return -1;
+    self->is_open = 1;
     bytes += (is_begun_call(begun) ? 0 : transfer_of(begun)->memory.nbytes) + OVERHEAD;
     if (bytes < LOOK_AFTER) return 0;
     bytes = 0;
     return let_go_of_complete();
 }
 
-PyObject *new_request(PyObject *message, PyObject *begun, PyObject *array, PyObject *under_way, PyObject *pending,
-                      PyObject *result) {
+PyObject *new_request(PyObject *message, PyObject *begun, PyObject *array, PyObject *under_way, PyObject *result,
+                      const Noted *noted) {
     RequestObject *self = (RequestObject *)((allocfunc)PyType_GetSlot(class, Py_tp_alloc))(class, 0);
     if (!self) return NULL;
-    self->message = Py_NewRef(message), self->under_way = Py_NewRef(under_way), self->is_plain = 1, self->result = Py_XNewRef(result);
-    if (is_over(begun)) {
-        if (!complete(self, begun)) return (PyObject *)self;
+    self->message = Py_NewRef(message), self->under_way = Py_NewRef(under_way), self->result = Py_XNewRef(result);
+    int code, is_complete = is_over(begun);
+    if (is_complete) {
+        code = complete(self, begun);
     } else {
-        self->array = Py_NewRef(array);
-        if (!put_under_way(self, begun, pending)) return (PyObject *)self;
+        self->ring = Py_NewRef(noted->ring), self->pending = Py_NewRef(noted->pending), self->when = noted->when;
+        self->array = Py_NewRef(array), self->transfer = Py_NewRef(begun);
+        code = put_under_way(self, begun);
     }
+    if (!code) return (PyObject *)self;
     Py_DECREF((PyObject *)self);
     return NULL;
 }
 
-/* The transfer, if this thread may simply wait for it: nobody else does, there is no limit of time, and nobody notes when
- * each wait begins and ends. Else NULL. */
-static PyObject *take_turn(RequestObject *self) {
-    PyObject *begun = transfer_in(self);
-    if (!begun) return NULL;
+static int is_not_lost(const RequestObject *self) {
     PyObject *lost = PyObject_GetAttr(self->under_way, name_lost);
-    PyObject *timeout = lost ? PyObject_GetAttr(self->under_way, name_timeout) : NULL;
-    PyObject *waits = timeout ? PyObject_GetAttr(self->under_way, name_waits) : NULL;
-    PyObject *tape = waits ? PyObject_GetAttr(waits, name_tape) : NULL;
-    int free = timeout == Py_None && tape == Py_None && PyUnicode_Check(lost) && PyUnicode_GetLength(lost) == 0;
+    int is = lost && PyUnicode_Check(lost) && PyUnicode_GetLength(lost) == 0;
     Py_XDECREF(lost);
+    return is;
+}
+
+static int has_no_limit(const RequestObject *self) {
+    PyObject *timeout = PyObject_GetAttr(self->under_way, name_timeout);
     Py_XDECREF(timeout);
-    Py_XDECREF(waits);
-    Py_XDECREF(tape);
-    if (!free) return PyErr_Clear(), NULL;
-    Py_INCREF(begun);
-    if (!PyList_SetSlice(self->turn, 0, 1, NULL)) return begun;
-    PyErr_Clear();
-    Py_DECREF(begun);
-    return NULL;
+    return timeout == Py_None;
 }
 
 static int wait_here(RequestObject *self, PyObject *begun) {
     PyObject *waits = PyObject_GetAttr(self->under_way, name_waits);
-    PyObject *pending = PyObject_GetAttr(self->message, name_pending);
-    if (waits && pending) wait_as(waits, pending, self->since);
-    int code = !waits || !pending ? -1 : is_begun_call(begun) ? wait_for_call(begun) : wait_for_begun(begun);
+    PyObject *since = waits ? request_get_since(self, NULL) : NULL;
+    if (since) wait_as(waits, PyTuple_GetItem(since, 0), since);
+    int code = !since ? -1 : is_begun_call(begun) ? wait_for_call(begun) : wait_for_begun(begun);
     wait_as(NULL, NULL, NULL);
     Py_XDECREF(waits);
-    Py_XDECREF(pending);
-    if (!code && !self->done) code = complete(self, begun);
-    PyObject *type, *error, *trace;
-    PyErr_Fetch(&type, &error, &trace);
-    if (PyList_Append(self->turn, begun)) PyErr_Clear();
-    PyErr_Restore(type, error, trace);
+    Py_XDECREF(since);
     return code;
+}
+
+/* Wait for what was begun here, unless somebody notes when each wait begins and ends. Most messages are complete
+ * soon: nobody needs to know that those are waited for. Returns 1 if it is complete, 0 if Python must wait for it,
+ * -1 with an exception. */
+static int try_to_wait(RequestObject *self) {
+    PyObject *begun = self->ring && !is_taped(self->ring) ? transfer_in(self) : NULL;
+    if (!begun || !is_not_lost(self) || take_turn(self, begun)) return PyErr_Clear(), 0;
+    int code = is_begun_call(begun) ? 0 : look_for_begun(begun), waits = !code && !is_over(begun) && has_no_limit(self);
+    if (waits) code = wait_here(self, begun);
+    if (!code && is_over(begun) && !self->done) code = complete(self, begun);
+    if (code && is_begun_call(begun) && is_call_complete(begun) < 0) code = 0, PyErr_Clear(); /* Python says why */
+    hand_back(self, begun);
+    return code ? -1 : self->done;
 }
 
 static PyObject *request_wait(PyObject *of, PyObject *unused) {
     RequestObject *self = (RequestObject *)of;
     (void)unused;
-    if (!self->done) {
-        PyObject *begun = take_turn(self);
-        int code = begun ? wait_here(self, begun) : 0;
-        if (begun && is_begun_call(begun) && is_call_complete(begun) < 0) PyErr_Clear(); /* Python says what comes of that */
-        if (!begun || (code && !PyErr_Occurred())) code = taken(PyObject_CallMethodObjArgs(of, name_complete, NULL));
-        Py_XDECREF(begun);
-        if (code) return NULL;
-    }
+    int code = self->done ? 1 : try_to_wait(self);
+    if (code < 0 || (!code && taken(PyObject_CallMethodObjArgs(of, name_complete, NULL)))) return NULL;
     if (!self->failed || self->failed == Py_None) Py_RETURN_NONE;
     return PyObject_CallMethodObjArgs(of, name_raise, NULL);
 }
 
+/* Nobody can ask any more what has failed. */
+static void request_finalize(PyObject *of) {
+    const RequestObject *self = (RequestObject *)of;
+    if (!self->failed || self->failed == Py_None) return;
+    PyObject *type, *error, *trace;
+    PyErr_Fetch(&type, &error, &trace);
+    if (taken(PyObject_CallMethodObjArgs(of, name_unheard, NULL))) PyErr_WriteUnraisable(of);
+    PyErr_Restore(type, error, trace);
+}
+
 static int request_traverse(RequestObject *self, visitproc visit, void *arg) {
     Py_VISIT(Py_TYPE((PyObject *)self));
-    for (PyObject **field = &self->message; field <= &self->since; field++) Py_VISIT(*field);
+    for (PyObject **field = &self->message; field <= &self->pending; field++) Py_VISIT(*field);
     return 0;
 }
 
 static int request_clear(RequestObject *self) {
-    for (PyObject **field = &self->message; field <= &self->since; field++) set(field, NULL);
+    for (PyObject **field = &self->message; field <= &self->pending; field++) set(field, NULL);
     return 0;
 }
 
@@ -183,20 +245,23 @@ static void request_dealloc(RequestObject *self) {
 
 #define MEMBER(name) {"_" #name, T_OBJECT, offsetof(RequestObject, name), 0, NULL}
 static PyMemberDef members[] = {
-    MEMBER(message), MEMBER(under_way), MEMBER(array), MEMBER(turn), MEMBER(begun), MEMBER(failed), MEMBER(finish),
-    MEMBER(since), {"result", T_OBJECT, offsetof(RequestObject, result), 0, NULL},
+    MEMBER(message), MEMBER(under_way), MEMBER(array), MEMBER(begun), MEMBER(failed), MEMBER(finish),
+    {"result", T_OBJECT, offsetof(RequestObject, result), 0, NULL},
     {"done", T_BOOL, offsetof(RequestObject, done), 0, NULL}, {0}};
+static PyGetSetDef getset[] = {{"_turn", (getter)request_get_turn, (setter)request_set_turn, NULL, NULL},
+                               {"_since", (getter)request_get_since, (setter)request_set_since, NULL, NULL}, {0}};
 static PyMethodDef methods[] = {{"wait", request_wait, METH_NOARGS, NULL}, {0}};
 static PyMethodDef functions[] = {{"prepare_requests", prepare_requests, METH_VARARGS, NULL}, {0}};
 static PyType_Slot slots[] = {{Py_tp_traverse, request_traverse}, {Py_tp_clear, request_clear},
-                              {Py_tp_dealloc, request_dealloc}, {Py_tp_members, members}, {Py_tp_methods, methods}, {0}};
+                              {Py_tp_dealloc, request_dealloc}, {Py_tp_finalize, request_finalize},
+                              {Py_tp_members, members}, {Py_tp_getset, getset}, {Py_tp_methods, methods}, {0}};
 static PyType_Spec spec = {"mpicoll.node.kernel.Request", sizeof(RequestObject), 0,
                            Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC, slots};
 
 int add_requests(PyObject *module) {
     struct { PyObject **name; const char *text; } names[] = {
-        {&name_lost, "lost"}, {&name_timeout, "timeout"}, {&name_waits, "waits"}, {&name_pending, "pending"},
-        {&name_raise, "_raise"}, {&name_complete, "complete"}, {&name_tape, "tape"}};
+        {&name_lost, "lost"}, {&name_timeout, "timeout"}, {&name_waits, "waits"}, {&name_unheard, "_unheard"},
+        {&name_raise, "_raise"}, {&name_complete, "complete"}};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (!(*names[i].name = PyUnicode_InternFromString(names[i].text))) return -1;
     PyObject *type = PyType_FromModuleAndSpec(module, &spec, NULL);

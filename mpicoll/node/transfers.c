@@ -16,12 +16,12 @@ typedef struct {
     PyObject *meanwhile; /* called now and then in long waits: it moves what MPI has, and may raise */
 } MessagesObject;
 
-/* A transfer and what it needs until it is complete. If it is given up before that, it stays in memory for ever: another
- * rank has been told of it. */
+/* A transfer and what it needs until it is complete. What it refers to refers to no request, so that Python's collector
+ * need not know it. */
 typedef struct {
     PyObject_HEAD
     MessagesObject *of;
-    Transfer *t;
+    Transfer t;
     PyObject *held; /* the bytes that are sent, if a program's object has no array */
     char *copy;     /* of what is sent from memory into which something comes */
 } BegunObject;
@@ -67,7 +67,8 @@ static PyObject *messages_new(PyTypeObject *type, PyObject *args, PyObject *kwar
     }
     self->memory = Py_NewRef(memory), self->meanwhile = Py_NewRef(meanwhile);
     for (int r = 0; r < size; r++) blocks[r] = PyLong_AsVoidPtr(PyTuple_GetItem(addresses, r));
-    int code = PyErr_Occurred() ? -1 : failed(messages_begin(&self->m, rank, size, blocks, crowded, host_of(meanwhile)));
+    int code = PyErr_Occurred() ? -1 : 0;
+    if (!code) code = failed(messages_begin(&self->m, rank, size, blocks, crowded, host_of(meanwhile)));
     PyMem_Free(blocks);
     if (!code) {
         self->moved = (Moved){&self->m, has_open, has_come, move, NULL, NULL};
@@ -122,7 +123,8 @@ static PyObject *messages_lying(MessagesObject *self, PyObject *unused) {
     size_t count = self->m.lying, at = 0;
     Envelope *all = PyMem_Calloc(count + 1, sizeof *all); /* first: Python may run where objects are made */
     if (!all) return PyErr_NoMemory();
-    for (const Passed *p = next_passed(&self->m, NULL); p && at < count; p = next_passed(&self->m, p)) all[at++] = p->message;
+    for (const Passed *p = next_passed(&self->m, NULL); p && at < count; p = next_passed(&self->m, p))
+        all[at++] = p->message;
     PyObject *list = PyList_New(0);
     for (size_t i = 0; list && i < at; i++) {
         PyObject *each = envelope(all[i]);
@@ -139,53 +141,45 @@ static BegunObject *new_begun(MessagesObject *of, const Transfer *bound) {
     BegunObject *self = (BegunObject *)((allocfunc)PyType_GetSlot(begun_type, Py_tp_alloc))(begun_type, 0);
     if (!self) return NULL;
     self->of = (MessagesObject *)Py_NewRef((PyObject *)of);
-    self->t = malloc(sizeof *self->t);
-    if (!self->t) {
-        Py_DECREF(self);
-        return (BegunObject *)PyErr_NoMemory();
-    }
-    *self->t = *bound;
-    self->t->complete = 1; /* it is not begun yet */
+    self->t = *bound;
+    self->t.complete = 1; /* it is not begun yet */
     return self;
 }
 
-static int is_over(const BegunObject *self) { return atomic_load_explicit(&self->t->complete, memory_order_relaxed); }
+static int is_over(const BegunObject *self) { return atomic_load_explicit(&self->t.complete, memory_order_relaxed); }
 
 static void begun_dealloc(BegunObject *self) {
     PyTypeObject *type = Py_TYPE((PyObject *)self);
-    PyObject_GC_UnTrack(self);
-    if (!self->t || is_over(self) || cancel_receive(&self->of->m, self->t)) {
-        free(self->t);
-        free(self->copy);
-        Py_CLEAR(self->held);
-    } else {
-        move_on(); /* nobody waits for it any more */
+    if (!is_over(self) && !cancel_receive(&self->of->m, &self->t)) {
+        move_on(); /* nobody waits for it any more, and another rank has been told of it: it stays in memory for ever */
+        Py_CLEAR(self->of);
+        return;
     }
+    free(self->copy);
+    Py_CLEAR(self->held);
     Py_CLEAR(self->of);
     ((freefunc)PyType_GetSlot(type, Py_tp_free))(self);
     Py_DECREF(type);
 }
 
-static int begun_traverse(BegunObject *self, visitproc visit, void *arg) {
-    Py_VISIT(Py_TYPE((PyObject *)self));
-    Py_VISIT(self->of);
-    return 0;
-}
-
 static int begin(BegunObject *self) {
-    int code = failed(start_transfer(&self->of->m, self->t));
+    int code = failed(start_transfer(&self->of->m, &self->t));
     if (!code && !is_over(self)) move_on();
     return code;
 }
 
 static int wait_for(BegunObject *self) {
-    return is_over(self) ? 0 : failed(wait_for_transfer(&self->of->m, self->t));
+    return is_over(self) ? 0 : failed(wait_for_transfer(&self->of->m, &self->t));
 }
 
 int is_begun(PyObject *object) { return Py_TYPE(object) == begun_type; }
 int is_complete(const PyObject *begun) { return is_over((const BegunObject *)begun); }
-const Transfer *transfer_of(const PyObject *begun) { return ((const BegunObject *)begun)->t; }
+const Transfer *transfer_of(const PyObject *begun) { return &((const BegunObject *)begun)->t; }
 int wait_for_begun(PyObject *begun) { return wait_for((BegunObject *)begun); }
+int look_for_begun(PyObject *begun) {
+    BegunObject *self = (BegunObject *)begun;
+    return failed(look_for_transfer(&self->of->m, &self->t));
+}
 
 static PyObject *begun_wait(BegunObject *self, PyObject *unused) {
     (void)unused;
@@ -219,14 +213,18 @@ static int read_layout(Layout *l, char *address, size_t itemsize, PyObject *shap
     return -1;
 }
 
-/* Message(messages, receives, peer, tag, address, itemsize, shape, strides in bytes, the message that leaves or None) */
+/* Message(messages, receives, peer, tag, address, itemsize, shape, strides in bytes, the message that leaves or None,
+ *         the file in which the array lies: its number, device, inode, address and bytes) */
 static PyObject *message_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
     PyObject *of, *address, *shape, *strides, *beside;
-    int receives, peer, tag;
+    int receives, peer, tag, file;
+    unsigned device;
+    unsigned long long inode, start, nbytes;
     Py_ssize_t itemsize;
     if (kwargs && PyDict_Size(kwargs)) return PyErr_Format(PyExc_TypeError, "Message takes no keywords");
-    if (!PyArg_ParseTuple(args, "O!piiOnO!O!O", messages_type, &of, &receives, &peer, &tag, &address, &itemsize,
-                          &PyTuple_Type, &shape, &PyTuple_Type, &strides, &beside))
+    if (!PyArg_ParseTuple(args, "O!piiOnO!O!O(iIKKK)", messages_type, &of, &receives, &peer, &tag, &address, &itemsize,
+                          &PyTuple_Type, &shape, &PyTuple_Type, &strides, &beside, &file, &device, &inode, &start,
+                          &nbytes))
         return NULL;
     if (peer < (receives ? ANY : 0) || peer >= ((MessagesObject *)of)->m.size)
         return PyErr_Format(PyExc_ValueError, "Message: there is no rank %d", peer);
@@ -235,7 +233,8 @@ static PyObject *message_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
     MessageObject *self = (MessageObject *)((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0);
     if (!self) return NULL;
     self->of = (MessagesObject *)Py_NewRef(of), self->itemsize = (size_t)itemsize;
-    self->bound = (Transfer){.receives = receives, .peer = peer, .tag = tag};
+    self->bound = (Transfer){.receives = receives, .peer = peer, .tag = tag, .home = {file, device, inode, start,
+                                                                                      nbytes}};
     char *at = PyLong_AsVoidPtr(address);
     if (PyErr_Occurred() || read_layout(&self->bound.memory, at, self->itemsize, shape, strides)) {
         Py_DECREF(self);
@@ -281,21 +280,22 @@ static void give_back(MessageObject *self, BegunObject *begun) {
 /* What is sent lies where something comes. A long message says where it lies: it is copied before that. A short one may
  * still wait for room. */
 static int set_aside(BegunObject *sent) {
-    Layout *l = &sent->t->memory;
+    Layout *l = &sent->t.memory;
     sent->copy = malloc(l->nbytes);
     if (!sent->copy) return PyErr_NoMemory(), -1;
     gather_bytes(l, 0, l->nbytes, sent->copy);
     *l = (Layout){.address = sent->copy, .nbytes = l->nbytes};
+    sent->t.home.file = 0;
     return 0;
 }
 
 static int sendrecv(MessageObject *self, BegunObject *sent, BegunObject *comes) {
     Messages *m = &self->of->m;
-    int is_long = sent->t->memory.nbytes > m->eager;
+    int is_long = sent->t.memory.nbytes > m->eager;
     if (self->is_one && is_long && set_aside(sent)) return -1;
-    if (failed(start_transfer(m, sent->t))) return -1;
+    if (failed(start_transfer(m, &sent->t))) return -1;
     if (self->is_one && !is_long && !is_over(sent) && set_aside(sent)) return -1;
-    return failed(start_transfer(m, comes->t)) || wait_for(comes) || wait_for(sent) ? -1 : 0;
+    return failed(start_transfer(m, &comes->t)) || wait_for(comes) || wait_for(sent) ? -1 : 0;
 }
 
 int carry_message(PyObject *message) {
@@ -306,13 +306,13 @@ int carry_message(PyObject *message) {
         return -1;
     }
     int code = other ? sendrecv(self, sent, begun)
-                     : failed(start_transfer(&self->of->m, begun->t)) || wait_for(begun) ? -1 : 0;
+                     : failed(start_transfer(&self->of->m, &begun->t)) || wait_for(begun) ? -1 : 0;
     if (code) { /* what other ranks know of stays in memory */
         Py_DECREF(begun);
         Py_XDECREF((PyObject *)sent);
         return -1;
     }
-    self->last = begun->t->message;
+    self->last = begun->t.message;
     give_back(self, begun);
     if (sent && sent->copy) Py_DECREF(sent);
     else if (sent) give_back(other, sent);
@@ -325,10 +325,15 @@ static PyObject *message_now(PyObject *self, PyObject *unused) {
 }
 
 PyObject *start_message(PyObject *message) {
-    MessageObject *self = (MessageObject *)message;
-    BegunObject *begun = new_begun(self->of, &self->bound);
+    BegunObject *begun = begun_of((MessageObject *)message);
     if (begun && begin(begun)) Py_CLEAR(begun);
     return (PyObject *)begun;
+}
+
+void end_message(PyObject *message, PyObject *begun) {
+    BegunObject *it = (BegunObject *)begun;
+    if (Py_REFCNT(begun) == 1 && is_over(it)) give_back((MessageObject *)message, it);
+    else Py_DECREF(begun);
 }
 
 static PyObject *message_start(PyObject *self, PyObject *unused) {
@@ -366,8 +371,8 @@ static PyObject *message_cancel(MessageObject *self, PyObject *given) {
     BegunObject *begun = checked(given);
     if (!begun) return NULL;
     if (!self->bound.receives) return refuse("cancel: only a receive can be given up: others know of what is sent");
-    if (!is_over(begun) && cancel_receive(&self->of->m, begun->t)) {
-        atomic_store_explicit(&begun->t->complete, 1, memory_order_relaxed);
+    if (!is_over(begun) && cancel_receive(&self->of->m, &begun->t)) {
+        atomic_store_explicit(&begun->t.complete, 1, memory_order_relaxed);
         Py_RETURN_TRUE;
     }
     return wait_for(begun) ? NULL : Py_NewRef(Py_False);
@@ -377,7 +382,7 @@ static PyObject *message_cancel(MessageObject *self, PyObject *given) {
 static const Envelope *asked(MessageObject *self, PyObject *const *args, Py_ssize_t n) {
     if (!n || args[0] == Py_None) return &self->last;
     BegunObject *begun = checked(args[0]);
-    return begun ? &begun->t->message : NULL;
+    return begun ? &begun->t.message : NULL;
 }
 
 static PyObject *message_source(MessageObject *self, PyObject *const *args, Py_ssize_t n) {
@@ -427,11 +432,12 @@ PyObject *recv_bytes(PyObject *messages, int source, int tag) {
     Envelope e;
     BegunObject *begun = new_begun(of, &t); /* first: from the look at the message on, no Python may run */
     if (!begun) return NULL;
-    if (!failed(wait_for_message(&of->m, source, tag, &e))) begun->held = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)e.nbytes);
+    if (!failed(wait_for_message(&of->m, source, tag, &e)))
+        begun->held = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)e.nbytes);
     PyObject *bytes = Py_XNewRef(begun->held);
     if (bytes) {
-        begun->t->peer = e.source, begun->t->tag = e.tag;
-        begun->t->memory = (Layout){.address = PyBytes_AsString(bytes), .nbytes = e.nbytes};
+        begun->t.peer = e.source, begun->t.tag = e.tag;
+        begun->t.memory = (Layout){.address = PyBytes_AsString(bytes), .nbytes = e.nbytes};
         if (begin(begun) || wait_for(begun)) Py_CLEAR(bytes);
     }
     Py_DECREF((PyObject *)begun);
@@ -442,7 +448,8 @@ PyObject *recv_bytes(PyObject *messages, int source, int tag) {
 static PyObject *messages_send(PyObject *self, PyObject *args) {
     PyObject *bytes;
     int dest, tag;
-    return PyArg_ParseTuple(args, "O!ii", &PyBytes_Type, &bytes, &dest, &tag) ? send_bytes(self, bytes, dest, tag) : NULL;
+    if (!PyArg_ParseTuple(args, "O!ii", &PyBytes_Type, &bytes, &dest, &tag)) return NULL;
+    return send_bytes(self, bytes, dest, tag);
 }
 
 /* recv(source, tag) -> the bytes of a message, when it has come */
@@ -453,7 +460,8 @@ static PyObject *messages_recv(PyObject *self, PyObject *args) {
 
 #define METHOD(name, of, how) {#name, (PyCFunction)(void (*)(void))of##_##name, how, NULL}
 static PyMethodDef messages_methods[] = {METHOD(probe, messages, METH_VARARGS), METHOD(lying, messages, METH_NOARGS),
-                                         METHOD(send, messages, METH_VARARGS), METHOD(recv, messages, METH_VARARGS), {0}};
+                                         METHOD(send, messages, METH_VARARGS), METHOD(recv, messages, METH_VARARGS),
+                                         {0}};
 static PyType_Slot messages_slots[] = {
     {Py_tp_new, messages_new}, {Py_tp_traverse, messages_traverse}, {Py_tp_clear, messages_clear},
     {Py_tp_dealloc, messages_dealloc}, {Py_tp_methods, messages_methods}, {0}};
@@ -461,11 +469,9 @@ static PyType_Spec messages_spec = {"mpicoll.node.kernel.Messages", sizeof(Messa
                                     Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, messages_slots};
 
 static PyMethodDef begun_methods[] = {METHOD(wait, begun, METH_NOARGS), METHOD(test, begun, METH_NOARGS), {0}};
-static PyType_Slot begun_slots[] = {{Py_tp_traverse, begun_traverse}, {Py_tp_dealloc, begun_dealloc},
-                                    {Py_tp_methods, begun_methods}, {0}};
+static PyType_Slot begun_slots[] = {{Py_tp_dealloc, begun_dealloc}, {Py_tp_methods, begun_methods}, {0}};
 static PyType_Spec begun_spec = {"mpicoll.node.kernel.Begun", sizeof(BegunObject), 0,
-                                 Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION,
-                                 begun_slots};
+                                 Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, begun_slots};
 
 static PyMethodDef message_methods[] = {
     METHOD(now, message, METH_NOARGS), METHOD(start, message, METH_NOARGS), METHOD(wait, message, METH_O),
@@ -482,6 +488,6 @@ int add_transfers(PyObject *module) {
     message_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &message_spec, NULL);
     if (!messages_type || !begun_type || !message_type) return -1;
     if (PyObject_SetAttrString((PyObject *)message_type, "overruns", Py_False)) return -1;
-    return add_requests(module) || add_objects(module) || PyModule_AddType(module, messages_type) || PyModule_AddType(module, message_type) ||
-           PyModule_AddType(module, begun_type);
+    return add_requests(module) || add_objects(module) || PyModule_AddType(module, messages_type) ||
+           PyModule_AddType(module, message_type) || PyModule_AddType(module, begun_type);
 }

@@ -11,7 +11,10 @@ int is_begun(PyObject *object);
 int is_complete(const PyObject *begun);
 const Transfer *transfer_of(const PyObject *begun);
 int wait_for_begun(PyObject *begun);
+int look_for_begun(PyObject *begun); /* as long as it is not worth to sleep. Returns 0 whether it is complete or not */
 PyObject *start_message(PyObject *message);
+/* The caller lets go of what stands for it. If nobody else has that, and it is complete, the next start takes it. */
+void end_message(PyObject *message, PyObject *begun);
 
 int are_messages(PyObject *object);
 PyObject *send_bytes(PyObject *messages, PyObject *bytes, int dest, int tag);
@@ -21,12 +24,17 @@ PyObject *recv_bytes(PyObject *messages, int source, int tag);
 int add_objects(PyObject *module);
 int is_object_message(PyObject *message);
 int sends_object(PyObject *message);
-PyObject *bytes_of(PyObject *message, PyObject *object); /* NULL where that fails, with an exception if it is no Exception */
+/* NULL where that fails, with an exception if it is no Exception */
+PyObject *bytes_of(PyObject *message, PyObject *object);
 PyObject *carry_object(PyObject *message, PyObject *bytes); /* what came, or None */
+
+/* dispatch.c. What is noted of a message when it is begun: what it is, and when that was. */
+typedef struct { PyObject *ring, *pending; double when; } Noted;
+int is_taped(PyObject *ring);
 
 /* requests.c. A Request of Python's for a message or a call that was begun. */
 int add_requests(PyObject *module);
-PyObject *new_request(PyObject *message, PyObject *begun, PyObject *array, PyObject *under_way, PyObject *pending,
-                      PyObject *result);
+PyObject *new_request(PyObject *message, PyObject *begun, PyObject *array, PyObject *under_way, PyObject *result,
+                      const Noted *noted);
 
 #endif

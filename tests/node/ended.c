@@ -45,7 +45,7 @@ int main(int argc, char **argv) {
     for (int r = 0; r < ranks; r++) {
         blocks[r] = new_block(head_size(ranks) + UNITS * 2048);
         flags[r] = (Flag *)blocks[r];
-        of_messages[r] = new_block(messages_block_size(ranks));
+        of_messages[r] = new_block(messages_block_size(ranks, 1));
         self[r].rank = r, all[r] = &self[r];
     }
     run_ranks(rank_main, all, 1); /* rank 0 stays away */

@@ -417,7 +417,7 @@ int main(int argc, char **argv) {
     ranks = atoi(argv[1]), messages = atoi(argv[2]), seed = strtoull(argv[3], NULL, 10);
     if (ranks < 1 || ranks > MOST_RANKS || pthread_barrier_init(&all_there, NULL, (unsigned)ranks)) return 2;
     check_dims();
-    for (int r = 0; r < ranks; r++) blocks[r] = new_block(messages_block_size(ranks));
+    for (int r = 0; r < ranks; r++) blocks[r] = new_block(messages_block_size(ranks, ranks > 2));
     for (int r = 0; r < ranks; r++) all[r] = rank_of(r);
     run_ranks(rank_main, all, 0);
     for (int r = 0; r < ranks; r++) messages_end(&((Rank *)all[r])->messages), free(all[r]), free(blocks[r]);

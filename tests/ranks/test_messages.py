@@ -333,6 +333,21 @@ def test_sendrecv_on_one_array(comm: mpicoll.Communicator, dtype: Any) -> None:
     assert (gaps[1::2] == comm.rank).all()
 
 
+@pytest.mark.parametrize("count", [5_000, 40_000, 2_000_000])
+def test_messages_of_arrays_in_shared_memory(comm: mpicoll.Communicator, count: int) -> None:
+    """Where they begin in their memory, as they change, into any array, and over themselves."""
+    after, before = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    whole, ordinary, columns = comm.empty(count + 3), np.zeros(count), np.zeros((count, 2))
+    for turn in range(3):
+        whole[:] = np.arange(count + 3) + comm.rank + turn
+        expected = np.arange(3, count + 3) + before + turn
+        request = comm.isend(whole[3:], after)
+        assert (comm.recv(ordinary, before) == expected).all()
+        request.wait()
+        assert (comm.sendrecv(whole[3:], after, columns[:, 1], before) == expected).all()
+        assert (comm.sendrecv(whole[3:], after, whole[3:], before) == expected).all()
+
+
 def test_a_message_that_is_bound_is_checked_again(comm: mpicoll.Communicator) -> None:
     """What is found again is memory, not an array: the same array may have become another one."""
     after, before = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size

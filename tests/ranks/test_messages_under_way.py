@@ -82,7 +82,7 @@ def stopped(comm: mpicoll.Communicator) -> Iterator[None]:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("stopped")
-@pytest.mark.parametrize("count", [3_000, N])
+@pytest.mark.parametrize("count", [15_000, N])
 @pytest.mark.parametrize("operation", ["send", "sendrecv"])
 def test_an_array_of_a_call_that_has_ended_midway(
     comm: mpicoll.Communicator, operation: str, count: int, tmp_path: Path

@@ -138,6 +138,7 @@ class _PlainFields:
 
     complete: Callable[[], None]
     _raise: Callable[[], None]
+    _unheard: Callable[[], None]
 
     def wait(self) -> None:
         """Return when the message has arrived, or when the array that is sent may be overwritten.
@@ -150,6 +151,10 @@ class _PlainFields:
         self.complete()
         if self._failed is not None:
             self._raise()
+
+    def __del__(self) -> None:
+        if self._failed is not None:
+            self._unheard()
 
 
 if TYPE_CHECKING:
@@ -372,9 +377,9 @@ class Request(_Fields):
     def __reduce__(self) -> NoReturn:
         raise TypeError("a Request cannot be pickled or copied: it is under way in this process")
 
-    def __del__(self) -> None:
-        if self._failed is not None:  # nobody can ask about it any more
-            warnings.warn(f"nobody has waited for this message: {self._failed}", RuntimeWarning, stacklevel=1)
+    def _unheard(self) -> None:
+        """It has failed, and nobody can ask about it any more."""
+        warnings.warn(f"nobody has waited for this message: {self._failed}", RuntimeWarning, stacklevel=1)
 
     def is_message(self) -> bool:
         """Whether it is a message, and no collective."""

@@ -64,7 +64,7 @@ def meet(comm: MPI.Intracomm, crowded: bool) -> Met | None:
     nbytes, start = None, 0
     if kernel is not None and comm.size <= MOST_RANKS:
         start = kernel.head_size(comm.size) + _UNITS * UNIT
-        nbytes = start + kernel.messages_size(comm.size)
+        nbytes = start + kernel.messages_size(comm.size, crowded)
     made = share(comm, nbytes)
     if made is None or kernel is None:
         return None

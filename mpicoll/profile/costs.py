@@ -12,8 +12,8 @@ from math import inf
 from mpicoll.algorithms.collectives import COLLECTIVES
 from mpicoll.profile.recording import Call, Recording, Span, total, union, within
 
-_APART = 50.0
-"""Microseconds between two calls in which a program computes next to nothing."""
+_APART, _APART_OF_CALL = 50.0, 0.1
+"""In so many microseconds, or in this part of the time of a call, a program computes next to nothing."""
 _SHORT = 64 << 10
 """Bytes of a call that takes hardly longer than the shortest one."""
 _LEAST_TO_COALESCE = 4
@@ -177,8 +177,10 @@ def _coalesce(recording: Recording, late: Mapping[Call, tuple[float, int]]) -> I
         mine = [call for call in calls_of_rank if call.number is not None]
         run: list[Call] = mine[:1]
         for before, call in pairwise(mine):
-            joins = _alike(before) == _alike(call) and call.issued - before.complete <= _APART and call.blocks
-            if joins and 0 < call.nbytes <= _SHORT and before.nbytes <= _SHORT:
+            little = max(_APART, _APART_OF_CALL * (call.complete - call.issued))
+            between = call.issued - before.complete, total([call.under_way]) - total(call.exposed)
+            joins = _alike(before) == _alike(call) and max(between) <= little
+            if joins and _may_join(before) and _may_join(call):
                 run.append(call)
                 continue
             _keep(found, run)
@@ -189,11 +191,18 @@ def _coalesce(recording: Recording, late: Mapping[Call, tuple[float, int]]) -> I
         cost = sum(total(call.exposed) - late.get(call, (0.0, 0))[0] for run in runs for call in run)
         each = calls / len(runs)
         nbytes = sum(call.nbytes for run in runs for call in run) / len(runs)
+        together = f", {nbytes:.0f} bytes together" if nbytes else ""
         yield Advice(
-            f"{operation} at {site}: {each:.0f} short calls follow each other with nothing between, {nbytes:.0f} bytes "
-            f"together. If none needs the result of the one before, one call could carry them.",
+            f"{operation} at {site}: {each:.0f} short calls follow each other with nothing between{together}. If none "
+            f"needs the result of the one before, one call could carry them.",
             cost * (1 - 1 / each),
         )
+
+
+def _may_join(call: Call) -> bool:
+    """Whether others of its kind may be carried by the same call. The length of objects is not known, and counts as
+    short."""
+    return call.nbytes <= _SHORT and call.collective not in ("barrier", "meeting")
 
 
 def _alike(call: Call) -> tuple[object, ...]:

@@ -115,7 +115,22 @@ def test_short_calls_in_a_row_can_be_one() -> None:
     assert with_late.cost == pytest.approx(252)
     apart = [call(0, number, 90 * number, 90 * number + 30) for number in range(10)]
     assert not of(*apart).advice, "the program computes between them"
+    assert not of(*(replace(each, nbytes=1 << 20) for each in short)).advice[1:], "they are long"
     assert not of(*short, time=10_000.0).advice, "it costs too little"
+
+
+def test_short_calls_of_other_libraries_can_be_one() -> None:
+    """torch begins each call and waits for it, with some time between. Nobody knows how long objects are."""
+    issued = [100 + 400 * number for number in range(10)]
+    waited = [call(0, n, t, t + 10, waits=((t + 20, t + 390),), complete=t + 390) for n, t in enumerate(issued)]
+    (advice,) = of(*waited, time=5000.0).advice
+    assert "10 short calls follow each other with nothing between, 80 bytes together." in advice.text
+    works = [replace(each, waits=((each.issued + 200, each.complete),)) for each in waited]
+    assert not of(*works, time=5000.0).advice, "the program computes before it waits"
+    (of_objects,) = of(*(replace(each, nbytes=0) for each in waited), time=5000.0).advice
+    assert "10 short calls follow each other with nothing between. If none" in of_objects.text
+    for name in ("barrier", "meeting"):
+        assert not of(*(replace(each, nbytes=0, operation=name) for each in waited), time=5000.0).advice
 
 
 @pytest.mark.parametrize("how", ["blocks", "is waited for as soon as it is begun", "is hidden"])

@@ -177,11 +177,13 @@ def test_the_table_is_of_the_communicator_in_which_ranks_are(
         if lost:
             await it.coordinator._say_loss(lost, "its process was killed")
         else:
-            it.ranks[1].agent._say_loss()
+            for rank in it.ranks[1:]:
+                rank.agent._say_loss()
         await it.all_leave()
 
     play(scene)
     said = capfd.readouterr().err
+    assert said.count(Why.IS_LOST.value) == 1
     assert "call 0: bcast, at" in said
     assert "barrier" not in said
 

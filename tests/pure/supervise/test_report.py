@@ -84,8 +84,10 @@ def test_many_ranks_are_one_line() -> None:
 
 
 def test_the_title_says_at_which_ranks_to_look() -> None:
-    def look_at(why: Why, *given: RankStatus) -> str:
-        title = text(why, [*range(len(given))], dict(enumerate(given)), {}).splitlines()[0]
+    def look_at(why: Why, *given: RankStatus, **silent: Silence) -> str:
+        """The ranks after those that are given do not answer."""
+        missing: dict[int, Missing] = dict(enumerate(silent.values(), len(given)))
+        title = text(why, [*range(len(given) + len(silent))], dict(enumerate(given)), missing).splitlines()[0]
         return title.partition("). Look at ")[2]
 
     waits, other, ended = status(), status(description="bcast"), status(waits=False, leaving=True)
@@ -100,7 +102,10 @@ def test_the_title_says_at_which_ranks_to_look() -> None:
     assert look_at(Why.STUCK, receives, waits, status(waits=False)) == "rank 0:"
     assert look_at(Why.STUCK, waits, status(waits=False)) == ""  # rank 1 waits in another communicator
     assert look_at(Why.STUCK, receives, receives) == ""
-    assert look_at(Why.TIME_IS_UP, waits, status(waits=False), receives) == "rank 1:"
+    for why in (Why.TIME_IS_UP, Why.SLOW):
+        assert look_at(why, waits, status(waits=False), receives) == "rank 1:"
+    assert look_at(Why.SLOW_AND_ENDED, waits, ended) == "rank 1:"
+    assert look_at(Why.IS_LOST, waits, gone=Silence.HAS_ENDED, hurried=Silence.HAD_NO_TIME) == "rank 1:"
 
 
 def test_only_a_job_that_ends_is_said_to_end() -> None:

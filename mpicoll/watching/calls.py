@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from mpicoll.calls.settings import Settings
 from mpicoll.errors import StateError
 from mpicoll.supervise import watch
-from mpicoll.supervise.record import CLOSED, OPEN, Begun, Pending, Record, Recorder, Waits
+from mpicoll.supervise.record import CLOSED, FREED, OPEN, Begun, Pending, Record, Recorder, Waits
 
 _MOST_KEPT = 4096
 """Different calls of a communicator that are kept. A program whose sizes all differ begins anew."""
@@ -52,6 +52,11 @@ class Calls:
             self.recorder.state = CLOSED
             return None
         return self.recorder
+
+    def free(self) -> None:
+        """This rank gives the communicator up."""
+        self.recorder.state = FREED
+        self.recorder.close()
 
 
 InFlight = tuple[Any, Calls, Begun, int | None]

@@ -23,7 +23,7 @@ from mpicoll.calls.settings import Settings
 from mpicoll.errors import StateError
 from mpicoll.launch import lifecycle
 from mpicoll.supervise import watch, watched
-from mpicoll.supervise.record import FREED, Pending, Record
+from mpicoll.supervise.record import Pending, Record
 from mpicoll.watching import windows
 from mpicoll.watching.arguments import (
     COLLECTIVES,
@@ -289,8 +289,7 @@ def _ender(real: Any) -> Callable[..., Any]:
     def end(self: MPI.Comm) -> None:
         calls = communicators.pop(self.handle, None)
         if calls is not None:
-            calls.recorder.state = FREED
-            calls.recorder.close()
+            calls.free()
         real(self)
 
     return end

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 
+_UNWATCHED = "mpicoll: the program's calls of mpi4py are not watched"
+
 
 def watch() -> None:
     """Watch the calls that the program makes of mpi4py, and of torch.distributed over gloo, from now on. If they cannot
@@ -45,11 +47,22 @@ def watch_from_init() -> None:
     from mpicoll.launch import lifecycle, mpi_init
     from mpicoll.supervise.report import show
 
+    tried = []
+
     def watch_or_say() -> None:
+        tried.append(True)
         try:
             watch_mpi()
         except MpicollError as e:
-            show(f"mpicoll: the program's calls of mpi4py are not watched: {e}")
+            show(f"{_UNWATCHED}: {e}")
+
+    def say_if_unwatched() -> None:
+        mpi, here = sys.modules.get("mpi4py.MPI"), sys.modules.get("mpicoll.watching.communicators")
+        if mpi is not None and mpi.Is_initialized() and not tried and not (here is not None and here.is_watched()):
+            show(f"{_UNWATCHED}: mpi4py did not begin MPI. Call mpicoll.watch() on all ranks when MPI has begun")
 
     lifecycle.add(lifecycle.Hook.WATCH_PROGRAM, watch_or_say)
+    lifecycle.add(lifecycle.Hook.NAME_UNFINISHED, say_if_unwatched)
     mpi_init.watch_for_init()
+    if lifecycle.lives():  # what Python imports as it begins has begun MPI
+        watch_or_say()

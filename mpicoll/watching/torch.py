@@ -23,7 +23,8 @@ from torch.distributed import distributed_c10d as c10d
 from mpicoll.calls.settings import Settings
 from mpicoll.errors import ArgumentError
 from mpicoll.supervise import report, watch, watched
-from mpicoll.supervise.record import Ends, Pending, Record
+from mpicoll.supervise.record import Ends, Pending, Record, Recorder
+from mpicoll.units import named as named_ranks
 from mpicoll.watching.calls import Calls, UnderWay, not_complete, waited_for
 
 Call = Callable[..., Any]
@@ -135,6 +136,9 @@ def install() -> None:
     setattr(c10d.Work, "wait", _wait(c10d.Work.wait))  # noqa: B010  # to a type checker, a method is not assigned to
     setattr(c10d.ProcessGroup, "split_group", _splitter(c10d.ProcessGroup.split_group))  # noqa: B010
     c10d._new_process_group_helper = _maker(c10d._new_process_group_helper)
+    c10d._new_group_with_tag = _new_group(c10d._new_group_with_tag)
+    c10d._unregister_process_group = _ender(c10d._unregister_process_group)
+    c10d._unregister_all_process_groups = _ender(c10d._unregister_all_process_groups)
     watched.under_way.append(_has_messages)
 
 
@@ -167,6 +171,35 @@ def _maker(real: Any) -> Call:
     return make
 
 
+def _new_group(real: Any) -> Call:
+    """torch's ``new_group``. All ranks of the default group must call it alike, unless they say otherwise."""
+
+    @wraps(real)
+    def make(ranks: Any = None, *args: Any, **named: Any) -> Any:
+        world = c10d.GroupMember.WORLD
+        calls = None if world is None else _groups.get(str(world.group_name))
+        if calls is None or named.get("use_local_synchronization"):
+            return real(ranks, *args, **named)
+        key = "new_group", None if ranks is None else tuple(sorted(ranks))
+        of = "" if ranks is None else f"of {named_ranks(sorted(ranks))}"
+        record = calls.known.get(key) or calls.keep(key, Record("meeting", of, name="new_group"))
+        recorder = calls.begin(record)
+        return real(ranks, *args, **named) if recorder is None else _noted(recorder, real, ranks, *args, **named)
+
+    return make
+
+
+def _noted(recorder: Recorder, real: Call, *args: Any, **named: Any) -> Any:
+    """The result of a collective, which has begun."""
+    try:
+        found = real(*args, **named)
+    except BaseException:  # torch has refused the arguments
+        recorder.retract()
+        raise
+    recorder.under_way = False
+    return found
+
+
 def _splitter(real: Any) -> Call:
     """What makes a group of some ranks of this one, which names them by their numbers in it."""
 
@@ -179,6 +212,19 @@ def _splitter(real: Any) -> Call:
         return found
 
     return split
+
+
+def _ender(real: Any) -> Call:
+    """What gives up the group of a name, or all groups. This is the last thing that torch does when it destroys one."""
+
+    @wraps(real)
+    def end(*names: str) -> None:
+        for name in names or [*_groups]:
+            if (calls := _groups.pop(name, None)) is not None:
+                calls.free()
+        real(*names)
+
+    return end
 
 
 def _watch(ranks: list[int], rank: int, store: Any, name: str) -> None:
@@ -212,12 +258,7 @@ def _collective(op: Any, kernel: Call, row: Operator) -> Call:
         if recorder is None:
             return kernel(keys, *args)
         number = recorder.begun - 1
-        try:
-            found = kernel(keys, *args)
-        except BaseException:  # torch has refused the arguments
-            recorder.retract()
-            raise
-        recorder.under_way = False
+        found = _noted(recorder, kernel, keys, *args)
         work = found[-1] if isinstance(found, tuple) else found
         # While a graph is captured, nobody may ask whether a call is complete.
         if work is not None and not (keys.has(torch.DispatchKey.CUDA) and torch.cuda.is_current_stream_capturing()):

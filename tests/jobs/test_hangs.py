@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import random
 import re
 from ast import get_docstring, parse
 from pathlib import Path
@@ -9,13 +11,14 @@ from pathlib import Path
 import pytest
 
 from tests.jobs.jobs import NEEDS_TORCH, Done, half, python, run, script
-from tests.jobs.programs import plain_faults, plain_mpi
+from tests.jobs.programs import plain_faults, plain_mpi, plain_others
 from tests.jobs.programs.plain_faults import FAULTS, LATE, OTHERS
 
 pytestmark = pytest.mark.slow
 
 FOLDER = Path(__file__).parents[2] / "examples/hangs"
 HANGS = sorted(file.stem for file in FOLDER.glob("*.py"))
+RANDOM_TORCH = str(Path(plain_mpi.__file__).with_name("random_torch.py"))
 PLAIN_TORCH = str(Path(plain_mpi.__file__).with_name("plain_torch.py"))
 LOSES = "forgotten_wait", "nobody_receives"
 """They come to their end."""
@@ -26,13 +29,13 @@ def watched(n: int, *program: str, timeout: str = "600") -> Done:
     return run(n, "--watch", *program, env=env)
 
 
-def by_torchrun(*program: str, timeout: str = "600") -> Done:
+def by_torchrun(*program: str, timeout: str = "600", ranks: int = 2) -> Done:
     """Unchanged. torchrun looks at its ranks each second: when one has ended, it ends the others, and on a busy machine
     a tenth of a second would be too little for them to speak."""
     of_nccl = {"NCCL_MULTI_RANK_GPU_ENABLE": "1", "NCCL_MAX_CTAS": "2"}  # where ranks share a GPU
     watch = {"MPICOLL_WATCH": "1", "MPICOLL_TIMEOUT": timeout, "PYTHONPATH": str(FOLDER.parents[1])}
-    argv = ["-m", "torch.distributed.run", "--standalone", "--monitor-interval", "1", "--nproc-per-node", "2", *program]
-    return python(*argv, env=watch | of_nccl)
+    argv = ["-m", "torch.distributed.run", "--standalone", "--monitor-interval", "1", "--nproc-per-node", str(ranks)]
+    return python(*argv, *program, env=watch | of_nccl)
 
 
 @pytest.mark.parametrize("name", half(HANGS))
@@ -50,6 +53,14 @@ def test_nothing_is_said_of_legal_calls(ranks: int) -> None:
     result = watched(ranks, plain_mpi.__file__, "1", "600")
     assert result.code == 0, result.output
     assert sorted(result.output.splitlines()) == [f"rank {rank} has made 600 calls" for rank in range(ranks)]
+
+
+@pytest.mark.parametrize("name", ["threads", "with_asyncio", "signals", "pool", "spawned", "connected"])
+def test_nothing_is_said_of_programs_in_which_more_goes_on(name: str) -> None:
+    """What they print is the same as without the watch."""
+    with_watch, without = watched(2, plain_others.__file__, name), run(2, plain_others.__file__, name)
+    assert (with_watch.code, without.code) == (0, 0), with_watch.output + without.output
+    assert sorted(with_watch.output.splitlines()) == sorted(without.output.splitlines()) != []
 
 
 def test_each_call_is_noted_once(tmp_path: Path) -> None:
@@ -132,6 +143,44 @@ def test_the_program_begins_mpi_itself(tmp_path: Path) -> None:
     assert "rank 1  call 0: bcast root 1, at script.py:10" in result.output, result.output
 
 
+def test_mpi_has_begun_before_the_watch(tmp_path: Path) -> None:
+    """As where Python imports mpi4py when it begins."""
+    program = """
+        from mpi4py import MPI
+        from mpicoll.watching.start import watch_from_init
+
+        watch_from_init()
+        MPI.COMM_WORLD.bcast(1, root=MPI.COMM_WORLD.rank)
+        MPI.COMM_WORLD.barrier()
+    """
+    result = run(2, script(tmp_path, program))
+    assert result.code != 0, result.output
+    assert "rank 1  call 0: bcast root 1, at script.py:6" in result.output, result.output
+
+
+@pytest.mark.parametrize("asks", [False, True])
+def test_another_library_has_begun_mpi(asks: bool, tmp_path: Path) -> None:
+    """The program goes on, and a line says how it can be watched."""
+    program = f"""
+        import ctypes
+        from pathlib import Path
+        import mpi4py
+        mpi4py.rc.initialize = False
+        from mpi4py import MPI
+        import mpicoll
+
+        files = [line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines()]
+        ctypes.CDLL(next(file for file in files if Path(file).name.startswith("libmpi.so"))).MPI_Init(None, None)
+        if {asks}:
+            mpicoll.watch()
+        print(MPI.COMM_WORLD.allreduce(1))
+        MPI.Finalize()
+    """
+    result = watched(2, script(tmp_path, program))
+    assert (result.code, result.output.count("2\n")) == (0, 2), result.output
+    assert result.output.count("are not watched: mpi4py did not begin MPI. Call mpicoll.watch()") == 2 * (not asks)
+
+
 def said_of(fault: str, result: Done) -> None:
     _, title, line = FAULTS[fault]
     assert result.code != 0, result.output
@@ -166,6 +215,12 @@ TORCH = {
     "split": ("the ranks made different calls", "rank 1  call 1: broadcast of 4 float32 root 1, at plain_torch.py"),
     "functional_sum": ("ranks wait for each other", "rank 0  call 0: all_reduce sum of 4 float32, at plain_torch.py"),
     "inference": ("the ranks made different calls", "rank 1  call 0: all_reduce max of 2 float32, at plain_torch.py"),
+    "group_under_if": ("the ranks made different calls", "rank 0  call 1: new_group of ranks 0-1, at plain_torch.py"),
+    "other_group": ("the ranks made different calls", "rank 0  call 1: new_group of rank 0, at plain_torch.py"),
+    "destroyed": (
+        "a rank has freed the communicator, and others still use it",
+        "rank 0  has not arrived and has freed",
+    ),
     "groups": ("ranks wait for each other", "rank 0  call 0: all_reduce sum of 4 float32, at plain_torch.py"),
 }
 
@@ -188,3 +243,15 @@ def test_nothing_is_said_of_torchs_legal_calls() -> None:
     assert result.code == 0, result.output
     assert "mpicoll" not in result.output, result.output
     assert result.output.count("is done") == 2, result.output
+
+
+@NEEDS_TORCH
+@pytest.mark.parametrize("ranks", half([3, 2]))
+def test_nothing_is_said_of_random_calls_of_torch(ranks: int) -> None:
+    """Their results are right, and no memory is lost. MPICOLL_SOAK sets how many there are."""
+    seed, calls = os.environ.get("MPICOLL_SEED", str(random.randrange(1 << 30))), os.environ.get("MPICOLL_SOAK", "300")
+    print("MPICOLL_SEED =", seed)
+    result = by_torchrun(RANDOM_TORCH, seed, calls, ranks=ranks)
+    assert result.code == 0, result.output
+    assert "mpicoll:" not in result.output, result.output
+    assert result.output.count(f"has made {calls} calls") == ranks, result.output

@@ -8,7 +8,8 @@ from functools import partial
 from mpicoll.calls.choose import NODE
 from mpicoll.calls.settings import Settings
 from mpicoll.supervise import watched
-from mpicoll.supervise.record import CLOSED, Pending, Record, Recorder, Waits
+from mpicoll.supervise.record import CLOSED, FREED, Pending, Record, Recorder, Waits
+from mpicoll.supervise.tape import TapedWaits
 from mpicoll.supervise.watched import LOOK, Watched
 from mpicoll.watching.calls import Calls, UnderWay
 
@@ -64,6 +65,13 @@ def test_a_communicator_of_which_two_threads_make_calls_is_let_go() -> None:
     assert calls.begin(record) is None
 
 
+def test_a_communicator_that_is_given_up_makes_no_more_calls() -> None:
+    calls = Calls(None, Settings())
+    calls.free()
+    assert calls.recorder.state == FREED
+    assert calls.begin(Record("barrier")) is None
+
+
 def test_the_kernels_calls_have_the_name_that_the_watchers_know() -> None:
     assert watched._BY_KERNEL == NODE
 
@@ -81,7 +89,17 @@ def test_what_a_gpu_waits_for_counts_as_a_wait_until_it_is_complete() -> None:
     complete.add(0)
     watched_one.look()
     assert [begun for _, begun in waits] == [1.0]
-    complete.add(1)
+    waits.follow((PENDING, 2.0), partial(complete.issuperset, {2}))
+    complete.update((1, 2))
     watched_one.look()
     assert not waits
     assert watched_one.seconds == 0
+
+
+def test_no_tape_notes_that_a_gpu_waits() -> None:
+    """The program goes on. Here, the tape knows nothing that it could be told."""
+    waits = Waits()
+    waits.__class__, waits.tape = TapedWaits, object()  # type: ignore[assignment]
+    waits.follow((PENDING, 0.0), lambda: True)
+    waits.look()
+    assert not waits

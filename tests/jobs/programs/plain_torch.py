@@ -57,6 +57,10 @@ def legal() -> None:
         for each in dist.batch_isend_irecv([dist.P2POp(dist.isend, got + 1, right), dist.P2POp(dist.irecv, got, left)]):
             each.wait()
     torch.compile(lambda given: summed(given) + 1, backend="eager")(x)
+    for _ in range(2):
+        alone = dist.new_group([rank], use_local_synchronization=True)  # each rank makes one of its own
+        dist.all_reduce(x, group=alone)
+        dist.destroy_process_group(alone)
     dist.destroy_process_group()
     again()
     print(f"rank {rank} is done", flush=True)
@@ -104,6 +108,23 @@ def groups() -> None:
     other = dist.new_group([*range(size)])
     for each in (other, part) if rank else (part, other):
         dist.all_reduce(x, group=each)
+
+
+def group_under_if() -> None:
+    if rank == 0:
+        dist.new_group([0, 1])
+    dist.barrier()
+
+
+def other_group() -> None:
+    dist.new_group([0, 1] if rank else [0])
+    dist.barrier()
+
+
+def destroyed() -> None:
+    """A rank gives a group up, in which the other one makes one more call."""
+    dist.destroy_process_group(part) if rank == 0 else dist.all_reduce(x, group=part)
+    dist.barrier()
 
 
 def split() -> None:

@@ -178,11 +178,13 @@ def _new_group(real: Any) -> Call:
     def make(ranks: Any = None, *args: Any, **named: Any) -> Any:
         world = c10d.GroupMember.WORLD
         calls = None if world is None else _groups.get(str(world.group_name))
-        if calls is None or named.get("use_local_synchronization"):
+        if world is None or calls is None or named.get("use_local_synchronization"):
             return real(ranks, *args, **named)
-        key = "new_group", None if ranks is None else tuple(sorted(ranks))
-        of = "" if ranks is None else f"of {named_ranks(sorted(ranks))}"
-        record = calls.known.get(key) or calls.keep(key, Record("meeting", of, name="new_group"))
+        members = sorted(range(world.size()) if ranks is None else ranks)
+        key = "new_group", *members
+        record = calls.known.get(key) or calls.keep(
+            key, Record("meeting", f"of {named_ranks(members)}", name="new_group")
+        )
         recorder = calls.begin(record)
         return real(ranks, *args, **named) if recorder is None else _noted(recorder, real, ranks, *args, **named)
 

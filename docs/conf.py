@@ -121,7 +121,7 @@ def let_code_break(app: Sphinx, tree: nodes.document, page: str) -> None:
     for code in list(tree.findall(nodes.literal)):
         if len(code.children) != 1 or max(map(len, code.astext().split()), default=0) <= LONG:
             continue
-        parts = re.split(r"(?<=[^\W_]_|[\w:][/.,:=(])(?=[^\W_])", code.astext())
+        parts = re.split(r"(?<=[^\W_]_|[\w:][/.,:=(-])(?=[^\W_])", code.astext())
         code.children = []
         for i, part in enumerate(parts):
             code += [nodes.raw("", "<wbr>", format="html")] * (i > 0) + [nodes.Text(part)]

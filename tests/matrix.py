@@ -71,6 +71,8 @@ fixture."""
 MEANWHILE = ["nice", "-n", "19"]
 """What knows no MPI runs beside what comes after it, and has the cores only while that waits: 4 threads leave 40 % of 2
 cores, and 3 ranks on MPICH 23 %. Beside the jobs on Open MPI, too, a rank once did not answer in time."""
+ELSEWHERE = ["env", f"PYTHONPATH={HERE / 'startup'}"] if "MPICOLL_TESTS_ELSEWHERE" in os.environ else []
+"""As on a system that is not Linux: tests/startup/elsewhere.py. Tests that start jobs tell it to these jobs alone."""
 YIELDS = ["env", "OMPI_MCA_mpi_yield_when_idle=1", "MPIR_CVAR_ENABLE_HEAVY_YIELD=1"]
 """Where more ranks run than there are cores, those that wait let others run."""
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "RES_OPTIONS": "timeout:1 attempts:1"}
@@ -239,6 +241,7 @@ def ranks(python: str, n: int, tests: list[str]) -> list[str]:
     is shown."""
     return [
         *(YIELDS if n > len(os.sched_getaffinity(0)) else []),
+        *ELSEWHERE,
         python,
         "-m",
         "mpicoll",
@@ -261,7 +264,7 @@ def launches(environments: list[str], quick: bool, everywhere: bool) -> Iterator
         python = str(Path(environment, "bin", "python").absolute())
         mpi = Path(environment).name
         found = placed(columns[i % 2], everywhere)
-        pure = [*MEANWHILE, python, "-m", "pytest", *WORKERS[PURE], *found.get(PURE, [])]
+        pure = [*MEANWHILE, *ELSEWHERE, python, "-m", "pytest", *WORKERS[PURE], *found.get(PURE, [])]
         if i == 0 and quick:
             yield PURE, pure
         for n in (where for where in found if isinstance(where, int)):

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
+from mpicoll.machine.linux import SHARES
 from mpicoll.node import loaded
 
-NEEDED = [pytest.mark.mpi(min_size=2), pytest.mark.skipif(loaded.kernel is None, reason=loaded.missing)]
+SHARED = loaded.kernel is not None and SHARES and "MPICOLL_TESTS_ELSEWHERE" not in os.environ
+"""Whether the ranks of a node have the kernel and memory that they share, here and in the jobs that a test starts."""
+NEEDS_SHARED = pytest.mark.skipif(not SHARED, reason=loaded.missing or "ranks share no memory here")
+NEEDED = [pytest.mark.mpi(min_size=2), NEEDS_SHARED]

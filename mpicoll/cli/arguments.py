@@ -91,7 +91,7 @@ def placed(parser: argparse.ArgumentParser, otherwise: str) -> None:
     """Add the options that say where the ranks are, for algorithms that go by their nodes."""
     about = f"the nodes of the ranks, for two-level algorithms ({otherwise})"
     option(parser, "--nodes N", about, type=ranks)
-    about = "block fills one node after the other, cyclic deals the ranks out (block); or each rank's node: 0,0,1"
+    about = "block fills one node after the other, cyclic goes round-robin (block); or each rank's node: 0,0,1"
     option(parser, "--placement HOW", about)
 
 

@@ -3,8 +3,8 @@
 Says what this machine and this job will do: how the ranks were started, whether they find each other, which cores,
 memory and GPUs they have, and which algorithms mpicoll takes. Each problem comes with its remedy. Started as the ranks
 of a job, with mpicoll run, mpirun or srun, it looks at all ranks, and one of them prints the report. The exit code is 1
-if there is a problem, and with --log only if MPI does not connect the ranks. With --dump, it asks a job that runs what
-it does.
+if there is a problem, and with --log only if MPI does not connect the ranks. With --dump, it asks a running job
+what it is doing.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def add(p: argparse.ArgumentParser) -> None:
     option(p, "--json FILE", "write the findings to this file as JSON; - prints them instead")
     about = "for job scripts: print where the ranks are and what is wrong to stderr as well, for the job's log"
     option(p, "--log", about)
-    about = "ask the job of this rank's process, or this job of Slurm's, what its ranks do: they write files"
+    about = "ask the job of this process, or this Slurm job, what its ranks are doing: they write files"
     option(p, "--dump PID|job:JOB", about, type=_asked)
 
 

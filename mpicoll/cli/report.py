@@ -17,7 +17,7 @@ from mpicoll.cli.arguments import option, writing
 def add(p: argparse.ArgumentParser) -> None:
     p.add_argument("file", type=Path, metavar="FILE", help="the recording; Perfetto shows it, too")
     option(p, "--plot FILE", "also draw it as a PNG, SVG or PDF picture")
-    option(p, "--last MS", "draw the last milliseconds alone", type=float)
+    option(p, "--last MS", "draw only the last milliseconds", type=float)
     option(p, "--chakra FOLDER", "also write MLCommons Chakra traces: FOLDER/RANK.et", type=Path)
 
 

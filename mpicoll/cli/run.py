@@ -30,7 +30,7 @@ def add(p: argparse.ArgumentParser) -> None:
     about = "go on when ranks are lost: the others get RankLost, and can shrink the communicator (Open MPI 5)"
     option(p, "--elastic", about)
     option(p, "--gpu", "let the wheel of Open MPI take GPU memory, through the UCX of the extra `cuda`")
-    about = "say first on which cores the ranks are, and with how many threads"
+    about = "first print the cores of each rank, and its number of threads"
     option(p, "--report-bindings", about, dest="report")
     _add_torchruns(p)
     option(p, "--dry-run", "print the command instead of running it")
@@ -52,7 +52,7 @@ def _add_torchruns(parser: argparse.ArgumentParser) -> None:
     about = "the number of ranks on each node, instead of -n; auto and cpu take one for each core of this node"
     option(group, "--nproc-per-node --nproc_per_node N", about, type=_ranks_of_a_node)
     option(group, "--nnodes K", "the number of nodes, of a hostfile or a batch job (1)", type=_nodes, default=1)
-    about = "start the whole job again if it fails, so many times at most (0)"
+    about = "start the whole job again if it fails, at most this many times (0)"
     option(group, "--max-restarts --max_restarts R", about, dest="restarts", type=_restarts, default=0)
     option(group, "--standalone", "accepted; MPI needs nothing for it")
     for names, instead in _ANSWERED.items():

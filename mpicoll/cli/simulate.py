@@ -36,7 +36,7 @@ def add(p: argparse.ArgumentParser) -> None:
     about = "the name of a machine, or a file in JSON or TOML that describes one (laptop)"
     completes(option(p, "--machine NAME|FILE", about, default="laptop"), _machines)
     option(p, "--nodes N", "the nodes of the ranks (as many as the machine fills)", type=ranks)
-    about = "block fills one node after the other, cyclic deals the ranks out (as the machine has it)"
+    about = "block fills one node after the other, cyclic goes round-robin (as the machine has it)"
     p.add_argument("--placement", choices=_PLACEMENTS, help=about)
     about = "bytes of the vector, or a range in which each size doubles (1K:64M)"
     option(p, "--sizes LOW:HIGH", about, type=_sizes)

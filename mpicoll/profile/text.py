@@ -23,7 +23,7 @@ def text(name: str, recording: Recording, costs: Costs) -> str:
     lines = [_first_line(name, recording), ""]
     if not recording.calls:
         return f"{lines[0]}\n{_NO_CALLS}"
-    lines += ["Where each rank's time went. Late: exposed before the ranks had come whose data it needed."]
+    lines += ["Where each rank's time went. Late: exposed before the ranks whose data it needed had arrived."]
     lines += [_RANKS.format("", "time", "computing", "exposed", "", "of it late", "hidden")]
     shown = costs.ranks if len(costs.ranks) <= _MOST else sorted(costs.ranks, key=lambda each: -each.exposed)[:_MOST]
     lines += [_rank(each) for each in shown]

@@ -1,7 +1,7 @@
 """Memory that is addressed in one place and lies in another.
 
 An arena reserves a range of addresses that nobody can read or write. To touch one ends the process. The bytes lie in a
-file in memory, which is mapped elsewhere, and which other processes of the node can map too.
+file, in memory if the system has that, which is mapped elsewhere, and which other processes of the node can map too.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ import os
 import threading
 import weakref
 from typing import NamedTuple
+
+from mpicoll.machine import linux
 
 __all__ = ["Arena", "Reserved"]
 
@@ -47,10 +49,11 @@ class Arena(Reserved):
     """A reserved range from which memory is allocated, first fit, a page apart."""
 
     def __init__(self, nbytes: int) -> None:
-        self.file = os.memfd_create("mpicoll-device")
-        weakref.finalize(self, os.close, self.file).atexit = False
-        os.ftruncate(self.file, nbytes)
-        super().__init__(self.file, nbytes)
+        file, self.path = linux.new_file("device")
+        weakref.finalize(self, _remove, file, self.path).atexit = False
+        os.ftruncate(file, nbytes)
+        super().__init__(file, nbytes)
+        self._file = file
         self._taken: list[_Taken] = []
         self._lock = threading.Lock()
 
@@ -72,7 +75,8 @@ class Arena(Reserved):
             i = bisect.bisect_left(self._taken, (address,))
             taken = self._taken[i]
             length = -(-max(taken.stop - taken.start, 1) // PAGE) * PAGE
-            _c.fallocate(self.file, _PUNCH_HOLE | _KEEP_SIZE, taken.start - self.start, length)
+            if hasattr(_c, "fallocate"):
+                _c.fallocate(self._file, _PUNCH_HOLE | _KEEP_SIZE, taken.start - self.start, length)
             del self._taken[i]
 
     def number_at(self, low: int, high: int) -> int | None:
@@ -87,6 +91,11 @@ class Arena(Reserved):
     def allocations(self) -> int:
         """The number of pieces of memory that are not given back."""
         return len(self._taken)
+
+
+def _remove(file: int, path: str) -> None:
+    os.close(file)
+    linux.forget(path)
 
 
 def _map(nbytes: int, protection: int, flags: int, file: int) -> int:

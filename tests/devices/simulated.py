@@ -164,10 +164,10 @@ class Simulated(Device):
     def export(self, address: int) -> Handle | None:
         if self.fails("export"):
             return None
-        return Handle(os.getpid(), str(self._arena.file).encode(), address - self._arena.start)
+        return Handle(os.getpid(), os.fsencode(self._arena.path), address - self._arena.start)
 
     def open(self, handle: Handle) -> int | None:
-        if handle.process == os.getpid() and handle.allocation == str(self._arena.file).encode():
+        if handle.process == os.getpid() and handle.allocation == os.fsencode(self._arena.path):
             return self._arena.start
         peer = self._opened(handle)
         if peer is None:
@@ -182,7 +182,7 @@ class Simulated(Device):
         if self.fails("open"):
             return None
         try:
-            file = os.open(f"/proc/{handle.process}/fd/{handle.allocation.decode()}", os.O_RDWR)
+            file = os.open(handle.allocation, os.O_RDWR)
         except OSError:
             return None
         try:

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from mpicoll.node import loaded
 from tests.jobs.jobs import REPOSITORY, Done, done, ended, python, run, started, together, until
+from tests.sharing import SHARED
 
 pytestmark = pytest.mark.any_mpi
 
@@ -52,7 +52,7 @@ def test_files_are_written(tmp_path: Path) -> None:
     assert sizes == [8, 1024] * 2
     assert {r["collective"] for r in found["rows"]} == {"allgather", "reduce_scatter"}
     assert all(len(r["times_us"]) == r["calls"] and r["wrong"] == 0 for r in found["rows"])
-    ours = "native" if loaded.kernel is None else "node"
+    ours = "node" if SHARED else "native"
     assert {(r["backend"], r["route"]) for r in found["rows"]} == {("mpi", "native"), ("mpicoll", ours)}
     assert str(tmp_path) not in (tmp_path / "f.json").read_text()
     written = [word for word in words if not word.startswith("--")]

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from mpicoll.node.loaded import kernel
 from tests.jobs.jobs import run, script
+from tests.sharing import NEEDS_SHARED, SHARED
 
 pytestmark = pytest.mark.usefixtures("usual_end")
 
@@ -43,7 +43,7 @@ def test_what_never_happened_is_named(tmp_path: Path) -> None:
     assert "isend" not in first
     assert "rank 1" in second
     assert "irecv: no message came from rank 0 (tag 77)" in second
-    if kernel is not None:
+    if SHARED:
         assert lying == ["mpicoll: rank 1 is at its end and has not received messages. 32 bytes from rank 0 (tag 5)"]
 
 
@@ -176,7 +176,7 @@ HOLDS_ALL = """
 """
 
 
-@pytest.mark.skipif(kernel is None, reason="needs the kernel")
+@NEEDS_SHARED
 def test_a_call_under_way_is_the_last_that_holds_its_communicator(tmp_path: Path) -> None:
     """A thread of the kernel's completes it, and the memory of the communicator goes while that thread goes on."""
     # In debug mode Python overwrites memory that is given back, so that its use would crash.

@@ -13,12 +13,9 @@ from mpi4py import MPI
 
 import mpicoll
 from mpicoll.errors import ArgumentError
-from mpicoll.node.loaded import kernel
+from tests.sharing import NEEDED
 
-pytestmark = [
-    pytest.mark.mpi(min_size=2),
-    pytest.mark.skipif(kernel is None, reason="MPI's own messages move as MPI moves them"),
-]
+pytestmark = NEEDED  # MPI's own messages move as MPI moves them
 
 N = 1_000_000
 

@@ -11,14 +11,14 @@ import pytest
 import torch
 
 import mpicoll
-from mpicoll.calls.choose import NODE, SHARED
+from mpicoll.calls import choose
 from mpicoll.errors import ArgumentError
-from mpicoll.node import loaded
+from tests.sharing import NEEDS_SHARED, SHARED
 
 COUNTS = 5, 3 << 10, 90_001, 300_000
 """Elements of arrays that several routes would serve."""
 DTYPES = "float32", "float64", "complex64", "float16", "bfloat16"
-ORDERLY = "exchange" if loaded.kernel is None else NODE
+ORDERLY = choose.NODE if SHARED else "exchange"
 """The algorithm that several ranks of one node get."""
 
 pytestmark = pytest.mark.mpi(min_size=2)
@@ -80,7 +80,7 @@ def test_bits_are_those_of_the_definition(dtype: str, op: str) -> None:
             assert bits(comm.scan(mine, op=op)) == bits(in_rank_order(of, comm.rank + 1, count, op)), count
 
 
-@pytest.mark.mpi(min_size=2)
+@NEEDS_SHARED
 @pytest.mark.parametrize("dtype", ["float32", "float64", "complex64"])
 def test_arrays_in_shared_memory_give_the_same(dtype: str) -> None:
     of = values(dtype)
@@ -93,7 +93,7 @@ def test_arrays_in_shared_memory_give_the_same(dtype: str) -> None:
                 comm.allreduce(x, out=x)
                 routes.append(comm.last_route)
                 assert bits(x) == bits(in_rank_order(of, comm.size, count, "sum"))
-            assert set(routes) == {ORDERLY if loaded.kernel is None else SHARED}
+            assert set(routes) == {choose.SHARED}
 
 
 def test_what_has_no_order_may_have_any_algorithm() -> None:
@@ -118,7 +118,7 @@ def test_another_algorithm_is_refused() -> None:
     with mpicoll.Communicator(reproducible=True) as comm:
         x = np.ones(100)
         for name in ("native", "ring"):
-            orders = "exchange" if loaded.kernel is None else "node or exchange"
+            orders = "node or exchange" if SHARED else "exchange"
             expected = f"expected None or {orders}: reductions are reproducible; given '{name}'"
             with pytest.raises(ArgumentError, match=f"allreduce: algorithm: {expected}"):
                 comm.allreduce(x, algorithm=name)

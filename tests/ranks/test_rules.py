@@ -15,7 +15,7 @@ from mpicoll.calls.choose import choose
 from mpicoll.calls.settings import Settings
 from mpicoll.errors import ArgumentError
 from mpicoll.fabrics.mpi import MPIFabric
-from mpicoll.node import loaded
+from tests.sharing import SHARED
 
 pytestmark = pytest.mark.mpi(min_size=2)
 
@@ -55,7 +55,7 @@ def test_a_node_of_several_has_the_rules_of_the_whole(monkeypatch: pytest.Monkey
     for each in (comm, part, comm.node):
         assert each._engine.info.settings == Settings("allreduce:ring")
     assert not comm._engine.info.kernel
-    assert comm.node._engine.info.kernel == (loaded.kernel is not None)
+    assert comm.node._engine.info.kernel == SHARED
     part.free()
     comm.free()
 

@@ -22,10 +22,10 @@ from mpicoll.communicator.engine import base
 from mpicoll.errors import ArgumentError, MessageError, StateError
 from mpicoll.fabrics.mpi import MPIFabric
 from mpicoll.launch import board
-from mpicoll.node import loaded
 from mpicoll.supervise import watch
 from mpicoll.supervise.record import LENGTH, Record, Recorder
 from tests.ranks.children import in_child
+from tests.sharing import NEEDS_SHARED
 
 Use = Callable[[mpicoll.Communicator, Any], object]
 
@@ -52,7 +52,7 @@ def check_unusable(comm: mpicoll.Communicator, x: Any, why: str) -> None:
 
 
 @pytest.mark.mpi(min_size=2)
-@pytest.mark.skipif(loaded.kernel is None, reason=loaded.missing)
+@NEEDS_SHARED
 def test_a_collective_that_ended_midway() -> None:
     """The ranks' arrays differ in their length. A watcher would find calls that differ, and end the job."""
     comm = mpicoll.Communicator(check="off")
@@ -80,7 +80,7 @@ def test_a_collective_that_mpi_reports() -> None:
 
 
 @pytest.mark.mpi(min_size=2)
-@pytest.mark.skipif(loaded.kernel is None, reason=loaded.missing)
+@NEEDS_SHARED
 def test_a_handler_whose_own_call_is_refused() -> None:
     """The call in which it comes ends midway: the other ranks come to it later, and go on."""
     comm, other, freed = mpicoll.Communicator(), mpicoll.Communicator(), mpicoll.Communicator()

@@ -174,7 +174,7 @@ def test_memory_is_opened_by_its_handle(device: Simulated) -> None:
     start = device.open(handle)
     assert start is not None
     assert start + handle.offset == address + 16
-    assert device.open(handle._replace(process=1 << 22)) is None
+    assert device.open(handle._replace(process=1 << 22, allocation=b"/proc/4194304/fd/3")) is None
     device.fail("export")
     assert device.export(address) is None
 

@@ -16,8 +16,9 @@ from mpicoll.supervise.record import Waits
 from mpicoll.supervise.watched import Watched
 from tests.devices.on import OnSimulated
 from tests.devices.simulated import Simulated
+from tests.sharing import NEEDS_SHARED
 
-pytestmark = [pytest.mark.mpi, pytest.mark.first_mpi]
+pytestmark = [pytest.mark.mpi, pytest.mark.first_mpi, NEEDS_SHARED]  # most routes are by the kernel
 
 
 @pytest.fixture(autouse=True)

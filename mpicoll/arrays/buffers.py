@@ -174,7 +174,9 @@ def _for_objects(x: object, operation: str, argument: str) -> str:
     """A hint for who gives a list, a number or a dict where an array is expected."""
     if argument not in ("x", "xs"):
         return ""
-    if isinstance(x, (list, tuple)) and any(type(each).__module__ == "mpi4py.MPI" for each in x):
+    if isinstance(x, (list, tuple)) and any(
+        isinstance(each, np.ndarray) or type(each).__module__ == "mpi4py.MPI" for each in x
+    ):
         return " (give the array itself)"
     numbers = isinstance(x, (list, tuple, int, float, complex))
     whole = _OF_OBJECTS.get(operation, "mpi4py's own call")

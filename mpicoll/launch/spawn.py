@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import traceback
 from collections.abc import Callable, Sequence
@@ -178,18 +179,24 @@ def _importable(main: str | None) -> bool:
 
 
 def _end_with_parent(lifeline: Path) -> None:
-    """Make the kernel kill this process when the process that called spawn closes the lifeline, or ends.
-
-    Only Linux can do that (F_SETSIG). Elsewhere the ranks depend on the launcher to end them.
-    """
+    """Make the kernel kill this process when the process that called spawn closes the lifeline, or ends. Only Linux can
+    do that (F_SETSIG). Elsewhere a thread does, which waits for the end of the lifeline."""
     held = os.open(lifeline, os.O_RDONLY | os.O_NONBLOCK)
-    if hasattr(fcntl, "F_SETSIG"):
-        fcntl.fcntl(held, fcntl.F_SETSIG, signal.SIGKILL)
-        fcntl.fcntl(held, fcntl.F_SETOWN, os.getpid())
-        fcntl.fcntl(held, fcntl.F_SETFL, os.O_ASYNC | os.O_NONBLOCK)
-        with suppress(BlockingIOError):  # this error says that the parent has the other end open
-            os.read(held, 1)
-            sys.exit("mpicoll.spawn: the process that called it is gone")
+    if not hasattr(fcntl, "F_SETSIG"):
+        os.set_blocking(held, True)
+        threading.Thread(target=_end_with, args=[held], daemon=True).start()
+        return
+    fcntl.fcntl(held, fcntl.F_SETSIG, signal.SIGKILL)
+    fcntl.fcntl(held, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(held, fcntl.F_SETFL, os.O_ASYNC | os.O_NONBLOCK)
+    with suppress(BlockingIOError):  # this error says that the parent has the other end open
+        os.read(held, 1)
+        sys.exit("mpicoll.spawn: the process that called it is gone")
+
+
+def _end_with(held: int) -> None:
+    os.read(held, 1)
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def main(folder: str) -> None:

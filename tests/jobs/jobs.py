@@ -28,6 +28,7 @@ STARTUP = REPOSITORY / "tests" / "startup"
 MPICH = find_launcher().vendor.name == "MPICH"
 NEEDS_TORCH = pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")
 """The programs import it. The process that starts them does not need to."""
+ON_LINUX = pytest.mark.skipif("MPICOLL_TESTS_ELSEWHERE" in os.environ, reason="it is about what only Linux has")
 AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 """What Open MPI's own launcher wants to see if root starts it."""
 

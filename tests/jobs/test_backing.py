@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.jobs.jobs import AS_ROOT, MPICH, done, ended, run, script, started
+from tests.jobs.jobs import AS_ROOT, MPICH, ON_LINUX, done, ended, run, script, started
+
+pytestmark = ON_LINUX
 
 BEGINS = {
     "mpi4py": "from mpi4py import MPI",

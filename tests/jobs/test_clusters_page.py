@@ -14,7 +14,7 @@ import pytest
 from mpicoll.cli import main
 from mpicoll.errors import LaunchError
 from mpicoll.launch import launch_env
-from tests.jobs.jobs import REPOSITORY, done, python, run, script
+from tests.jobs.jobs import ON_LINUX, REPOSITORY, done, python, run, script
 
 pytestmark = pytest.mark.first_mpi
 
@@ -124,6 +124,7 @@ def raised(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) 
     return "\n".join([*found, capsys.readouterr().err])
 
 
+@ON_LINUX
 def test_failures_print_what_the_page_says(printed: str, raised: str) -> None:
     quoted = quotations()
     assert len(quoted) > 15

@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from mpicoll.launch.cores import physical
-from tests.jobs.jobs import Done, python, run, script
+from tests.jobs.jobs import ON_LINUX, Done, python, run, script
+
+pytestmark = ON_LINUX
 
 SAYS = """
     import os, sys

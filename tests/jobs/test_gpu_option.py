@@ -15,7 +15,7 @@ from mpicoll.launch import launcher
 from mpicoll.launch.launcher import Launcher
 from mpicoll.machine.system import version_of
 from mpicoll.machine.vendors import OPEN_MPI, vendor_of
-from tests.jobs.jobs import python, run
+from tests.jobs.jobs import ON_LINUX, python, run
 
 pytestmark = pytest.mark.first_mpi
 
@@ -108,6 +108,7 @@ def test_what_job_scripts_set(package: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert launcher.gpu_exports() == "", "another MPI has a UCX of its own"
 
 
+@ON_LINUX
 def test_a_ucx_that_knows_cuda_is_noticed(tmp_path: Path) -> None:
     """By the library that it loads where there is a CUDA driver. Of it, MPI itself says nothing."""
     part = tmp_path / "libuct_cuda.so.0.0.0"

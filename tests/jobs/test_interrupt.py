@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.jobs.jobs import MPICH, Done, ended, python, run, script, started, until
+from tests.jobs.jobs import MPICH, ON_LINUX, Done, ended, python, run, script, started, until
+from tests.sharing import NEEDS_SHARED
 
 PROGRAM = """
     import sys, time
@@ -61,8 +62,9 @@ def test_two_signals_at_once(tmp_path: Path, options: list[str]) -> None:
         assert ended(it, output).code != 0
 
 
-@pytest.mark.parametrize(("how", "code"), [("one raises", 130), ("waits", 0)])
+@pytest.mark.parametrize(("how", "code"), [("one raises", 130), pytest.param("waits", 0, marks=NEEDS_SHARED)])
 def test_a_rank_saves_its_work_while_the_others_are_done_or_wait(tmp_path: Path, how: str, code: int) -> None:
+    """A wait of the kernel's can be interrupted, and MPI's own cannot."""
     result = interrupted(tmp_path, how)
     assert "saved" in result.output, result.output
     assert "interrupted 1" in result.output, "also a rank that waits in a call is interrupted"
@@ -191,6 +193,7 @@ def test_what_is_typed_reaches_rank_0(tmp_path: Path) -> None:
         os.close(terminal)
 
 
+@ON_LINUX
 def test_ranks_do_not_outlive_a_launch_that_is_killed(tmp_path: Path) -> None:
     text = """
         import os, sys, time

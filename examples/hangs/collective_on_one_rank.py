@@ -1,6 +1,6 @@
 """A collective stands within ``if rank == 0``.
 
-mpicoll: a rank has come to its end, and others wait for it. The job ends
+mpicoll: a rank has finished, and others wait for it. The job ends
 rank 1 has not arrived and has ended its program
 """
 

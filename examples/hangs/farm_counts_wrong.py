@@ -1,6 +1,6 @@
 """The root of a task farm waits for more results than there are.
 
-mpicoll: a rank has come to its end, and others wait for it. The job ends
+mpicoll: a rank has finished, and others wait for it. The job ends
 rank 0 recv: no message came from any rank (any tag)
 """
 

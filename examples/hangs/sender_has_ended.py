@@ -1,6 +1,6 @@
 """A rank waits for a message of a rank that has come to its end.
 
-mpicoll: a rank has come to its end, and others wait for it. The job ends
+mpicoll: a rank has finished, and others wait for it. The job ends
 rank 0 recv: no message came from rank 1 (any tag)
 """
 

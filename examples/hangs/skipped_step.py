@@ -1,6 +1,6 @@
 """One rank leaves a step out, and its calls no longer meet those of the others.
 
-mpicoll: a rank has come to its end, and others wait for it. The job ends
+mpicoll: a rank has finished, and others wait for it. The job ends
 rank 0 call 4: allreduce sum
 """
 

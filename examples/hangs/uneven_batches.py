@@ -1,6 +1,6 @@
 """One rank has a batch more than the others.
 
-mpicoll: a rank has come to its end, and others wait for it. The job ends
+mpicoll: a rank has finished, and others wait for it. The job ends
 rank 0 call 10: Allreduce sum of 64 bytes of float64
 """
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -161,13 +162,13 @@ def _check_room(
 
 
 def _free_memory(session: Session) -> int:
-    """Bytes that this machine or this rank's GPU can give. If it does not say, more than any benchmark needs."""
+    """Bytes that this machine or this rank's GPU can give: all it has if the system does not say what is free."""
     if session.on_gpu:
         import torch
 
         return int(torch.cuda.mem_get_info()[0])
     found = free_memory()
-    return 1 << 62 if found is None else found
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if found is None else found
 
 
 def lines_of(options: Options, session: Session) -> list[str]:

@@ -338,7 +338,7 @@ class AgentThread:
             except Exception:
                 # A mistake of the watcher's own must not end a job that may be sound.
                 said = f"mpicoll: the watcher of rank {self.agent.rank} has failed. From now on, calls are not compared"
-                report.show(f"{said}, and may wait for ever\n{traceback.format_exc().rstrip()}")
+                report.show(f"{said}, and may wait forever\n{traceback.format_exc().rstrip()}")
                 self.agent.give_up()
                 if self._coordinator is not None:
                     self._coordinator.dismiss()

@@ -20,7 +20,7 @@ class Why(Enum):
 
     DIFFERENT = "the ranks made different calls"
     FORGOTTEN = "the ranks made different calls, before the last ones, which are equal"
-    HAS_LEFT = "a rank has come to its end, and others wait for it"
+    HAS_LEFT = "a rank has finished, and others wait for it"
     IS_GONE = "a rank's process is gone, and others wait for it"
     IS_LOST = "a rank's process has ended before its program has"
     HAS_FAILED = "a call has failed on a rank, and others wait for it"
@@ -30,7 +30,7 @@ class Why(Enum):
     TIME_IS_UP = "a call was not complete in time"
     MEANWHILE = "ranks wait in another communicator, too"
     SLOW = "a call has been under way for long. Nothing is wrong if a rank is still busy"
-    SLOW_AND_ENDED = "a call has been under way for long, and a rank has come to its end"
+    SLOW_AND_ENDED = "a call has been under way for long, and a rank has finished"
 
     def said(self, job_ends: bool = True) -> str:
         """In words, which say that the job ends if it does, and if this is the reason."""

@@ -140,7 +140,7 @@ def _common_watcher(group: Group, timeout: float, dump: str, trace: str) -> tupl
         apart = [rank for rank, problem in zip(ranks, problems, strict=True) if problem]
         said = f"mpicoll: {named(apart)} cannot reach the first rank's watcher"
         why = next(filter(None, problems))
-        report.show(f"{said} at {why}. Calls are not compared, and may wait for ever")
+        report.show(f"{said} at {why}. Calls are not compared, and may wait forever")
     return None
 
 

@@ -97,7 +97,7 @@ def test_a_rank_that_has_ended(tmp_path: Path) -> None:
     program = BEGIN.format(arguments="") + "    if rank != 1:\n        comm.allreduce(x)\n"
     result = run(3, script(tmp_path, program), env={"MPICOLL_CHECK": "full", "MPICOLL_TIMEOUT": "600"})
     assert result.code != 0
-    assert "mpicoll: a rank has come to its end, and others wait for it. The job ends" in result.output
+    assert "mpicoll: a rank has finished, and others wait for it. The job ends" in result.output
     assert re.search(r"^  rank 1 +has not arrived and has ended its program$", result.output, re.MULTILINE)
     assert "TimeoutError" not in result.output
 

@@ -210,7 +210,7 @@ def test_a_kind_of_fault_is_named_over_gloo(fault: str) -> None:
 
 TORCH = {
     "different": ("the ranks made different calls", "rank 1  call 1: all_reduce max of 4 float32, at plain_torch.py"),
-    "ended": ("a rank has come to its end", "of 12 float32, at plain_torch.py"),
+    "ended": ("a rank has finished", "of 12 float32, at plain_torch.py"),
     "messages": ("ranks wait for each other", "rank 0  recv: no message came from rank 1 (tag 3), at plain_torch.py"),
     "split": ("the ranks made different calls", "rank 1  call 1: broadcast of 4 float32 root 1, at plain_torch.py"),
     "functional_sum": ("ranks wait for each other", "rank 0  call 1: all_reduce sum of 4 float32, at plain_torch.py"),

@@ -60,7 +60,7 @@ def test_a_watcher_that_fails_ends_nothing(what: str, tmp_path: Path) -> None:
     assert result.code == 0, result.output
     assert result.output.count("went on") == 3, result.output
     assert result.output.count("mpicoll: ") == 1, result.output
-    assert "may wait for ever" in result.output, result.output
+    assert "may wait forever" in result.output, result.output
 
 
 def test_first_ranks_that_differ(tmp_path: Path) -> None:

@@ -236,7 +236,7 @@ def test_a_free_that_waits_for_a_collective(tmp_path: Path) -> None:
     """
     result = run(3, script(tmp_path, WAITS + program))
     assert result.code == 1, result.output
-    assert "mpicoll: a rank has come to its end, and others wait for it. The job ends" in result.output
+    assert "mpicoll: a rank has finished, and others wait for it. The job ends" in result.output
 
 
 def test_a_threads_call_though_another_thread_was_refused(tmp_path: Path) -> None:
@@ -260,7 +260,7 @@ def test_a_threads_call_though_another_thread_was_refused(tmp_path: Path) -> Non
     result = run(2, script(tmp_path, TORCH + program))
     assert result.code == 1, result.output
     assert "StateError" in result.output
-    assert "mpicoll: a rank has come to its end, and others wait for it. The job ends" in result.output
+    assert "mpicoll: a rank has finished, and others wait for it. The job ends" in result.output
     assert re.search(r"^  rank 1  .*: allreduce sum of \d+ float32.*: waiting", result.output, re.MULTILINE), (
         result.output
     )

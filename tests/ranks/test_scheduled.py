@@ -29,6 +29,11 @@ def comm() -> mpicoll.Communicator:
     return mpicoll.Communicator()
 
 
+def served(operation: str) -> list[str]:
+    """The algorithms that ranks of this node have."""
+    return [a for a in names(operation) if SHARED or a != "node"]
+
+
 def called(comm: mpicoll.Communicator, collective: str, algorithm: str, n: int, dtype: str, root: int) -> None:
     """One call on new arrays, out of place, against the oracle; reductions in place as well."""
     table = COLLECTIVES[collective]
@@ -126,9 +131,7 @@ def test_uneven_blocks_by_every_algorithm_that_takes_them(comm: mpicoll.Communic
     ends = np.cumsum(counts)
     everything = np.arange(3.0 * sum(counts)).reshape(-1, 3)
     mine = everything[ends[rank] - counts[rank] : ends[rank]]
-    known = [a for a in names(collective + "v") if a != "wide"]  # it serves 16-bit floats alone
-    if not SHARED:
-        known.remove("node")
+    known = [a for a in served(collective + "v") if a != "wide"]  # it serves 16-bit floats alone
     assert {"native", "linear"} & set(known)
     for a in known:
         for root in range(size):
@@ -191,7 +194,7 @@ def test_whatever_can_be_moved(comm: mpicoll.Communicator) -> None:
 
 def test_barriers(comm: mpicoll.Communicator) -> None:
     """Nobody leaves before the last has come: the ranks of a node have one clock."""
-    for a in names("barrier"):
+    for a in served("barrier"):
         for late in range(comm.size):
             time.sleep(0.05 if comm.rank == late else 0)
             came = time.monotonic_ns()
@@ -205,7 +208,7 @@ def test_factors_and_averages(comm: mpicoll.Communicator) -> None:
 
     size, rank = comm.size, comm.rank
     for dtype in (torch.float32, torch.bfloat16, torch.complex64):
-        for a in names("allreduce"):
+        for a in served("allreduce"):
             if a == ("native" if dtype == torch.bfloat16 else "wide"):
                 continue
             x = torch.full((50,), 2.0 * rank, dtype=dtype)

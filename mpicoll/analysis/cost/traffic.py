@@ -234,7 +234,7 @@ def _found_waves(traffic: Traffic) -> Iterator[tuple[Ints, Ints, Ints]]:
         over += len(ended)
         current = ended[~last[ended]] + 1
     if over < steps:
-        raise ScheduleError("the schedule", None, None, None, "waits for ever; mpicoll verify says where")
+        raise ScheduleError("the schedule", None, None, None, "waits forever; mpicoll verify says where")
 
 
 def _distinct(numbers: Ints) -> Ints:

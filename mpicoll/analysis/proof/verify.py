@@ -338,7 +338,7 @@ class _Proving:
                 waiting = self.posted.get((it.rank, action.peer) if sends else (action.peer, it.rank), ())
                 if any(other is action for other, _ in waiting):
                     wait = f"rank {action.peer} to receive" if sends else f"a message from rank {action.peer}"
-                    self.fail(it, first(action.blocks), f"waits for ever for {wait}")
+                    self.fail(it, first(action.blocks), f"waits forever for {wait}")
         everyone = (1 << self.size) - 1
         for it in self.ranks if self.table.name == "barrier" else ():
             if it.heard != everyone:

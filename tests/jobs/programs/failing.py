@@ -31,7 +31,7 @@ def one_rank_frees_it(comm: mpicoll.Communicator) -> None:
         time.sleep(600)
 
 
-@fault("a handler ends a call midway", "a rank has come to its end, and others wait for it", seconds=600)
+@fault("a handler ends a call midway", "a rank has finished, and others wait for it", seconds=600)
 def a_handler_ends_a_call_midway(comm: mpicoll.Communicator) -> None:
     def handler(number: int, frame: FrameType | None) -> None:
         raise InterruptedError("of a handler")

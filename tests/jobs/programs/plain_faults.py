@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 OTHERS = "ranks made different calls"
-ENDED = "a rank has come to its end, and others wait for it"
+ENDED = "a rank has finished, and others wait for it"
 STUCK = "ranks wait for each other, and none of them can go on"
 LATE = "a call was not complete in time"
 CRASHED = rf"{OTHERS}|a rank's process has ended before its program has|The last collective of each rank"

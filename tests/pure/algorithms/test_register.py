@@ -223,7 +223,7 @@ def test_a_new_number_of_ranks_is_proved_before_a_call() -> None:
     with mpicoll.threads(9) as ranks:
         said = ranks.run(call)
         assert len(set(said)) == 1
-        assert said[0].startswith("allreduce star of 9 ranks: rank 0, step 8, block 0: waits for ever for rank 8")
+        assert said[0].startswith("allreduce star of 9 ranks: rank 0, step 8, block 0: waits forever for rank 8")
         assert "rank 8: has no message left that it sends to" not in said[0]
         assert "rank 8: has no message left that it receives from rank 0" in said[0]
         assert ranks.run(lambda comm: comm.allreduce_object(1)) == [9] * 9

@@ -256,7 +256,7 @@ def test_a_wrong_schedule_is_refused() -> None:
     with pytest.raises(ScheduleError, match="does not meet a receive"):
         seconds(flat(), [(Send(1, one(0), INPUT),)], [(Recv(0, (range(2),), OUTPUT),)], blocks=2)
     first, then = (Recv(1, one(0), OUTPUT),), (Send(1, one(0), INPUT),)
-    with pytest.raises(ScheduleError, match="waits for ever"):
+    with pytest.raises(ScheduleError, match="waits forever"):
         seconds(flat(), [first, then], [(Recv(0, one(0), OUTPUT),), (Send(0, one(0), INPUT),)])
 
 

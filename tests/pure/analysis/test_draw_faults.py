@@ -127,11 +127,11 @@ FAULTS = [
     Expected("allreduce", without_rank_2, 4, "without the contribution of rank 2", 0, "after", {("", 0)}, set(), 3),
     Expected("allreduce", with_rank_1_twice, 3, "counts rank 1 twice", 0, "the fault", {("", 0)}, {(1, 0, "")}, 3),
     Expected(
-        "allreduce", last_receive_forgotten, 3, "waits for ever for rank 2", 0, "the fault", {("", 0)},
+        "allreduce", last_receive_forgotten, 3, "waits forever for rank 2", 0, "the fault", {("", 0)},
         {(0, 2, "target")}, 3,
     ),
     Expected(
-        "allreduce", all_send_first, 3, "waits for ever for rank 1 to receive", 0, "the fault", {("", 0)},
+        "allreduce", all_send_first, 3, "waits forever for rank 1 to receive", 0, "the fault", {("", 0)},
         {(0, 1, "target"), (1, 2, "target"), (2, 0, "target")}, 1,
     ),
     Expected(
@@ -234,7 +234,7 @@ def test_many_cells_are_matrices_with_the_fault(ending: str, tmp_path: Path) -> 
 
     file = tmp_path / f"ring{ending}"
     drawing = draw("allreduce", Algorithm("allreduce", "short", short, right.cut), 16)
-    assert "waits for ever" in str(drawing.fault)
+    assert "waits forever" in str(drawing.fault)
     drawing.save(file)
     assert ending == ".png" or FAULT in file.read_text()
     assert file.stat().st_size > 1000

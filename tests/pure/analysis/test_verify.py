@@ -139,7 +139,7 @@ def test_messages_meet_receives_in_the_order_in_which_both_name_them() -> None:
     Fault(0, 0, 1, "takes blocks 1 from rank 1, which sends 0 in its step 0").check(
         fault("reduce", 2, (up[1] + up[0],), (down[0] + down[1],))
     )
-    Fault(1, 1, 1, "waits for ever for rank 0 to receive").check(fault("reduce", 2, up[:1], down))
+    Fault(1, 1, 1, "waits forever for rank 0 to receive").check(fault("reduce", 2, up[:1], down))
 
 
 def test_runs_of_a_message_are_the_same_at_both_ends() -> None:
@@ -152,7 +152,7 @@ def test_runs_of_a_message_are_the_same_at_both_ends() -> None:
 def test_a_cycle_of_sends_is_a_deadlock_though_messages_might_be_stored() -> None:
     first_send = ((Send(1, A, INPUT),), (Recv(1, one(1), OUTPUT),), (Copy(A, INPUT, OUTPUT),))
     other = ((Send(0, one(1), INPUT),), (Recv(0, A, OUTPUT),), (Copy(one(1), INPUT, OUTPUT),))
-    Fault(0, 0, 0, "waits for ever for rank 1 to receive").check(fault("allgather", 2, first_send, other))
+    Fault(0, 0, 0, "waits forever for rank 1 to receive").check(fault("allgather", 2, first_send, other))
     at_once = (first_send[0] + first_send[1], first_send[2])
     prove("allgather", 2, at_once, (other[0] + other[1], other[2]))
     prove("allgather", 2, first_send, (other[1], other[0], other[2]))
@@ -161,9 +161,9 @@ def test_a_cycle_of_sends_is_a_deadlock_though_messages_might_be_stored() -> Non
 @pytest.mark.parametrize(
     ("ranks", "expected"),
     [
-        (((), (RESULT_FROM_0,)), Fault(1, 0, 0, "waits for ever for a message from rank 0")),
-        (((RESULT_TO_1, RESULT_TO_1), (RESULT_FROM_0,)), Fault(0, 1, 0, "waits for ever for rank 1 to receive")),
-        (((RESULT_TO_1,), (RESULT_FROM_0, RESULT_FROM_0)), Fault(1, 1, 0, "waits for ever for a message from rank 0")),
+        (((), (RESULT_FROM_0,)), Fault(1, 0, 0, "waits forever for a message from rank 0")),
+        (((RESULT_TO_1, RESULT_TO_1), (RESULT_FROM_0,)), Fault(0, 1, 0, "waits forever for rank 1 to receive")),
+        (((RESULT_TO_1,), (RESULT_FROM_0, RESULT_FROM_0)), Fault(1, 1, 0, "waits forever for a message from rank 0")),
     ],
 )
 def test_nothing_is_left_over(ranks: Any, expected: Fault) -> None:

@@ -95,7 +95,7 @@ def test_a_failure_is_said_and_ends_with_1(capsys: pytest.CaptureFixture[str]) -
     algorithms.add(replace(right, name="silent", steps=silent))
     assert main(["verify", "reduce", "-n", "1:4"]) == 1
     captured = capsys.readouterr()
-    problem = "rank 0, step 1, block 0: waits for ever for a message from rank 2"
+    problem = "rank 0, step 1, block 0: waits forever for a message from rank 2"
     first, *_, last = captured.err.splitlines()
     assert first == f"mpicoll: reduce silent of 3 ranks, root 0: {problem}"
     assert last == "  rank 2: has no message left that it sends to rank 0"

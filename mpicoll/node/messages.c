@@ -20,7 +20,7 @@
  * the writer has not seen it, it sees what has been written. Otherwise the word changes after the write. A sleeper that
  * has read the new word sees the write; with the old one the system lets nobody sleep, or the writer wakes it.
  * (tests/pure/node/test_wake_ups.py walks through all this.)
- * */
+ */
 #include "messages.h"
 
 #include <stdlib.h>
@@ -167,11 +167,12 @@ static int may_read(Peer *p) {
     return p->readable;
 }
 
-/* Pieces take two copies, one on each core. They are faster while only one of the two has a long message to send,
- * and far slower where both have. */
+/* Pieces take two copies, one on each core. They are faster while only one of the two has a long message to send.
+ * Where both have, they are far slower if the cores lie far apart, but for the shortest ones. */
 static int is_better_read(const Messages *m, const Peer *p, const Transfer *t) {
     int both_ways = p->unsent.first || p->announced.first || p->flowing.first;
-    return t->mapped || m->crowded || both_ways || t->wanted >= LEAST_READ * m->ring;
+    size_t least = both_ways ? m->ring / 4 + 1 : LEAST_READ * m->ring;
+    return t->mapped || m->crowded || t->wanted >= least;
 }
 
 /* Read a long message out of its sender's memory. Returns 0 if not all could be read. */

@@ -33,6 +33,8 @@ def test_a_script_piped_into_sbatch(cluster: Cluster, environment: Environment, 
 @pytest.mark.parametrize("template", TEMPLATES)
 def test_slurm_would_take_it(cluster: Cluster, environment: Environment, template: str) -> None:
     words = ["--cpus-per-task=1", "--time=10", "--check"]  # the emulated nodes have few cores, and one hour
+    if template == "container":
+        words += ["--set", "CONTAINER=image.sif"]
     done = cluster.run(
         environment.path / "bin/mpicoll", "slurm", template, *words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     )

@@ -187,7 +187,9 @@ COLLECTIVES |= {
 }
 COLLECTIVES |= {name: Method("meeting") for name in ("neighbor_allgather", "neighbor_alltoall")}
 """By the name of mpi4py's method that blocks."""
-MEETINGS = "Idup", "Idup_with_info", "Create_intercomm", "Spawn", "Spawn_multiple", "Accept", "Connect"
+DYNAMIC = "Spawn", "Spawn_multiple", "Accept", "Connect"
+"""What makes a communicator with ranks that meet this one only there: they may be another program's."""
+MEETINGS = ("Idup", "Idup_with_info", "Create_intercomm", *DYNAMIC)
 """What makes a communicator of another one, where no rank is known to need another one."""
 MAKERS = (*MEETINGS, "Dup", "Clone", "Dup_with_info", "Create", "Split", "Split_type", "Create_cart", "Create_graph",
           "Create_dist_graph_adjacent", "Create_dist_graph", "Create_group", "Sub", "Merge")  # fmt: skip

@@ -27,6 +27,7 @@ from mpicoll.supervise.record import Pending, Record
 from mpicoll.watching import windows
 from mpicoll.watching.arguments import (
     COLLECTIVES,
+    DYNAMIC,
     MAKERS,
     MEETINGS,
     MESSAGES,
@@ -277,7 +278,8 @@ def _maker(real: Any, name: str, settings: Settings) -> Callable[..., Any]:
             if isinstance(found, tuple):  # until its request is complete, the ranks cannot meet in it
                 _begin(found[1], calls, not_complete(name, record))
                 return found
-        _watch(found, settings)
+        if name not in DYNAMIC:
+            _watch(found, settings)
         return found
 
     operation = "meeting" if name in MEETINGS else "barrier"

@@ -78,9 +78,6 @@ YIELDS = ["env", "OMPI_MCA_mpi_yield_when_idle=1", "MPIR_CVAR_ENABLE_HEAVY_YIELD
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "RES_OPTIONS": "timeout:1 attempts:1"}
 """A rank has one core. And torch asks for the name of each address that it connects to. Where the answer is lost, ranks
 would wait for five seconds, again and again."""
-FEW = 3
-"""So many tests of those that run side by side may fail there, and pass when they run again alone. On a busy machine, a
-process may be stopped for seconds."""
 TAIL = 100
 FRAMES = re.compile(r'  File ".*(/_pytest/|/pytest/|/pluggy/|/mpi4py/run|<frozen runpy>)')  # around every test
 
@@ -176,13 +173,10 @@ class Launch:
     notes: Path
     """Where each rank notes what became of its tests."""
 
-    code: int | None = None
-    """The exit code, when it has ended; None also if it was killed."""
-
     def ended(self, title: str, selected: bool) -> Counter[str]:
         """Wait for it; returns its counts of passed, failed and skipped."""
         print(f"{title}: ", end="", flush=True)
-        code = self.code = wait(self.job.process, self.notes)
+        code = wait(self.job.process, self.notes)
         seconds = self.job.seconds()
         counts = outcomes(self.notes)
         nothing = counts["passed"] + counts["failed"] == 0
@@ -198,12 +192,6 @@ class Launch:
             how = f"was killed: no test began or ended for {SILENCE:.0f} s" if code is None else f"ended with {code}"
             print(f"{title} {how}. Last seen:\n{standing(self.notes)}", flush=True)
         return counts
-
-    def failed(self) -> list[str]:
-        """The tests that failed, if pytest came to its end. The name of a group of pytest-xdist is no part of them."""
-        lines = (self.notes / "0").read_text().splitlines() if self.code == 1 else []
-        names = [line.partition(" ")[2] for line in lines if line.startswith("failed ")]
-        return [*dict.fromkeys(re.sub(r"@\w+$", "", name) for name in names)]
 
 
 @contextlib.contextmanager
@@ -221,19 +209,6 @@ def launch(title: str, argv: list[str], selected: bool) -> Counter[str]:
     """Run such a command; returns its counts."""
     with begun(argv) as it:
         return it.ended(title, selected)
-
-
-def side_by_side(it: Launch, title: str, command: list[str], options: list[str], selected: bool) -> Counter[str]:
-    """Wait for tests that run side by side; returns their counts. If a few fail, they run again alone, and it counts
-    how they end then."""
-    counts, failed = it.ended(title, selected), it.failed()
-    if 0 < len(failed) <= FEW:
-        pytest = command[: command.index("pytest") + 1]
-        again = launch(f"{title}, again and alone", [*pytest, *options, *failed], False)
-        if again["passed"] == len(failed):
-            print(*(f"FAILED, THEN PASSED: {name}" for name in failed), sep="\n", flush=True)
-            counts["passed"] += counts.pop("failed")
-    return counts
 
 
 def ranks(python: str, n: int, tests: list[str]) -> list[str]:
@@ -293,15 +268,11 @@ def main() -> int:
     total: Counter[str] = Counter()
     with contextlib.ExitStack() as stack:
         for title, command in launches(environments, quick, everywhere):
-            rest = title, command, options, bool(chosen)
             if title == PURE:
-                meanwhile = stack.enter_context(begun([*command, *options])), *rest
-            elif title.endswith(JOBS):
-                with begun([*command, *options]) as it:
-                    total += side_by_side(it, *rest)
+                meanwhile = stack.enter_context(begun([*command, *options]))
             else:
                 total += launch(title, [*command, *options], bool(chosen))
-        total += side_by_side(*meanwhile)
+        total += meanwhile.ended(PURE, bool(chosen))
     print(f"{total['passed']} passed, {total['failed']} failed, {total['skipped']} skipped")
     return 1 if total["failed"] or not total["passed"] else 0
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
-from textwrap import dedent
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -85,33 +84,3 @@ def test_what_is_said_of_a_launch_that_hangs(
     said = capsys.readouterr().out
     assert "a launch: 1 passed, 1 failed, 0 skipped in " in said
     assert f"no test began or ended for {matrix.SILENCE:.0f} s. Last seen:\nrank 0: running b\n" in said
-
-
-AT_FIRST = """
-    import os
-
-    def test_it():
-        first = not os.path.exists({told!r})
-        open({told!r}, "w").close()
-        assert not (first or {never})
-
-    def test_other():
-        assert True
-"""
-
-
-@pytest.mark.parametrize("never", [True, False])
-def test_what_fails_beside_others_runs_again_alone(
-    never: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(matrix.HERE.parent))
-    monkeypatch.setattr(matrix, "HERE", tmp_path / "tests")  # launches begin in its parent
-    file = tmp_path / "test_once.py"
-    file.write_text(dedent(AT_FIRST.format(told=str(tmp_path / "told"), never=never)))
-    plugins = ["-p", "tests.conftest", "-p", "no:cacheprovider"]
-    command = [sys.executable, "-m", "pytest", "-n", "2", "--dist", "loadgroup", str(file)]
-    with matrix.begun([*command, *plugins]) as it:
-        counts = matrix.side_by_side(it, "jobs", command, plugins, False)
-    assert (counts["passed"], counts["failed"]) == ((1, 1) if never else (2, 0))
-    said = capsys.readouterr().out
-    assert ("FAILED, THEN PASSED: " in said) != never

@@ -140,7 +140,7 @@ def _ranks_with(report: str, until_printed: ExitStack) -> list[int]:
             sock.bind(name)
         except OSError:
             sock.settimeout(_SECONDS_TO_END)
-            _connect(sock, name)
+            _connect(sock, name, _SECONDS_TO_READ)
             if not linux.is_own(sock):
                 return [rank]
             sock.sendall(rank.to_bytes(8))
@@ -160,14 +160,14 @@ def _ranks_with(report: str, until_printed: ExitStack) -> list[int]:
     return sorted({*ranks})  # several children of a rank may have it
 
 
-def _connect(sock: socket.socket, name: str) -> None:
-    """Connect to the first rank. One that has just bound the name listens soon, so this waits a moment for it."""
-    deadline = time.monotonic() + _SECONDS_TO_READ
+def _connect(sock: socket.socket, name: str, seconds: float) -> None:
+    """Connect to the first rank. One that has just bound the name listens soon: this waits so many seconds for it."""
+    deadline = time.monotonic() + seconds
     while True:
         try:
             return sock.connect(name)
         except ConnectionRefusedError:
-            if time.monotonic() > deadline:
+            if time.monotonic() >= deadline:
                 raise
             time.sleep(0.01)
 
@@ -187,27 +187,19 @@ def is_first(what: str) -> bool:
         sock.listen(4096)  # so that others can see whose it is
     except OSError as e:
         sock.close()
-        return e.errno != errno.EADDRINUSE or not _is_taken(what)
+        return e.errno != errno.EADDRINUSE or not was_done(what, _SECONDS_TO_READ)
     _names.append(sock)
     return True
 
 
-def was_done(what: str) -> bool:
-    """Whether a rank of the job on this node, which still lives, was the first to do this: see ``is_first``."""
+def was_done(what: str, seconds: float = 0.0) -> bool:
+    """Whether a rank of the job on this node, which still lives, was the first to do this: see ``is_first``. Any user
+    of the node can take the name. One that has just done so gets so many ``seconds`` to say that it is a rank."""
     with socket.socket(socket.AF_UNIX) as sock, suppress(OSError):
         sock.setblocking(False)
-        sock.connect(_socket_name(what))
+        _connect(sock, _socket_name(what), seconds)
         return linux.is_own(sock)
     return False
-
-
-def _is_taken(what: str) -> bool:
-    """Whether a rank has the name, which any user of the node can take. A rank that has just bound it listens soon, so
-    this waits a moment for it."""
-    deadline = time.monotonic() + _SECONDS_TO_READ
-    while not (taken := was_done(what)) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    return taken
 
 
 def _socket_name(what: str) -> str:

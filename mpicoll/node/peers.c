@@ -55,10 +55,14 @@ static const char *map_file(const Self *other, const Home *home) {
     return at;
 }
 
+static int is_mapped(int i, const Self *other, const Home *home) {
+    const Home *known = &mapped[i].home;
+    return mapped[i].process == other->process && known->inode == home->inode && known->device == home->device;
+}
+
 const char *map_home(const Self *other, const Home *home) {
     int i = 0;
-    while (i < MOST_MAPPED && mapped[i].home.file &&
-           (mapped[i].process != other->process || mapped[i].home.inode != home->inode)) i++;
+    while (i < MOST_MAPPED && mapped[i].home.file && !is_mapped(i, other, home)) i++;
     if (i == MOST_MAPPED) return NULL;
     if (!mapped[i].home.file)
         mapped[i].process = other->process, mapped[i].at = map_file(other, home), mapped[i].home = *home;

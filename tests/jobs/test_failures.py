@@ -187,13 +187,11 @@ def test_the_first_rank_that_fails_is_about_to_listen(monkeypatch: pytest.Monkey
     name = failure._socket_name(f"test {os.getpid()}")
     with socket.socket(socket.AF_UNIX) as first, socket.socket(socket.AF_UNIX) as other:
         first.bind(name)
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(failure, "_SECONDS_TO_READ", 0)
-            with pytest.raises(ConnectionRefusedError):
-                failure._connect(other, name)
+        with pytest.raises(ConnectionRefusedError):
+            failure._connect(other, name, 0)
         clock = SimpleNamespace(sleep=lambda _: first.listen(), monotonic=time.monotonic)
         monkeypatch.setattr(failure, "time", clock)
-        failure._connect(other, name)
+        failure._connect(other, name, 600)
 
 
 def test_the_text_of_an_exit_is_said_once(tmp_path: Path) -> None:

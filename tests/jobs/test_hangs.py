@@ -55,10 +55,14 @@ def test_nothing_is_said_of_legal_calls(ranks: int) -> None:
     assert sorted(result.output.splitlines()) == [f"rank {rank} has made 600 calls" for rank in range(ranks)]
 
 
-@pytest.mark.parametrize("name", ["threads", "with_asyncio", "signals", "pool", "spawned", "connected"])
+MORE = {"threads": 2, "with_asyncio": 2, "signals": 2, "pool": 2, "spawned": 2, "connected": 3}
+"""Programs in which more goes on, and their ranks."""
+
+
+@pytest.mark.parametrize("name", MORE)
 def test_nothing_is_said_of_programs_in_which_more_goes_on(name: str) -> None:
     """What they print is the same as without the watch."""
-    with_watch, without = watched(2, plain_others.__file__, name), run(2, plain_others.__file__, name)
+    with_watch, without = (start(MORE[name], plain_others.__file__, name) for start in (watched, run))
     assert (with_watch.code, without.code) == (0, 0), with_watch.output + without.output
     assert sorted(with_watch.output.splitlines()) == sorted(without.output.splitlines()) != []
 

@@ -18,6 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 from mpicoll.communicator.engine.progress import SHORT
 from mpicoll.errors import MessageError, StateError
 from mpicoll.torch.handles import handle_of
+from mpicoll.torch.private import CallbackWork
 from mpicoll.torch.work import CollectiveWork
 from tests.ranks.children import in_child
 from tests.ranks.torch.programs.training import mlp, vectors
@@ -47,6 +48,16 @@ def test_a_forked_child_does_not_wait_for_its_parents_work() -> None:
     thread.join()
     assert work.wait()
     in_child(work.wait)
+
+
+def test_what_cpp_gets_of_a_collective_that_is_complete_at_once() -> None:
+    """It asks for the future of its own class, and may never wait."""
+    handle = handle_of(CollectiveWork.done([torch.ones(2)]))
+    future = CallbackWork.get_future(handle)
+    assert future.done()
+    assert [x.tolist() for x in future.value()] == [[1.0, 1.0]]
+    assert handle.wait(timedelta(seconds=1))
+    assert CallbackWork.wait(handle)
 
 
 def test_a_failure_that_is_waited_for_while_it_is_handed_on_counts_as_seen() -> None:

@@ -21,11 +21,10 @@ class NonBlocking(CommunicatorBase):
     touched before the request is complete; its ``result`` is what the method would have returned. All ranks make the
     same calls in the same order, as of all collectives, and a call that does not block never meets one that does.
 
-    Among ranks of one node, the kernel carries out short calls. Otherwise it is MPI's own call, where MPI has one for
-    the dtype and the operation and no algorithm is named. Where MPI cannot reduce, it gathers the values if they are
-    few, and waiting for them reduces them. All else is carried out by a thread of this rank, or by who waits for it
-    before the thread begins, on a communicator of its own. That needs MPI_THREAD_MULTIPLE. Without it, the call is
-    complete when it returns.
+    Among ranks of one node, the kernel carries out the call. Otherwise it is MPI's own call, where MPI has one for
+    the dtype and the operation and no algorithm is named. All else is carried out by a thread of this rank, or by who
+    waits for it before the thread begins, on a communicator of its own. That needs MPI_THREAD_MULTIPLE. Without it,
+    the call is complete when it returns.
     """
 
     @repeated

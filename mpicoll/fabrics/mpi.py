@@ -215,16 +215,13 @@ class MPIFabric(ElasticFabric):
         return self._by.both(sent, dest, sendtag, taken, source, recvtag)
 
     def begin(self, call: Call, choice: Choice, record: Record, by_library: bool) -> Transfer | None:
-        if choice.route == choose.NODE and not choice.zero_copy and not self._is_elastic:
+        if (choice.route == choose.NODE or choice.zero_copy) and not self._is_elastic:
             assert self._node is not None
-            plan = node.begin(self._node, self.rank, self.size, call, record)
-            if isinstance(plan, Transfer):
-                return plan
+            return node.begin(self._node, self.rank, self.size, call, choice.zero_copy, record)
+        by_library &= call.reduction is None or call.reduction.mpi
         if not by_library or not call.extent_is_common or call.extent(self.size) > choose.MAX_COUNT:
             return None
-        route = native if call.reduction is None or call.reduction.mpi else exchange
-        start = route.begin(self._comm, call)
-        return None if start is None else Collective(start, self._check if self._is_elastic else None)
+        return Collective(native.begin(self._comm, call), self._check if self._is_elastic else None)
 
     def neighbours(self) -> tuple[Sequence[int], Sequence[int]] | None:
         return self._neighbours

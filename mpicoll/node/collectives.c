@@ -92,13 +92,25 @@ static size_t room_of(const Node *node, const Call *c, int units) {
     return nbytes / (c->gives == ONE_EACH ? (size_t)node->meeting.size : 1) / LINE * LINE;
 }
 
-/* Choose the slots of the next piece, the same on all ranks. Returns the meeting with which all must have caught up,
- * so that nobody reads them any more. The first lines of units would share a set of the first-level cache. */
-static uint64_t choose_slot(Node *node, const Call *c, size_t longest) {
+/* What comes after a wait. */
+
+static int after_others(Node *node, Step next) {
+    node->next = next, node->wait = FOR_OTHERS, node->has_arrived = 0;
+    return 0;
+}
+
+static int at_once(Node *node, Step next) {
+    node->next = next, node->wait = FOR_NOTHING;
+    return 0;
+}
+
+/* Choose the slots of the next piece, the same on all ranks. The rank waits until nobody reads them any more. The first
+ * lines of units would share a set of the first-level cache. */
+static int after_slot(Node *node, const Call *c, Step next) {
     node->room = room_of(node, c, 1);
     node->units = 1;
     size_t first = (size_t)node->unit * LINE;
-    if (longest > node->room || c->is_private) {
+    if (node->longest > node->room || c->is_private) {
         node->room = room_of(node, c, LONG_SLOT);
         node->units = LONG_SLOT;
         node->unit = (node->unit + LONG_SLOT - 1) / LONG_SLOT * LONG_SLOT % UNITS;
@@ -108,11 +120,8 @@ static uint64_t choose_slot(Node *node, const Call *c, size_t longest) {
     uint64_t last = 0;
     for (int i = 0; i < node->units; i++)
         if (node->read_at[node->unit + i] > last) last = node->read_at[node->unit + i];
-    return last ? last + 1 : 0;
-}
-
-static int next_slot(Node *node, const Call *c, size_t longest) {
-    return catch_up(&node->meeting, choose_slot(node, c, longest));
+    node->next = next, node->wait = FOR_SLOT, node->free_at = last ? last + 1 : 0;
+    return 0;
 }
 
 static void end_slot(Node *node) {
@@ -128,35 +137,44 @@ static Range awaited_by(const Call *c, int rank, int size) {
     return (Range){0, rank};
 }
 
-static int wait_for_awaited(Node *node, const Call *c) {
+static int wait_for_awaited(Node *node, const Call *c, int waits) {
     Meeting *m = &node->meeting;
+    if (c->needs_all) return wait_for_all(m, waits);
     Range awaited = awaited_by(c, m->rank, m->size);
-    int code = 0, differ = 0;
-    for (int r = awaited.from; r < awaited.to && !code; r++) {
-        if (r == m->rank) continue;
-        code = wait_for(m, r);
-        if (code == MISMATCH) differ = MISMATCH, code = 0;
+    int differ = 0;
+    for (int r = awaited.from; r < awaited.to; r++) {
+        int code = r == m->rank ? 0 : wait_for(m, r, waits);
+        if (code == ENDED || code == LATER) return code;
+        differ |= code;
     }
-    return code ? code : differ;
+    return differ;
 }
 
 /* Arrive, and wait for them. */
-static int meet(Node *node, const Call *c) {
-    if (c->needs_all) return arrive_and_wait(&node->meeting, c->digest);
-    int code = arrive(&node->meeting, c->digest);
-    return code ? code : wait_for_awaited(node, c);
+static int meet(Node *node, const Call *c, int waits) {
+    int code = node->has_arrived ? 0 : arrive(&node->meeting, c->digest, waits);
+    if (code) return code;
+    node->has_arrived = 1;
+    return wait_for_awaited(node, c, waits);
 }
 
-static int is_sliced(const Node *node, const Call *c, size_t longest) {
+static int wait_as_needed(Node *node, const Call *c, int waits) {
+    if (node->wait == FOR_OTHERS) return meet(node, c, waits);
+    return node->wait == FOR_SLOT ? catch_up(&node->meeting, node->free_at, waits) : 0;
+}
+
+int is_ready(Node *node, const Call *c) { return wait_as_needed(node, c, 0) != LATER; }
+
+static int is_sliced(const Node *node, const Call *c) {
     return c->needs_all && c->reduces && c->gives == ONE && c->gets == ONE && c->prefix == ALL_RANKS &&
-           node->meeting.size > 2 && longest >= LEAST_SLICED;
+           node->meeting.size > 2 && node->longest >= LEAST_SLICED;
 }
 
-static void copy_in(Node *node, const Call *c, size_t first, int sliced) {
+static void copy_in(Node *node, const Call *c) {
     int rank = node->meeting.rank;
     Range mine = has(c, rank);
-    size_t room = node->room;
-    if (!c->input || (c->rooted == ROOT_GETS && rank == c->root && !sliced)) return; /* nobody else reads it */
+    size_t room = node->room, first = node->first;
+    if (!c->input || (c->rooted == ROOT_GETS && rank == c->root && !is_sliced(node, c))) return; /* nobody else reads it */
     for (int b = mine.from; b < mine.to; b++) {
         if (c->gives == ONE_EACH && b == rank) continue;
         const char *from = c->input + (c->given[b] - c->given[mine.from]) + first;
@@ -164,28 +182,10 @@ static void copy_in(Node *node, const Call *c, size_t first, int sliced) {
     }
 }
 
-static int take_slices(Node *node, const Call *c, size_t first) {
-    Meeting *m = &node->meeting;
-    size_t now = part(c->given[1], first, node->room);
-    size_t start = cut(now, m->rank, m->size), stop = cut(now, m->rank + 1, m->size);
-    for (int r = 0; r < m->size; r++) node->rows[r] = slot(node, r) + start;
-    if (stop > start) combine(node, c, m->size, slot(node, m->rank) + start, stop - start);
-    for (int r = 0; r < m->size; r++)
-        if (r != m->rank && stop > start) let_go(node->rows[r], stop - start);
-    int code = meet(node, c);
-    if (code || !c->output) return code;
-    for (int i = 0; i < m->size; i++) { /* ranks begin with different slices */
-        int r = (m->rank + i) % m->size;
-        size_t at = cut(now, r, m->size);
-        copy(c->output + first + at, slot(node, r) + at, cut(now, r + 1, m->size) - at);
-    }
-    return 0;
-}
-
-static void take(Node *node, const Call *c, size_t first) {
+static void take(Node *node, const Call *c) {
     int rank = node->meeting.rank, size = node->meeting.size;
     Range wanted = wants(c, rank);
-    size_t room = node->room;
+    size_t room = node->room, first = node->first;
     int one_reader = size == 2 || c->gives == ONE_EACH || c->rooted == ROOT_GETS;
     if (!c->output) return;
     for (int i = wanted.from; i < wanted.to; i++) {
@@ -206,21 +206,46 @@ static void take(Node *node, const Call *c, size_t first) {
     }
 }
 
-static int through_slots(Node *node, const Call *c, size_t longest) {
-    int sliced = is_sliced(node, c, longest), code = 0;
-    size_t room = node->room;
-    for (size_t first = 0;;) { /* the first piece is in the slots, and the ranks have met */
-        if (sliced) code = take_slices(node, c, first);
-        else take(node, c, first);
-        end_slot(node);
-        first += room;
-        if (code || first >= longest) return code;
-        code = next_slot(node, c, longest);
-        if (code) return code;
-        copy_in(node, c, first, sliced);
-        code = meet(node, c);
-        if (code) return code;
+static int fill_slot(Node *node, Call *c);
+
+static int end_piece(Node *node, const Call *c) {
+    end_slot(node);
+    node->first += node->room;
+    return node->first < node->longest ? after_slot(node, c, fill_slot) : at_once(node, NULL);
+}
+
+static int take_slices(Node *node, Call *c) {
+    int rank = node->meeting.rank, size = node->meeting.size;
+    size_t first = node->first, now = part(c->given[1], first, node->room);
+    for (int i = 0; c->output && i < size; i++) { /* ranks begin with different slices */
+        int r = (rank + i) % size;
+        size_t at = cut(now, r, size);
+        copy(c->output + first + at, slot(node, r) + at, cut(now, r + 1, size) - at);
     }
+    return end_piece(node, c);
+}
+
+static int combine_slice(Node *node, const Call *c) {
+    int rank = node->meeting.rank, size = node->meeting.size;
+    size_t now = part(c->given[1], node->first, node->room);
+    size_t start = cut(now, rank, size), stop = cut(now, rank + 1, size);
+    for (int r = 0; r < size; r++) node->rows[r] = slot(node, r) + start;
+    if (stop > start) combine(node, c, size, slot(node, rank) + start, stop - start);
+    for (int r = 0; r < size; r++)
+        if (r != rank && stop > start) let_go(node->rows[r], stop - start);
+    return after_others(node, take_slices);
+}
+
+/* The piece is in the slots, and the ranks have met. */
+static int take_piece(Node *node, Call *c) {
+    if (is_sliced(node, c)) return combine_slice(node, c);
+    take(node, c);
+    return end_piece(node, c);
+}
+
+static int fill_slot(Node *node, Call *c) {
+    copy_in(node, c);
+    return after_others(node, take_piece);
 }
 
 /* In place. */
@@ -288,7 +313,12 @@ static void move_in_place(Node *node, const Call *c) {
     }
 }
 
-int work_in_place(Node *node, Call *c) {
+static int leave(Node *node, Call *c) {
+    (void)c;
+    return at_once(node, NULL);
+}
+
+static int work_in_place(Node *node, Call *c) {
     Meeting *m = &node->meeting;
     c->in_place = 1;
     if (c->reduces && c->gives == ONE_EACH)
@@ -297,7 +327,7 @@ int work_in_place(Node *node, Call *c) {
         combine_in_place(node, c, cut(c->given[1], m->rank, m->size), cut(c->given[1], m->rank + 1, m->size), 0);
     else
         move_in_place(node, c);
-    return meet(node, c);
+    return after_others(node, leave);
 }
 
 /* Both. */
@@ -310,13 +340,13 @@ static uint64_t weighed(int from, int to, size_t nbytes) {
     return ((factor ^ factor >> 32) | 1) * nbytes;
 }
 
-static void say_more(Node *node, const Call *c, size_t longest) {
+static void say_more(Node *node, const Call *c) {
     uint64_t next = node->meeting.turn + 1;
     Page *mine = page(node, node->meeting.rank, next);
     if (c->reduces && c->reduction.scales) mine->factor = c->factor;
     if (c->is_private) {
         memcpy(mine->ends, c->given, (size_t)(c->blocks + 1) * sizeof *c->given);
-        mine->longest = longest, mine->balance = 0;
+        mine->longest = node->longest, mine->balance = 0;
         for (int b = 0, rank = node->meeting.rank; b < c->blocks; b++)
             mine->balance += weighed(rank, b, length(c->given, b)) - weighed(b, rank, length(c->taken, b));
     }
@@ -328,13 +358,13 @@ static void say_more(Node *node, const Call *c, size_t longest) {
 }
 
 /* In an alltoallv, what others give must be what this rank expects. If it is not so for one rank, all find out, so that
- * none begins. `longest` becomes the longest block of all. */
-static int compare(Node *node, const Call *c, size_t *longest) {
+ * none begins. The longest block is that of all. */
+static int compare(Node *node, const Call *c) {
     int rank = node->meeting.rank, code = 0;
     uint64_t balance = 0;
     for (int r = 0; r < node->meeting.size; r++) {
         const Page *other = page_of(node, r);
-        if (other->longest > *longest) *longest = other->longest;
+        if (other->longest > node->longest) node->longest = other->longest;
         balance += other->balance;
         size_t found = other->ends[rank + 1] - other->ends[rank], expected = length(c->taken, r);
         if (found != expected && !code) {
@@ -345,65 +375,47 @@ static int compare(Node *node, const Call *c, size_t *longest) {
     return code ? code : balance ? MISMATCH : 0;
 }
 
-int run(Node *node, Call *c) {
+static int copies_at_once(const Call *c) { return !c->may_share || !(c->version || c->only_shared); }
+
+/* All have said what there is to know. */
+static int choose_way(Node *node, Call *c) {
     Meeting *m = &node->meeting;
-    size_t longest = longest_block(c);
-    int scales = c->reduces && c->reduction.scales, ready = !c->may_share || !(c->version || c->only_shared);
-    /* Nobody reads the page of the meeting before the last one any more. */
-    int code = c->may_share || scales ? catch_up(m, m->turn) : 0;
-    if (code || (code = next_slot(node, c, longest))) return code;
-    c->in_place = 0;
-    say_more(node, c, longest);
-    if (ready) copy_in(node, c, 0, is_sliced(node, c, longest));
-    code = meet(node, c);
-    if (code) return code;
-    for (int r = 0; r < m->size && scales; r++) node->factors[r] = page_of(node, r)->factor;
-    if (c->is_private && (code = compare(node, c, &longest))) return code;
-    if (c->may_share) {
-        int shared = 0, known = 1;
-        for (int r = 0; r < m->size; r++) {
-            uint64_t version = page_of(node, r)->version;
-            shared += version != 0;
-            known &= version == c->versions[r];
-        }
-        if (shared == m->size) return known ? work_in_place(node, c) : LOOK;
-        if (c->only_shared) return ELSEWHERE;
-        if (shared) { /* those that do not lie in their own memory are copied in now */
-            if (!ready) copy_in(node, c, 0, is_sliced(node, c, longest));
-            code = meet(node, c);
-            if (code) return code;
-        }
+    int code = 0, shared = 0, known = 1;
+    for (int r = 0; r < m->size && c->reduces && c->reduction.scales; r++) node->factors[r] = page_of(node, r)->factor;
+    if (c->is_private && (code = compare(node, c))) return code;
+    if (!c->may_share) return take_piece(node, c);
+    for (int r = 0; r < m->size; r++) {
+        uint64_t version = page_of(node, r)->version;
+        shared += version != 0;
+        known &= version == c->versions[r];
     }
-    return through_slots(node, c, longest);
+    if (shared == m->size) return at_once(node, work_in_place), known ? 0 : LOOK;
+    if (c->only_shared) return ELSEWHERE;
+    if (!shared) return take_piece(node, c);
+    if (!copies_at_once(c)) copy_in(node, c); /* what does not lie in memory of the slots is copied there now */
+    return after_others(node, take_piece);
 }
 
-int may_begin(const Node *node, const Call *c) {
-    size_t longest = longest_block(c);
-    int many = c->needs_all && node->meeting.size > FLAT, scales = c->reduces && c->reduction.scales;
-    return !c->may_share && !c->is_private && !many && !scales && longest <= room_of(node, c, LONG_SLOT) &&
-           !is_sliced(node, c, longest);
-}
-
-int begin(Node *node, Call *c, int waits) {
-    Meeting *m = &node->meeting;
-    uint64_t turn = choose_slot(node, c, longest_block(c));
-    if (turn < latest(m)) turn = latest(m);
-    if (!waits && !has_caught_up(m, turn)) return LATER;
-    int code = catch_up(m, turn);
-    if (code) return code;
-    copy_in(node, c, 0, 0);
-    return arrive(m, c->digest);
-}
-
-int has_come(const Node *node, const Call *c) {
-    Range awaited = awaited_by(c, node->meeting.rank, node->meeting.size);
-    for (int r = awaited.from; r < awaited.to; r++)
-        if (!has_arrived(&node->meeting, r)) return 0;
-    return 1;
-}
-
-int finish(Node *node, Call *c) {
-    int code = wait_for_awaited(node, c);
+static int begin(Node *node, Call *c) {
     c->in_place = 0;
-    return code ? code : through_slots(node, c, longest_block(c));
+    say_more(node, c);
+    if (copies_at_once(c)) copy_in(node, c);
+    return after_others(node, choose_way);
+}
+
+void start(Node *node, Call *c) {
+    int says_more = c->may_share || c->is_private || (c->reduces && c->reduction.scales);
+    node->longest = longest_block(c), node->first = 0;
+    after_slot(node, c, begin);
+    /* Nobody reads the page of the meeting before the last one any more. */
+    if (says_more && node->free_at < node->meeting.turn) node->free_at = node->meeting.turn;
+}
+
+int go_on(Node *node, Call *c, int waits) {
+    while (node->next) {
+        int code = wait_as_needed(node, c, waits);
+        if (!code) code = node->next(node, c);
+        if (code) return code;
+    }
+    return 0;
 }

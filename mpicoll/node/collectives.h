@@ -49,7 +49,13 @@ typedef struct {
     uint64_t ends[];  /* where its block for each rank begins, and where the last one ends */
 } Page;
 
-typedef struct {
+typedef struct Node Node;
+
+/* What a rank waits for before it goes on with a call. */
+typedef enum { FOR_NOTHING, FOR_SLOT, FOR_OTHERS } Wait; /* until nobody reads its slot; until others have come */
+typedef int (*Step)(Node *node, Call *call);
+
+struct Node {
     Meeting meeting;
     size_t page_size, unit_size; /* bytes; a unit has more than UNITS lines */
     char **blocks;     /* by rank: its flags, two pages, and UNITS units for slots */
@@ -61,29 +67,33 @@ typedef struct {
     Factor *factors;
     int other;         /* of UNEQUAL: the rank that gives another number of bytes */
     size_t expected, found;
-} Node;
+
+    /* Of the call under way: */
+    Step next; /* what comes after the next wait; NULL if the call is complete */
+    Wait wait;
+    uint64_t free_at; /* FOR_SLOT: the meeting with which all must have caught up */
+    int has_arrived;  /* FOR_OTHERS: whether the rank itself has */
+    size_t longest;   /* bytes of the longest block */
+    size_t first;     /* where this piece begins in the blocks */
+};
 
 /* Bytes of a rank's block before its slots. */
 size_t page_size(int size);
 size_t head_size(int size);
 
-/* What has come of a call, besides 0, MISMATCH and ENDED (meeting.h). */
+/* What has come of a call, besides 0, MISMATCH, LATER and ENDED (meeting.h). */
 enum {
     ELSEWHERE = 3, /* not all arrays are shared: take the other route */
-    LOOK = 4,      /* all are, and some lie elsewhere than is known: find them, and go on by work_in_place */
-    UNEQUAL = 5,   /* another rank gives this one another number of bytes than it expects. The others get MISMATCH. */
+    LOOK = 4,      /* all are, and some lie elsewhere than is known: find them, and go on */
+    UNEQUAL = 5,   /* another rank gives this one another number of bytes. The others get MISMATCH. */
 };
-int run(Node *node, Call *call);
-int work_in_place(Node *node, Call *call);
 
-/* In two parts, between which the rank may do anything but call. `begin` gives what the rank gives. If it may not
- * wait, it returns LATER where it would have to: nothing has happened then. `has_come` says whether `finish` would
- * not wait. */
-enum { LATER = 7 };
-int may_begin(const Node *node, const Call *call);
-int begin(Node *node, Call *call, int waits);
-int has_come(const Node *node, const Call *call);
-int finish(Node *node, Call *call);
+/* `start` a call, and `go_on` with it until it returns anything but LATER or LOOK. Where `waits` is 0, it goes on as
+ * far as that needs no wait. Between these the rank may do anything but another call. */
+void start(Node *node, Call *call);
+int go_on(Node *node, Call *call, int waits);
+/* Whether it would go on without a wait. The rank has arrived, if it was time to. */
+int is_ready(Node *node, const Call *call);
 
 /* What a rank has said in the last meeting. */
 const Page *page_of(const Node *node, int rank);

@@ -21,7 +21,9 @@ static int has_come(const void *of) {
     return atomic_load_explicit(&it->flag->arrived, memory_order_seq_cst) >= it->turn;
 }
 
-static inline int wait_at(Meeting *m, Flag *flag, uint64_t turn) {
+static inline int wait_at(Meeting *m, Flag *flag, uint64_t turn, int waits) {
+    if (arrived(flag) >= turn) return 0;
+    if (!waits) return LATER;
     for (int i = 0; i < m->waiter.looks; i++) {
         if (arrived(flag) >= turn) return 0;
         relax();
@@ -30,12 +32,12 @@ static inline int wait_at(Meeting *m, Flag *flag, uint64_t turn) {
     return wait_long(&m->waiter, bed_of(flag), has_come, &awaited);
 }
 
-int catch_up(Meeting *m, uint64_t turn) {
+int catch_up(Meeting *m, uint64_t turn, int waits) {
     if (m->all >= turn) return 0;
     uint64_t all = m->turn;
     for (int i = 1; i < m->size; i++) {
         Flag *flag = &m->flags[(m->rank + i) % m->size][0];
-        int code = wait_at(m, flag, turn);
+        int code = wait_at(m, flag, turn, waits);
         if (code) return code;
         uint64_t there = arrived(flag);
         if (there < all) all = there;
@@ -44,19 +46,11 @@ int catch_up(Meeting *m, uint64_t turn) {
     return 0;
 }
 
-int has_caught_up(Meeting *m, uint64_t turn) {
-    if (m->all >= turn) return 1;
-    for (int r = 0; r < m->size; r++)
-        if (r != m->rank && arrived(&m->flags[r][0]) < turn) return 0;
-    m->all = turn;
-    return 1;
-}
-
-int has_arrived(const Meeting *m, int rank) { return rank == m->rank || arrived(&m->flags[rank][0]) >= m->turn; }
-
 uint64_t arrivals(const Meeting *m) {
     uint64_t sum = 0;
-    for (int r = 0; r < m->size; r++) sum += arrived(&m->flags[r][0]);
+    for (int r = 0; r < m->size; r++)
+        for (int round = 0; !round || (m->size > FLAT && 1 << round < m->size); round++)
+            sum += arrived(&m->flags[r][round]);
     return sum;
 }
 
@@ -66,6 +60,7 @@ static void remember(Meeting *m, uint64_t digest) {
     m->turn++;
     m->history = (m->history ^ digest) * 0x9E3779B97F4A7C15u;
     m->history ^= m->history >> 32;
+    m->round = m->differ = 0;
 }
 
 static uint32_t *history_at(Flag *flag, uint64_t turn) { return &flag->histories[turn % AHEAD]; }
@@ -76,28 +71,25 @@ static void say(Flag *flag, uint64_t turn, uint32_t history) {
     wake(bed_of(flag));
 }
 
-uint64_t latest(const Meeting *m) { return m->turn + 1 >= AHEAD ? m->turn + 2 - AHEAD : 0; }
-
-int arrive(Meeting *m, uint64_t digest) {
-    int code = catch_up(m, latest(m));
+int arrive(Meeting *m, uint64_t digest, int waits) {
+    int code = catch_up(m, m->turn + 1 >= AHEAD ? m->turn + 2 - AHEAD : 0, waits);
     if (code) return code;
     remember(m, digest);
     say(&m->flags[m->rank][0], m->turn, (uint32_t)m->history);
     return 0;
 }
 
-int wait_for(Meeting *m, int rank) {
+int wait_for(Meeting *m, int rank, int waits) {
     Flag *flag = &m->flags[rank][0];
-    int code = wait_at(m, flag, m->turn);
+    int code = wait_at(m, flag, m->turn, waits);
     return code ? code : *history_at(flag, m->turn) != (uint32_t)m->history ? MISMATCH : 0;
 }
 
-static int flat(Meeting *m) {
+static int flat(Meeting *m, int waits) {
     int differ = 0;
-    say(&m->flags[m->rank][0], m->turn, (uint32_t)m->history);
     for (int i = 1; i < m->size; i++) {
-        int code = wait_for(m, (m->rank + i) % m->size);
-        if (code == ENDED) return code;
+        int code = wait_for(m, (m->rank + i) % m->size, waits);
+        if (code == ENDED || code == LATER) return code;
         differ |= code;
     }
     return differ;
@@ -105,23 +97,21 @@ static int flat(Meeting *m) {
 
 /* Dissemination (Hensgen, Finkel and Manber 1988): in round k a rank hears from the one 2^k before it, which has heard
  * from the 2^k - 1 before that. A rank that knows of different calls says so from then on, by another history. */
-static int in_rounds(Meeting *m) {
-    int round = 0, differ = 0;
-    for (int distance = 1; distance < m->size; distance *= 2, round++) {
-        say(&m->flags[m->rank][round], m->turn, differ ? ~(uint32_t)m->history : (uint32_t)m->history);
-        Flag *flag = &m->flags[(m->rank - distance + m->size) % m->size][round];
-        int code = wait_at(m, flag, m->turn);
+static int in_rounds(Meeting *m, int waits) {
+    while (1 << m->round < m->size) {
+        Flag *flag = &m->flags[(m->rank - (1 << m->round) + m->size) % m->size][m->round];
+        int code = wait_at(m, flag, m->turn, waits);
         if (code) return code;
-        differ |= *history_at(flag, m->turn) != (uint32_t)m->history;
+        m->differ |= *history_at(flag, m->turn) != (uint32_t)m->history;
+        m->round++;
+        if (1 << m->round < m->size)
+            say(&m->flags[m->rank][m->round], m->turn, m->differ ? ~(uint32_t)m->history : (uint32_t)m->history);
     }
-    return differ ? MISMATCH : 0;
+    return m->differ ? MISMATCH : 0;
 }
 
-int arrive_and_wait(Meeting *m, uint64_t digest) {
-    int code = catch_up(m, latest(m));
-    if (code) return code;
-    remember(m, digest);
-    code = m->size <= FLAT ? flat(m) : in_rounds(m);
-    if (code != ENDED) m->all = m->turn;
+int wait_for_all(Meeting *m, int waits) {
+    int code = m->size <= FLAT ? flat(m, waits) : in_rounds(m, waits);
+    if (code != ENDED && code != LATER) m->all = m->turn;
     return code;
 }

@@ -26,25 +26,27 @@ typedef struct {
     Flag **flags; /* by rank: ROUNDS flags each, of which a flat meeting uses the first */
     uint64_t turn, history;
     uint64_t all; /* the last meeting at which all ranks are known to have arrived */
+    int round, differ; /* of `wait_for_all` */
     Waiter waiter;
 } Meeting;
 
 void meeting_begin(Meeting *m, int rank, int size, Flag **flags, int crowded, Host host);
 
-/* Arrive at a call with this digest, a hash of it, and wait until all ranks have arrived. What a rank wrote before
- * it arrived, to any memory that they share, the others read after it. Returns 0, MISMATCH where the ranks' calls
- * differ or have differed, or ENDED. */
-enum { MISMATCH = 1 };
-int arrive_and_wait(Meeting *m, uint64_t digest);
+/* What has come of a wait, besides 0 and ENDED (waiting.h): the ranks' calls differ or have differed; or the rank would
+ * have to wait, and may not. */
+enum { MISMATCH = 1, LATER = 7 };
 
-/* In parts, for calls in which a rank does not wait for all. `catch_up` waits until all ranks have arrived at this
- * meeting, which is over for this rank. Before a rank arrives, none may be AHEAD meetings behind. */
-int catch_up(Meeting *m, uint64_t turn);
-int has_caught_up(Meeting *m, uint64_t turn); /* whether it would not wait */
-uint64_t latest(const Meeting *m); /* the meeting with which all must have caught up before this rank arrives */
-int has_arrived(const Meeting *m, int rank);
+/* Wait until all ranks have arrived at this meeting, which is over for this rank. Where `waits` is 0, here as below,
+ * the result may be LATER. */
+int catch_up(Meeting *m, uint64_t turn, int waits);
+
+/* Arrive at the next meeting, with the digest of a call, a hash of it. What a rank wrote before it arrived, to any
+ * memory that they share, those read that wait for it after that. Before a rank arrives, none may be AHEAD meetings
+ * behind. */
+int arrive(Meeting *m, uint64_t digest, int waits);
+int wait_for(Meeting *m, int rank, int waits);
+int wait_for_all(Meeting *m, int waits);
+
 uint64_t arrivals(const Meeting *m); /* of all ranks so far: it tells whether one has arrived since */
-int arrive(Meeting *m, uint64_t digest);
-int wait_for(Meeting *m, int rank);
 
 #endif

@@ -147,23 +147,51 @@ static int took(PlanObject *self, int way) {
     return taken(PyObject_CallMethod(self->of, "took", "i", way));
 }
 
-typedef int (*Work)(Node *, Call *);
-
-static int work(PlanObject *self, Work what) {
-    NodeObject *node = self->node;
-    int lets_go = self->nbytes >= LONG;
-    if (lets_go) let_go_of_lock();
-    int code = what(&node->node, &self->call);
-    if (lets_go) take_lock();
-    return code;
-}
-
 static void bind(PlanObject *self, Shift shift) {
     self->call.input = self->input ? self->input + shift.input : NULL;
     self->call.output = self->output ? self->output + shift.output : NULL;
 }
 
-static void enter(NodeObject *node) { node->busy = 1, node->thread = PyThread_get_thread_ident(); }
+/* Go on with the call of the node that is under way, which is of this plan. It has begun if `has_begun`. Returns what
+ * go_on returns, or FAILED with an exception. */
+enum { FAILED = 8 };
+static int carry(PlanObject *self, Shift shift, int *has_begun, int waits) {
+    NodeObject *node = self->node;
+    Call *call = &self->call;
+    int lets_go = self->nbytes >= LONG, code = 0;
+    bind(self, shift);
+    node->busy = 1, node->thread = PyThread_get_thread_ident();
+    if (!*has_begun) {
+        if (call->may_share && (self->generation != generation || self->is_adopted) && looked(self)) code = FAILED;
+        else start(&node->node, call), *has_begun = 1;
+    }
+    if (!code && !waits && !is_ready(&node->node, call)) code = LATER;
+    while (!code) {
+        if (lets_go) let_go_of_lock();
+        code = go_on(&node->node, call, waits);
+        if (lets_go) take_lock();
+        if (code != LOOK) break;
+        code = taken(PyObject_CallMethod(self->of, "look", "O", self)) ? FAILED : 0;
+    }
+    node->busy = 0;
+    return code;
+}
+
+/* What has come of a call that is over, for Python. Returns 0, or -1 with an exception. */
+static int tell(PlanObject *self, int code) {
+    NodeObject *node = self->node;
+    switch (code) {
+        case 0: return took(self, self->call.in_place ? IN_PLACE : SLOTS);
+        case ELSEWHERE:
+            if (took(self, OTHER)) return -1;
+            return taken(PyObject_CallMethod(self->of, "elsewhere", NULL));
+        case MISMATCH: return taken(PyObject_CallMethod(self->of, "differs", NULL));
+        case UNEQUAL:
+            return taken(PyObject_CallMethod(self->of, "unequal", "inn", node->node.other,
+                                             (Py_ssize_t)node->node.expected, (Py_ssize_t)node->node.found));
+        default: return -1; /* FAILED, or `between` has raised */
+    }
+}
 
 /* Begun: a call under way. Until it is complete, it keeps itself and the arrays: what goes on writes to these. */
 
@@ -173,30 +201,42 @@ struct Begun {
     Shift shift;
     PyObject *arrays;
     Begun *next;
-    int is_complete, code;
+    int is_complete;
+    PyObject *error; /* what its wait raises */
 };
 
 static void end_first(NodeObject *node, int code) {
     Begun *it = node->first;
+    node->busy = 1, node->thread = PyThread_get_thread_ident(); /* Python may let other threads run meanwhile */
+    if (tell(it->plan, code)) {
+        PyObject *type, *error, *trace;
+        PyErr_Fetch(&type, &error, &trace);
+        PyErr_NormalizeException(&type, &error, &trace);
+        it->error = error;
+        Py_XDECREF(type);
+        Py_XDECREF(trace);
+    }
     node->first = it->next, node->has_begun = 0;
     if (!node->first) node->last = NULL;
-    it->is_complete = 1, it->code = code;
-    node->ended++;
+    it->is_complete = 1;
+    node->ended++, node->busy = 0;
     atomic_fetch_sub(&node->open, 1);
     Py_CLEAR(it->arrays);
     Py_DECREF((PyObject *)it);
 }
 
+static int carry_first(NodeObject *node, int waits) {
+    Begun *it = node->first;
+    return carry(it->plan, it->shift, &node->has_begun, waits);
+}
+
 /* Go on with what is under way, as far as that needs no wait. */
-static void go_on(NodeObject *node) {
+static void move(NodeObject *node) {
     while (node->first && !node->busy) {
-        PlanObject *plan = node->first->plan;
         atomic_store(&node->seen, arrivals(&node->node.meeting));
-        bind(plan, node->first->shift);
-        if (!node->has_begun && begin(&node->node, &plan->call, 0)) return;
-        node->has_begun = 1;
-        if (!has_come(&node->node, &plan->call)) return;
-        end_first(node, finish(&node->node, &plan->call));
+        int code = carry_first(node, 0);
+        if (code == LATER) return;
+        end_first(node, code);
     }
 }
 
@@ -208,17 +248,19 @@ static int node_has_come(const void *of) {
 /* What has ended may be the last that holds the node. */
 static unsigned long node_move(void *of) {
     NodeObject *node = (NodeObject *)Py_NewRef((PyObject *)of);
-    go_on(node);
-    unsigned long ended = node->ended;
+    move(node);
+    unsigned long moves = node->ended + (unsigned long)node->node.meeting.turn;
     Py_DECREF((PyObject *)node);
-    return ended;
+    return moves;
 }
 
 /* Wait while another thread is in a call. */
-static int wait_for_other(NodeObject *node) {
+static int wait_for_other(PlanObject *of) {
     const struct timespec nap = {0, 20000};
-    if (node->thread == PyThread_get_thread_ident()) return 1;
+    NodeObject *node = of->node;
     while (node->busy) {
+        if (node->thread == PyThread_get_thread_ident()) /* a signal's handler calls */
+            return taken(PyObject_CallMethod(of->of, "within", NULL));
         Py_BEGIN_ALLOW_THREADS
         nanosleep(&nap, NULL);
         Py_END_ALLOW_THREADS
@@ -232,30 +274,18 @@ static int complete(Begun *it) {
     PlanObject *of = (PlanObject *)Py_NewRef((PyObject *)it->plan);
     NodeObject *node = of->node;
     int failed = 0;
-    while (!it->is_complete && !failed) {
-        if (node->busy) {
-            failed = wait_for_other(node);
-            if (failed > 0) failed = taken(PyObject_CallMethod(of->of, "within", NULL));
-            continue;
-        }
-        PlanObject *plan = node->first->plan;
-        bind(plan, node->first->shift);
-        enter(node);
-        int code = node->has_begun ? 0 : begin(&node->node, &plan->call, 1);
-        node->has_begun |= !code;
-        if (!code) code = finish(&node->node, &plan->call);
-        node->busy = 0;
-        if (code == ENDED) failed = -1; /* it may be waited for again */
-        else end_first(node, code);
+    while (!it->is_complete && !(failed = wait_for_other(of))) {
+        if (it->is_complete) break;
+        int code = carry_first(node, 1);
+        failed = code == ENDED; /* it may be waited for again */
+        if (failed) break;
+        end_first(node, code);
     }
     Py_DECREF((PyObject *)of);
-    return failed;
+    return failed ? -1 : 0;
 }
 
-int begins(PyObject *plan) {
-    PlanObject *self = (PlanObject *)plan;
-    return may_begin(&self->node->node, &self->call);
-}
+int begins(PyObject *plan) { return !((PlanObject *)plan)->call.only_shared; }
 
 PyObject *begin_plan(PyObject *plan, Shift shift, PyObject *arrays) {
     NodeObject *node = ((PlanObject *)plan)->node;
@@ -267,7 +297,7 @@ PyObject *begin_plan(PyObject *plan, Shift shift, PyObject *arrays) {
     else node->first = self;
     node->last = self;
     atomic_fetch_add(&node->open, 1);
-    go_on(node);
+    move(node);
     if (!self->is_complete) move_on();
     return (PyObject *)self;
 }
@@ -276,13 +306,14 @@ int is_begun_call(PyObject *object) { return Py_TYPE(object) == begun_type; }
 
 int is_call_complete(PyObject *begun) {
     const Begun *self = (const Begun *)begun;
-    return self->code ? -1 : self->is_complete;
+    return self->error ? -1 : self->is_complete;
 }
 
 int wait_for_call(PyObject *begun) {
     Begun *self = (Begun *)begun;
     if (complete(self)) return -1;
-    return self->code ? taken(PyObject_CallMethod(self->plan->of, "differs", NULL)) : 0;
+    if (self->error) PyErr_SetObject((PyObject *)Py_TYPE(self->error), self->error);
+    return self->error ? -1 : 0;
 }
 
 static PyObject *begun_wait(PyObject *self, PyObject *unused) {
@@ -290,22 +321,24 @@ static PyObject *begun_wait(PyObject *self, PyObject *unused) {
     return wait_for_call(self) ? NULL : Py_NewRef(Py_None);
 }
 
-/* test(whether to look a moment longer): whether it is complete. After a longer look, what went wrong is left to
- * wait(). */
+/* test(whether to look a moment longer if it is short): whether it is complete. After a longer look, what went wrong is
+ * left to wait(). */
 static PyObject *begun_test(Begun *self, PyObject *longer) {
     NodeObject *node = self->plan->node;
-    go_on(node);
-    for (int i = longer == Py_True ? node->node.meeting.waiter.fewest_looks : 0; !self->is_complete && i; i--) {
+    move(node);
+    int looks = longer == Py_True && self->plan->nbytes < LONG ? node->node.meeting.waiter.fewest_looks : 0;
+    for (int i = 0; i < looks && !self->is_complete; i++) {
         relax();
-        go_on(node);
+        move(node);
     }
-    if (self->code && longer != Py_True) return begun_wait((PyObject *)self, NULL);
-    return PyBool_FromLong(self->is_complete && !self->code);
+    if (self->error && longer != Py_True) return begun_wait((PyObject *)self, NULL);
+    return PyBool_FromLong(self->is_complete && !self->error);
 }
 
 static int begun_traverse(Begun *self, visitproc visit, void *arg) {
     Py_VISIT(Py_TYPE((PyObject *)self));
     Py_VISIT(self->arrays);
+    Py_VISIT(self->error);
     return 0;
 }
 
@@ -313,6 +346,7 @@ static void begun_dealloc(Begun *self) {
     PyTypeObject *type = Py_TYPE((PyObject *)self);
     PyObject_GC_UnTrack(self);
     Py_CLEAR(self->arrays);
+    Py_CLEAR(self->error);
     Py_CLEAR(self->plan);
     ((freefunc)PyType_GetSlot(type, Py_tp_free))(self);
     Py_DECREF(type);
@@ -328,43 +362,15 @@ int may_shift(PyObject *plan, const char *input, size_t given, const char *outpu
 int run_plan(PyObject *plan, Shift shift) {
     PlanObject *self = (PlanObject *)plan;
     NodeObject *node = self->node;
-    Call *call = &self->call;
-    if (node->busy) return taken(PyObject_CallMethod(self->of, "within", NULL)); /* a signal's handler calls */
-    if (node->last && complete(node->last)) return -1;
-    bind(self, shift);
-    if (call->may_share && (self->generation != generation || self->is_adopted) && looked(self)) return -1;
-    enter(node);
-    int code = work(self, run);
-    if (code == LOOK) {
-        if (taken(PyObject_CallMethod(self->of, "look", "O", self))) {
-            node->busy = 0;
-            return -1;
-        }
-        code = work(self, work_in_place);
-    }
-    node->busy = 0;
-    switch (code) {
-        case 0: return took(self, call->in_place ? IN_PLACE : SLOTS);
-        case ELSEWHERE:
-            if (took(self, OTHER)) return -1;
-            return taken(PyObject_CallMethod(self->of, "elsewhere", NULL));
-        case MISMATCH: return taken(PyObject_CallMethod(self->of, "differs", NULL));
-        case UNEQUAL:
-            return taken(PyObject_CallMethod(self->of, "unequal", "inn", node->node.other,
-                                                (Py_ssize_t)node->node.expected, (Py_ssize_t)node->node.found));
-        default: return -1; /* `between` has raised */
-    }
+    int has_begun = 0;
+    if (wait_for_other(self) || (node->last && complete(node->last))) return -1;
+    return tell(self, carry(self, shift, &has_begun, 1));
 }
 
 static PyObject *plan_run(PyObject *self, PyObject *unused) {
     (void)unused;
     if (run_plan(self, (Shift){0, 0})) return NULL;
     Py_RETURN_NONE;
-}
-
-static PyObject *plan_begins(PyObject *self, PyObject *unused) {
-    (void)unused;
-    return PyBool_FromLong(begins(self));
 }
 
 /* start(): begin it. The caller keeps the arrays until it is complete. */
@@ -585,7 +591,6 @@ static PyType_Spec node_spec = {"mpicoll.node.kernel.Node", sizeof(NodeObject), 
 
 static PyMethodDef plan_methods[] = {
     {"run", (PyCFunction)plan_run, METH_NOARGS, NULL},
-    {"begins", (PyCFunction)plan_begins, METH_NOARGS, NULL},
     {"start", (PyCFunction)plan_start, METH_NOARGS, NULL},
     {"wait", (PyCFunction)plan_wait, METH_O, NULL},
     {"test", (PyCFunction)plan_test, METH_O, NULL},

@@ -32,7 +32,8 @@ static void *rank_main(void *of) {
     Host host = {leave, enter, end_soon, self};
     Node node = {.page_size = page_size(ranks), .unit_size = 2048, .blocks = blocks};
     meeting_begin(&node.meeting, self->rank, ranks, flags, 1, host);
-    self->code = run(&node, &barrier);
+    start(&node, &barrier);
+    self->code = go_on(&node, &barrier, 1);
     wait_for_message_of_first(self, host);
     return NULL;
 }

@@ -159,7 +159,7 @@ typedef struct {
 } Rank;
 
 static void nothing(void *of) { (void)of; }
-static int go_on(void *of) { return (void)of, 0; }
+static int keep_on(void *of) { return (void)of, 0; }
 
 static void pause_a_while(Rank *self) {
     int how = draw(&self->own, 200);
@@ -240,23 +240,23 @@ static int sees(int rank, const Plan *p) {
     return first <= p->stray && p->stray < past;
 }
 
-/* As each rank draws, at once or in two parts. */
-static int run_or_begin(Rank *self, Call *c) {
-    Node *node = &self->node;
-    if (!may_begin(node, c) || draw(&self->own, 2)) return run(node, c);
-    int waits = draw(&self->own, 2), looks = draw(&self->own, 2), code;
-    while ((code = begin(node, c, waits)) == LATER && !waits) sched_yield();
-    if (code) return code;
-    pause_a_while(self);
-    while (looks && !has_come(node, c)) sched_yield();
-    return finish(node, c);
+/* As each rank draws: with waits, or in parts between which it does something else. */
+static int carry(Rank *self, Call *c, int waits) {
+    int code;
+    while ((code = go_on(&self->node, c, waits)) == LATER) {
+        waits = draw(&self->own, 20) == 0; /* from here on */
+        if (draw(&self->own, 2)) pause_a_while(self);
+        while (draw(&self->own, 4) && !is_ready(&self->node, c)) sched_yield();
+    }
+    return code;
 }
 
 static void make_call(Rank *self, const Plan *p, int turn) {
     Call *c = &self->call;
     int strays = turn == 0 ? p->strays : WELL, is_stray = strays != WELL && self->rank == p->stray;
     c->digest = p->number ^ (strays == OTHER_CALL && is_stray);
-    int code = run_or_begin(self, c), looks = code == LOOK;
+    start(&self->node, c);
+    int waits = draw(&self->own, 2), code = carry(self, c, waits), looks = code == LOOK;
     if (code == LOOK) {
         for (int r = 0; r < ranks; r++) {
             const int64_t *at = page_of(&self->node, r)->places + PLACE_WORDS - 2;
@@ -264,7 +264,7 @@ static void make_call(Rank *self, const Plan *p, int turn) {
             c->inputs[r] = (const char *)(intptr_t)at[0], c->outputs[r] = (char *)(intptr_t)at[1];
         }
         pause_a_while(self);
-        code = work_in_place(&self->node, c);
+        code = carry(self, c, waits);
     }
     int expected = strays == OTHER_LENGTH && is_stray        ? UNEQUAL
                    : strays != WELL                          ? sees(self->rank, p) * MISMATCH
@@ -335,7 +335,7 @@ int main(int argc, char **argv) {
         blocks[r] = new_block(head_size(ranks) + UNITS * slot_size / LONG_SLOT);
         flags[r] = (Flag *)blocks[r];
     }
-    for (int r = 0; r < ranks; r++) all[r] = rank_of(r, flags, (Host){nothing, nothing, go_on, NULL});
+    for (int r = 0; r < ranks; r++) all[r] = rank_of(r, flags, (Host){nothing, nothing, keep_on, NULL});
     run_ranks(rank_main, all, 0);
     for (int r = 0; r < ranks; r++) {
         Rank *of = all[r];

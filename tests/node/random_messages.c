@@ -54,7 +54,7 @@ static void expect(const Rank *self, int found, int expected, const char *what) 
 
 static void leave(void *of) { pthread_mutex_unlock(&((Rank *)of)->turn); }
 static void enter(void *of) { pthread_mutex_lock(&((Rank *)of)->turn); }
-static int go_on(void *of) { return (void)of, 0; }
+static int keep_on(void *of) { return (void)of, 0; }
 
 static void pause_a_while(Rank *self) {
     int how = draw(&self->own, 200);
@@ -406,7 +406,7 @@ static Rank *rank_of(int rank) {
     Rank *self = calloc(1, sizeof *self);
     self->own.state = (seed << 32) + ((uint64_t)(rank + 1) << 24);
     pthread_mutex_init(&self->turn, NULL);
-    if (messages_begin(&self->messages, rank, ranks, blocks, ranks > 2, (Host){leave, enter, go_on, self})) _exit(2);
+    if (messages_begin(&self->messages, rank, ranks, blocks, ranks > 2, (Host){leave, enter, keep_on, self})) _exit(2);
     ring = self->messages.ring, eager = self->messages.eager, piece = self->messages.piece;
     return self;
 }

@@ -34,7 +34,7 @@ def compute() -> None:
 
 @pytest.mark.parametrize("elsewhere", ["mpi", "native", "computes", "sleeps"])
 def test_a_rank_that_is_elsewhere(comm: mpicoll.Communicator, elsewhere: str) -> None:
-    """Rank 1 has its message before rank 0 waits for it."""
+    """Rank 1 has its message, and all others a collective's result, before rank 0 waits for them."""
     goes_on: dict[str, Callable[[], object]] = {
         "mpi": MPI.COMM_WORLD.Barrier,
         "native": lambda: comm.allreduce(np.ones(3), algorithm="native"),
@@ -42,10 +42,14 @@ def test_a_rank_that_is_elsewhere(comm: mpicoll.Communicator, elsewhere: str) ->
         "sleeps": lambda: time.sleep(0.5),
     }
     together = elsewhere in ("mpi", "native")
-    requests = []
+    z = np.ones(N)
+    requests = [comm.iallreduce(z, out=z)]
+    if comm.rank:
+        requests[0].wait()
+        assert (z == comm.size).all()
     if comm.rank == 0:
         x, y = np.full(N, 7.0), np.zeros(N)
-        requests = [comm.isend(x, 1), comm.irecv(y, 1)]
+        requests += [comm.isend(x, 1), comm.irecv(y, 1)]
         goes_on[elsewhere]()
     elif comm.rank == 1:
         y = np.zeros(N)
@@ -56,8 +60,28 @@ def test_a_rank_that_is_elsewhere(comm: mpicoll.Communicator, elsewhere: str) ->
         goes_on[elsewhere]()
     for request in requests:
         request.wait()
+    assert (z == comm.size).all()
     if comm.rank == 0:
         assert (y == 7).all()
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_ranks_that_begin_and_wait_in_another_order(comm: mpicoll.Communicator, shared: bool) -> None:
+    """Each rank waits for its first collective before it waits for the other one."""
+    other = comm.split(0)
+    assert other is not None
+    xs = [(comm.empty if shared else np.empty)(N) for _ in range(2)]
+    for turn in range(10):
+        both = [(comm, xs[0]), (other, xs[1])]
+        for _, x in both:
+            x[:] = comm.rank + turn
+        if comm.rank % 2:
+            both.reverse()
+        requests = [each.iallreduce(x, out=x) for each, x in both]
+        for request in requests:
+            request.wait()
+        assert all((x == sum(range(comm.size)) + turn * comm.size).all() for x in xs)
+    other.free()
 
 
 class Stopped(Exception):

@@ -262,9 +262,10 @@ def test_ranks_that_share_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
         comm.allreduce(np.ones(9), algorithm=NODE)
 
 
+@pytest.mark.parametrize("begins", [False, True])
 @pytest.mark.parametrize("shared", [False, True])
 @pytest.mark.parametrize("count", [1, 100_000])
-def test_an_alltoallv_whose_counts_differ_on_one_rank_fails_on_all(count: int, shared: bool) -> None:
+def test_an_alltoallv_whose_counts_differ_on_one_rank_fails_on_all(count: int, shared: bool, begins: bool) -> None:
     comm = mpicoll.Communicator()
     rank, size = comm.rank, comm.size
     new = comm.empty if shared else np.empty
@@ -274,6 +275,7 @@ def test_an_alltoallv_whose_counts_differ_on_one_rank_fails_on_all(count: int, s
         expected, said = [*counts[:-1], count + 1], f"expected {count + 1} elements from rank {size - 1}"
     xs, out = new(size * count, np.float64), new(sum(expected), np.float64)
     xs[...], out[...] = rank, -1
+    call = (lambda *args: comm.ialltoallv(*args).wait()) if begins else comm.alltoallv
     with pytest.raises(MessageError, match=said):
-        comm.alltoallv(xs, counts, expected, out=out)
+        call(xs, counts, expected, out)
     assert (out == -1).all(), "nothing has moved"

@@ -45,6 +45,7 @@ def drawn(
     return {
         "name": name, "dtype": dtype, "op": rng.choice(ops), "root": rng.randrange(size), "counts": counts,
         "uneven": uneven, "in place": rng.random() < 0.4, "memory": rng.choice(["shared"] * 4 + ["mixed", "ordinary"]),
+        "begins": rng.random() < 0.4,
     }  # fmt: skip
 
 
@@ -108,7 +109,15 @@ def make(comm: mpicoll.Communicator, d: dict[str, Any], inputs: list[Any], own: 
         given["op"] = d["op"]
     if d["uneven"]:
         given["counts"] = d["counts"]
-    result = getattr(comm, f"{name}v" if d["uneven"] else name)(x, **given)
+    method = f"{name}v" if d["uneven"] else name
+    if not d["begins"]:
+        result = getattr(comm, method)(x, **given)
+    else:
+        request = getattr(comm, f"i{method}")(x, **given)
+        if own.random() < 0.5:
+            time.sleep(own.random() * 0.003)
+        request.wait()
+        result = request.result
     return result, x, not d["in place"] and name != "bcast"
 
 

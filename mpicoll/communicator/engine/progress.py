@@ -25,7 +25,7 @@ from mpicoll.launch.lifecycle import FORKED, is_forked
 from mpicoll.supervise import sites, tape
 from mpicoll.supervise.record import Queued
 
-SHORT = 64 << 10
+SHORT = 256 << 10
 """Bytes of a collective that takes about as long as it takes to hand it in."""
 LINGER = 20
 """Naps without a collective, after which the thread sleeps until one comes. It takes long to wake."""

@@ -11,7 +11,7 @@ rank, and every rank reduces it: that takes one round of messages and not two.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import accumulate, pairwise
 from typing import Any
@@ -29,8 +29,6 @@ from mpicoll.fabrics.transports.transport import Array
 
 SHORT = 8 << 10
 """Bytes in the longest vector that every rank gathers as a whole."""
-GATHERED = 1 << 20
-"""The most bytes that a rank gathers for a reduction that does not block."""
 CHUNK = 2 << 20
 """Bytes in a chunk. So what a rank gathers stays in cache, and the scratch memory stays bounded."""
 SLICE = 64 << 10
@@ -58,41 +56,6 @@ def bind(comm: MPI.Intracomm, call: Call, workspace: Workspace) -> list[Plan]:
     else:
         steps = exchange.sliced(given, out, call.root if table.rooted else None)
     return [exchange.plan(steps)]
-
-
-def begin(comm: MPI.Intracomm, call: Call) -> Callable[[], tuple[MPI.Request, Sequence[Plan]]] | None:
-    """A function that begins a reduction without blocking, and returns MPI's request and what must be done after it. A
-    call of MPI's brings all values of an element to whoever wants its result, and kernels reduce them. None for long
-    vectors, of which ranks would gather too much."""
-    reduction, table, rank, size = call.reduction, call.collective, comm.rank, comm.size
-    source = call.recv if call.send is None else call.send
-    assert reduction is not None
-    assert source is not None
-    if call.nbytes(size) * (1 if table.scatters else size) > GATHERED or reduction.op.factor is not None:
-        return None
-    given, out = kernels.values(source), None if call.recv is None else kernels.values(call.recv)
-    kind, terms = moved_as(source.dtype.itemsize), call.terms(rank, size)
-    counts = call.sendcounts or (given.size // (size if table.scatters else 1),) * size
-    count = counts[rank]
-    gets = not table.rooted or rank == call.root
-    sent: list[Any] = [given, given.size, kind]
-    if table.scatters:
-        start_call: Callable[..., MPI.Request] = comm.Ialltoallv
-        sent = [given, counts, [0, *accumulate(counts[:-1])], kind]
-    elif table.rooted:
-        start_call = partial(comm.Igather, root=call.root)
-    else:
-        start_call = comm.Iallgather
-
-    def start() -> tuple[MPI.Request, Sequence[Plan]]:
-        if not gets:
-            return start_call(sent, None), ()
-        inbox = np.empty(size * count, given.dtype)  # several may be under way
-        request = start_call(sent, [inbox, count, kind] if not table.scatters else [inbox, (count,) * size, None, kind])
-        rows = [*inbox.reshape(size, count)[:terms]]
-        return request, () if out is None or not rows else (partial(kernels.reduce_rows, rows, out, reduction),)
-
-    return start
 
 
 class _Exchange:

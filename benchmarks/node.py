@@ -1,6 +1,6 @@
 """How fast are collectives of one node? mpi4py, mpicoll on ordinary and on shared arrays, and gloo, in one job.
 
-    mpicoll run -n 2 benchmarks/node.py [--busy 2] [--json FILE]
+    mpicoll run -n 2 benchmarks/node.py [--busy 2] [--deepspeed] [--json FILE]
     python benchmarks/node.py --plot PICTURE FILE ...
 
 All ways take turns, on the same lengths. A figure is a median in microseconds, of the slowest rank, of two loops:
@@ -10,7 +10,8 @@ All ways take turns, on the same lengths. A figure is a median in microseconds, 
 - `loop`: one call after another on the same input, as OSU's benchmarks make them. What a rank has not written stays in
   the caches of the ranks that read it, so that this flatters (ompi#12908).
 
-`--busy N` starts N processes that compute all the time. bfloat16 has no line of mpi4py, which cannot add it up.
+`--busy N` starts N processes that compute all the time. `--deepspeed` measures DeepSpeed's kernel for all-reduces of a
+node, too: this needs `pip install deepspeed ninja` and g++. bfloat16 has no line of mpi4py, which cannot add it up.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ Way = Callable[[], object]
 def main() -> None:
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--busy", type=int, default=0, metavar="N")
+    p.add_argument("--deepspeed", action="store_true")
     p.add_argument("--json", type=Path)
     p.add_argument("--plot", type=Path)
     p.add_argument("records", nargs="*", type=Path)
@@ -49,7 +51,7 @@ def main() -> None:
     if args.plot:
         plot([json.loads(each.read_text()) for each in args.records], args.plot)
     else:
-        measure(args.busy, args.json)
+        measure(args.busy, args.deepspeed, args.json)
 
 
 @contextmanager
@@ -77,10 +79,10 @@ def job(busy: int) -> Iterator[tuple[Any, dict[str, Any]]]:
             other.kill()
 
 
-def measure(busy: int, file: Path | None) -> None:
+def measure(busy: int, deepspeed: bool, file: Path | None) -> None:
     rows = []
     with job(busy) as (comm, about):
-        for title, ways in cases(comm):
+        for title, ways in cases(comm, kernel_of_deepspeed(comm) if deepspeed else None):
             found = {name: timed(comm, *way) for name, way in ways.items()}
             rows.append((title, found))
             if comm.rank == 0:
@@ -93,7 +95,29 @@ def measure(busy: int, file: Path | None) -> None:
             file.write_text(json.dumps({**about, "rows": rows}))
 
 
-def cases(comm: Any) -> Iterator[tuple[str, dict[str, tuple[Way, Way, int]]]]:
+def kernel_of_deepspeed(comm: Any) -> Any:
+    """What reduces a tensor in place, from the sources that DeepSpeed has installed. Collective."""
+    import importlib.util
+    import os
+
+    import torch
+    from torch.utils.cpp_extension import load
+
+    found = importlib.util.find_spec("deepspeed")  # to import it takes seconds
+    assert found is not None, "pip install deepspeed ninja"
+    source = Path(str(found.origin)).parent / "ops/csrc/cpu"
+    files = [str(source / "comm/shm_interface.cpp"), str(source / "comm/shm.cpp")]
+    include = [str(source / "includes"), str(source / "comm")]
+    build = partial(load, "deepspeed_shm", files, extra_cflags=["-O3", "-fopenmp"], extra_include_paths=include)
+    if comm.rank == 0:
+        build()
+    comm.barrier()
+    os.environ.update(LOCAL_SIZE=str(comm.size), MASTER_ADDR="peers", MASTER_PORT="1")  # these name its memory
+    build().initialize(comm.size, comm.rank)
+    return torch.ops.deepspeed.inference_all_reduce_
+
+
+def cases(comm: Any, deepspeed: Any) -> Iterator[tuple[str, dict[str, tuple[Way, Way, int]]]]:
     """Each case's title, and its ways: what writes the input, the call, and how often it is made in a round."""
     import numpy as np
     import torch
@@ -118,7 +142,7 @@ def cases(comm: Any) -> Iterator[tuple[str, dict[str, tuple[Way, Way, int]]]]:
     for nbytes in SIZES:
         x, y = np.ones(nbytes // 4, np.float32), np.empty(nbytes // 4, np.float32)
         s, o = comm.empty(nbytes // 4, np.float32), comm.empty(nbytes // 4, np.float32)
-        t, g = torch.ones(nbytes // 4), torch.ones(nbytes // 4)
+        t, g, d = torch.ones(nbytes // 4), torch.ones(nbytes // 4), torch.ones(nbytes // 4)
         yield (
             f"allreduce float32 {nbytes}",
             {
@@ -127,9 +151,10 @@ def cases(comm: Any) -> Iterator[tuple[str, dict[str, tuple[Way, Way, int]]]]:
                 **({"shared": way(s, partial(comm.allreduce, s, out=o), nbytes)} if nbytes >= 16 << 10 else {}),
                 "mpicoll.torch": way(t, partial(mpicoll.torch.all_reduce, t), nbytes),
                 "gloo": way(g, partial(dist.all_reduce, g), nbytes),
+                **({"DeepSpeed": way(d, partial(deepspeed, d), nbytes)} if deepspeed else {}),
             },
         )
-        t, g = torch.ones(nbytes // 2, dtype=torch.bfloat16), torch.ones(nbytes // 2, dtype=torch.bfloat16)
+        t, g, d = (torch.ones(nbytes // 2, dtype=torch.bfloat16) for _ in range(3))
         u = mpicoll.torch.empty(nbytes // 2, dtype=torch.bfloat16)
         yield (
             f"allreduce bfloat16 {nbytes}",
@@ -137,6 +162,7 @@ def cases(comm: Any) -> Iterator[tuple[str, dict[str, tuple[Way, Way, int]]]]:
                 "mpicoll.torch": way(t, partial(mpicoll.torch.all_reduce, t), nbytes),
                 **({"shared": way(u, partial(mpicoll.torch.all_reduce, u), nbytes)} if nbytes >= 16 << 10 else {}),
                 "gloo": way(g, partial(dist.all_reduce, g), nbytes),
+                **({"DeepSpeed": way(d, partial(deepspeed, d), nbytes)} if deepspeed else {}),
             },
         )
     for operation in OTHERS:

@@ -172,7 +172,8 @@ def test_a_failure_is_said_once_with_the_users_frames(tmp_path: Path, failure: s
     wait = "from mpi4py import MPI\nMPI.COMM_WORLD.Barrier()\n"
     program = script(tmp_path, f"{begin}{fails}if {which}:\n    step()\n{wait}")
     result = run(3, program, env=together(1 if who == "one rank" else 3, tmp_path))
-    lines = result.output.splitlines()
+    # On a slow machine, Open MPI adds that it cannot reach a rank that has ended.
+    lines = [line for line in result.output.splitlines() if " PMIX ERROR: " not in line]
     assert result.code == 1, result.output
     ranks = "rank 1" if who == "one rank" else "ranks 0-2"
     assert re.fullmatch(rf"mpicoll: {ranks} on \S+ ended by \w+", lines[0]), result.output

@@ -22,7 +22,6 @@ from mpicoll.calls.call import Call
 from mpicoll.calls.choose import NODE, SHARED
 from mpicoll.calls.plan import Plan, sequence
 from mpicoll.errors import MessageError, StateError
-from mpicoll.fabrics.fabric import Transfer
 from mpicoll.machine import blocks
 from mpicoll.machine.blocks import ForeignSegment, Place, ShmSegment, opened, own_at
 from mpicoll.machine.shared_memory import share
@@ -126,11 +125,11 @@ def bind(
     return [plan.run]
 
 
-def begin(node: Node, rank: int, size: int, call: Call, zero_copy: bool, record: Record) -> Transfer:
+def begin(node: Node, rank: int, size: int, call: Call, zero_copy: bool, record: Record) -> NodePlan:
     """The plan of a call that does not block. Several calls that are under way are carried out one after another: in
     later calls of the rank, or by a thread of the kernel's."""
     (run,) = bind(node, rank, size, call, zero_copy, record)
-    plan: Transfer = run.__self__  # type: ignore[attr-defined]
+    plan: NodePlan = run.__self__  # type: ignore[attr-defined]
     return plan
 
 

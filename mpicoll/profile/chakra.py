@@ -56,8 +56,8 @@ def _nodes(recording: Recording, rank: int) -> Iterator[bytes]:
 def _kind(call: Call) -> int:
     if call.number is not None:
         return _COLLECTIVE if call.collective in _COLLECTIVES else _COMPUTATION
-    if len(call.targets) + len(call.sources) != 1:  # a sendrecv, or a message of any rank
-        return _COMPUTATION
+    if len(call.targets) + len(call.sources) != 1 or call.operation.startswith("Win."):
+        return _COMPUTATION  # a sendrecv, a message of any rank, or a wait for another rank's use of a window
     return _SEND if call.targets else _RECV
 
 

@@ -1,9 +1,9 @@
 """Which ranks wait for each other, so that none of their waits can end.
 
-A rank that waits for a message waits for the ranks at its other end, and a rank in a collective for those that have not
-come to it. Such waits are a graph (Hilbrich, de Supinski, Schulz and Müller, A graph based approach for MPI deadlock
-detection, ICS 2009). What is not certain counts as a wait that may end. The coordinator asks ranks that have waited for
-long, twice."""
+A rank that waits for a message waits for the ranks at its other end, a rank in a collective for those that have not
+come to it, and a rank that waits for a lock for those that hold it. Such waits are a graph (Hilbrich, de Supinski,
+Schulz and Müller, A graph based approach for MPI deadlock detection, ICS 2009). What is not certain counts as a wait
+that may end. The coordinator asks ranks that have waited for long, twice."""
 
 from __future__ import annotations
 
@@ -40,6 +40,10 @@ class Wait(NamedTuple):
         """The ranks that may be at the other end of the message for which it waits."""
         return {*self.status.sources, *self.status.targets}
 
+    def is_known(self) -> bool:
+        """Whether it is known what would end it."""
+        return self.status.alone and bool(self.status.waits or self.others or self.status.lock)
+
     def goes_on(self, before: Wait, seconds: float) -> bool:
         """Whether it is the same wait as about so many seconds before."""
         longer = self.status.stuck - before.status.stuck
@@ -48,7 +52,7 @@ class Wait(NamedTuple):
 
 def stuck(waits: Mapping[int, Wait], begun: Begun, left: Set[int]) -> set[int]:
     """The ranks that wait for ever. ``left`` are ranks that do nothing more."""
-    found = {rank: wait for rank, wait in waits.items() if wait.status.alone and (wait.status.waits or wait.others)}
+    found = {rank: wait for rank, wait in waits.items() if wait.is_known()}
     while free := {rank for rank in found if _may_go_on(rank, found, begun, left)}:
         found = {rank: wait for rank, wait in found.items() if rank not in free}
     return {*found}
@@ -65,6 +69,9 @@ def _may_go_on(rank: int, waiting: Mapping[int, Wait], begun: Begun, left: Set[i
             last = mine.status.number + 1 - mine.status.ahead
             needed = needed | {other for other in there if calls[other] <= last}
         return all(calls[other] > mine.status.number for other in needed)
+    lock = mine.status.lock
+    if lock is not None:
+        return not any(held.keeps(lock) for wait in waiting.values() for held in wait.status.locks)
     if not mine.others <= waiting.keys() | left:
         return True
     return any(_may_serve(waiting[other], mine, other, rank) for other in mine.others - left)

@@ -192,6 +192,21 @@ class Question(Message, Generic[A]):
         return get_args(cls.__orig_bases__[0])[0]  # type: ignore[attr-defined]  # every generic class has them
 
 
+class Lock(Message):
+    """A lock of the memory that a rank of a window shows to others: ``rank`` in the window's communicator, None for all
+    of its ranks."""
+
+    window: str
+    rank: int | None
+    exclusive: bool
+
+    def keeps(self, other: Lock) -> bool:
+        """Whether nobody gets the other lock while this one is held."""
+        if self.window != other.window or not (self.exclusive or other.exclusive):
+            return False
+        return self.rank is None or other.rank is None or self.rank == other.rank
+
+
 class RankStatus(Message):
     """What a rank says of one call of a communicator, and what it does now."""
 
@@ -224,6 +239,10 @@ class RankStatus(Message):
     """The ranks of the world that may take this message."""
     target_tag: int | None
     """The tag with which it was sent."""
+    lock: Lock | None
+    """The lock that it waits for."""
+    locks: list[Lock]
+    """Those that it holds."""
     alone: bool
     """Whether the program has only the thread that waits, and no function that a signal calls."""
     under_way: bool

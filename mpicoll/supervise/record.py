@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from mpicoll.errors import StateError
 from mpicoll.launch import board
 from mpicoll.node.loaded import kernel
+from mpicoll.supervise.messages import Lock
 from mpicoll.supervise.sites import Site, here, is_library, place_of, site_of
 
 LENGTH = 256
@@ -80,7 +81,7 @@ class Record:
 
 
 class Ends(NamedTuple):
-    """Which ranks may be at the other end of a message, and of both messages of a sendrecv."""
+    """Which ranks may be at the other end of a message, and of both messages of a sendrecv; or else a lock."""
 
     sources: Sequence[int] = ()
     """The ranks from which a message may come."""
@@ -90,6 +91,8 @@ class Ends(NamedTuple):
     """The ranks that may take a message."""
     target_tag: int | None = None
     """The tag of that message, None if there is none."""
+    lock: Lock | None = None
+    """The lock of a window that must be given up."""
 
 
 class Pending(NamedTuple):

@@ -50,8 +50,6 @@ class Group(NamedTuple):
     """Gives all ranks what the first one gives. Collective."""
     allgather: Callable[[Any], list[Any]]
     """Gives all ranks what each of them gives. Collective."""
-    name: Callable[[Sequence[int]], str] | None = None
-    """Names the group of these ranks. Only the first rank is asked. None if no name is there: then one is made."""
 
 
 def watch(
@@ -72,17 +70,30 @@ def watch(
     if found is None:
         return None
     watcher, name = found
-    watched = Watched(name, ranks, recorder, waits, timeout, agrees, cut)
-    watcher.agent.watched[watched.name] = watched
-    watcher.soon(watcher.agent.tell)  # the coordinator must know of it when a process ends
     if trace and not _traces:
         _traces.append(tape.begin())  # it runs to the end of the job
-    if tape.active is not None:
-        watched.note_on(tape.active)
+    watched = _known_to(watcher, Watched(name, ranks, recorder, waits, timeout, agrees, cut))
     for each in left_over:
         if {*each.ranks} <= {*ranks}:
             each.reported = None
             watcher.agent.watched[each.name] = each
+    return watched
+
+
+def watch_part(of: Watched, name: str, ranks: list[int], recorder: Recorder, waits: Waits) -> Watched | None:
+    """Watch over a communicator of some ranks of another one's, as over that one. Each of them gives the same ``name``,
+    and none waits for the others. Returns None if nobody watches over the other one any more."""
+    watcher = next((each for each in _watchers.values() if of.name in each.agent.watched), None)
+    part = Watched(name, ranks, recorder, waits, of.timeout, of.agrees)
+    return None if watcher is None else _known_to(watcher, part)
+
+
+def _known_to(watcher: AgentThread, watched: Watched) -> Watched:
+    """From now on, the watcher looks at this communicator."""
+    watcher.agent.watched[watched.name] = watched
+    watcher.soon(watcher.agent.tell)  # the coordinator must know of it when a process ends
+    if tape.active is not None:
+        watched.note_on(tape.active)
     return watched
 
 
@@ -121,7 +132,7 @@ def _common_watcher(group: Group, timeout: float, dump: str, trace: str) -> tupl
     sock = rendezvous = trace_file = None
     name = ""
     if group.rank == 0:
-        name = (group.name or _name)(ranks)
+        name = _name(ranks)
         there = [rendezvous for rendezvous, watcher in [*_watchers.items()] if not watcher.has_left(0)]
         rendezvous = next((each for each in there if group.one_node or not each.on_one_node), None)
         if rendezvous is None:

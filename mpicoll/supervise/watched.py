@@ -9,7 +9,7 @@ from typing import Protocol
 
 from mpicoll.errors import MpicollError
 from mpicoll.node.loaded import kernel
-from mpicoll.supervise.messages import RankStatus
+from mpicoll.supervise.messages import Lock, RankStatus
 from mpicoll.supervise.record import BROKEN, Begun, Ends, Pending, Recorder, Waits
 from mpicoll.supervise.sites import failed_test, handled, is_alone, place_of, whereabouts
 from mpicoll.supervise.tape import Tape, TapedWaits
@@ -33,6 +33,8 @@ _BY_KERNEL = "node"
 under_way: list[Callable[[bool, object], bool]] = []
 """Each says whether messages of this rank are under way, besides the one that is given. It may look at them if it is
 told so."""
+locks: list[Lock] = []
+"""The locks of windows that this rank holds."""
 
 
 def patience_at_end(timeout: float) -> float:
@@ -171,6 +173,8 @@ class Watched:
             source_tag=ends.source_tag,
             targets=[self.ranks[rank] for rank in ends.targets],
             target_tag=ends.target_tag,
+            lock=ends.lock,
+            locks=[*locks],
             alone=(alone := is_alone()),
             under_way=alone and seconds >= LATE and any(each(False, next(iter(waits), None)) for each in under_way),
             seconds=seconds,

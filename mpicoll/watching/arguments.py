@@ -43,6 +43,11 @@ def by_position(parameters: Sequence[str], args: Sequence[Any], named: Mapping[s
     return [*args, *map(named.get, parameters[len(args) :])]
 
 
+def by_name(parameters: Sequence[str], args: Sequence[Any], named: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments that a call gives by position or by name, by the names of the parameters."""
+    return dict(zip(parameters, args, strict=False), **named)
+
+
 def size_of(given: Any) -> Size:
     """What a buffer of mpi4py's holds: an array, or a list of an array and what MPI must know of it."""
     if isinstance(given, np.ndarray):
@@ -196,7 +201,7 @@ MAKERS = (*MEETINGS, "Dup", "Clone", "Dup_with_info", "Create", "Split", "Split_
 """What makes a communicator of another one."""
 _SENDS = ("Send", "Bsend", "Ssend", "Rsend")
 MESSAGES = {"Recv", "Irecv", "Recv_init", "Probe", "Mprobe", "recv", "irecv", "probe", "mprobe",
-            "Sendrecv", "Sendrecv_replace", "Isendrecv", "Isendrecv_replace", "sendrecv",
+            "Psend_init", "Precv_init", "Sendrecv", "Sendrecv_replace", "Isendrecv", "Isendrecv_replace", "sendrecv",
             *_SENDS, *(f"I{each.lower()}" for each in _SENDS), *(f"{each}_init" for each in _SENDS),
             "send", "bsend", "ssend", "isend", "ibsend", "issend"}  # fmt: skip
 """What sends, receives, or waits for a message."""

@@ -10,6 +10,7 @@ from mpicoll.calls.settings import Settings
 from mpicoll.errors import StateError
 from mpicoll.supervise import watch
 from mpicoll.supervise.record import CLOSED, FREED, OPEN, Begun, Pending, Record, Recorder, Waits
+from mpicoll.supervise.watched import Watched
 
 _MOST_KEPT = 4096
 """Different calls of a communicator that are kept. A program whose sizes all differ begins anew."""
@@ -21,18 +22,19 @@ T = TypeVar("T")
 
 
 class Calls:
-    """The calls of one communicator. ``group`` says which ranks it has, and how they meet. None if nobody can watch."""
+    """The calls of one communicator."""
 
-    def __init__(self, group: watch.Group | None, settings: Settings) -> None:
-        self.settings = settings
+    def __init__(self) -> None:
         self.recorder = Recorder()
         self.waits = Waits()
         self.known: dict[Hashable, Any] = {}
         """What was found of each different call."""
-        self.watched = None
-        if group is not None:
-            timeout, dump, trace = settings.timeout, settings.dump, settings.trace
-            self.watched = watch.watch(group, self.recorder, self.waits, timeout, False, dump=dump, trace=trace)
+        self.watched: Watched | None = None
+
+    def watch(self, group: watch.Group, settings: Settings) -> None:
+        """Let the ranks of this group meet, and watch over their calls. Collective."""
+        timeout, dump, trace = settings.timeout, settings.dump, settings.trace
+        self.watched = watch.watch(group, self.recorder, self.waits, timeout, False, dump=dump, trace=trace)
 
     def keep(self, key: Hashable, found: T) -> T:
         """Note what was found of a call."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
+from hashlib import blake2b
 from typing import NamedTuple
 
 from mpi4py import MPI
@@ -19,25 +21,20 @@ _MOST_NAMED = 3
 
 
 class CommunicatorCalls(Calls):
-    """The calls of one communicator."""
+    """The calls of one communicator. It has the groups of ``like``, which can be used though it is not made yet."""
 
-    def __init__(self, comm: MPI.Comm, settings: Settings) -> None:
-        self.comm, self.size = comm, comm.size
-        self.ranks = _in_world(comm.Get_group())
+    def __init__(self, comm: MPI.Comm, like: MPI.Comm) -> None:
+        super().__init__()
+        self.comm, self.size, self.is_inter = comm, like.size, like.is_inter
+        self.ranks = _in_world(like.Get_group())
         self.others: Sequence[int] = range(self.size)
         """Where in ``ranks`` those are to whom this rank sends: by the number that the program gives."""
-        meeting = comm
-        self.is_inter = comm.is_inter
-        if isinstance(comm, MPI.Intercomm):
-            theirs = _in_world(comm.Get_remote_group())
+        self.made_by = MPI.REQUEST_NULL
+        """The communicator can be used when this is complete."""
+        if isinstance(like, MPI.Intercomm):
+            theirs = _in_world(like.Get_remote_group())
             self.ranks = sorted([*self.ranks, *theirs]) if self.ranks and theirs else []
-            if self.ranks:
-                self.others, meeting = [*map(self.ranks.index, theirs)], _among(self.ranks)
-        one_node = len({nodes[rank] for rank in self.ranks}) == 1
-        group = watch.Group(self.ranks, meeting.rank, one_node, meeting.bcast, meeting.allgather)
-        super().__init__(group if self.ranks else None, settings)
-        if meeting is not comm:
-            meeting.Free()
+            self.others = [*map(self.ranks.index, theirs)] if self.ranks else []
 
     def record(self, name: str, operation: str, op: object, root: object, size: Size) -> Record:
         """That of a collective, which has the same waits as mpicoll's ``operation``. Its calls are the same if their
@@ -88,16 +85,52 @@ class CommunicatorCalls(Calls):
 
 
 class Persistent(NamedTuple):
-    """What each start of a persistent request begins. A collective's has a record."""
+    """What each start of a persistent request begins. A collective's has a record. A partitioned message that is sent
+    has ``partitions``, which the program marks as ready after the start."""
 
     calls: CommunicatorCalls
     pending: Pending
     record: Record | None
+    partitions: int = 0
 
 
-nodes: list[int] = []
-"""The node of each rank of the world."""
 communicators: dict[int, CommunicatorCalls] = {}
+"""By their handles."""
+_world: list[CommunicatorCalls] = []
+"""The calls of MPI.COMM_WORLD, as soon as they are watched."""
+_parts: Counter[str] = Counter()
+"""How many communicators were made in the same way of the same ranks."""
+
+
+def watch_world(settings: Settings) -> None:
+    """Watch over MPI.COMM_WORLD from now on. Collective."""
+    world = MPI.COMM_WORLD
+    node = world.Split_type(MPI.COMM_TYPE_SHARED)
+    one_node = node.size == world.size
+    node.Free()
+    calls = CommunicatorCalls(world, world)
+    calls.watch(watch.Group(calls.ranks, world.rank, one_node, world.bcast, world.allgather), settings)
+    _world.append(calls)
+    if calls.watched is not None:
+        communicators[world.handle] = calls
+
+
+def watch_part(comm: MPI.Comm, of: CommunicatorCalls | None, tag: object, made_by: MPI.Request | None = None) -> None:
+    """Watch over a communicator from now on, which was made ``of`` another one's ranks, or of those of the world that
+    have met by this ``tag``. All its ranks have made the same ones of the same ranks before, and so give it the same
+    name. It is complete when the request is, if there is one."""
+    parent = of or communicators.get(MPI.COMM_WORLD.handle)
+    if comm == MPI.COMM_NULL or parent is None or parent.watched is None:
+        return
+    calls = CommunicatorCalls(comm, comm if made_by is None else parent.comm)
+    if len(calls.ranks) > 1:
+        made = blake2b(repr((of and parent.watched.name, tag, calls.ranks)).encode(), digest_size=6).hexdigest()
+        _parts[made] += 1
+        calls.made_by = made_by or MPI.REQUEST_NULL
+        calls.watched = watch.watch_part(
+            parent.watched, f"{made}.{_parts[made]}", calls.ranks, calls.recorder, calls.waits
+        )
+        communicators[comm.handle] = calls
 
 
 def _is_complete(request: MPI.Request) -> bool:
@@ -110,11 +143,13 @@ def _is_complete(request: MPI.Request) -> bool:
 
 under_way = UnderWay(_is_complete)
 persistent: dict[int, Persistent] = {}
+unready: dict[int, int] = {}
+"""How many partitions of a message that has begun are not marked as ready."""
 
 
 def is_watched() -> bool:
     """Whether the program's calls are watched already."""
-    return bool(nodes)
+    return bool(_world)
 
 
 def _in_world(mine: MPI.Group) -> list[int]:
@@ -124,16 +159,6 @@ def _in_world(mine: MPI.Group) -> list[int]:
     for group in (mine, world):
         group.Free()
     return [] if MPI.UNDEFINED in found else [*found]
-
-
-def _among(ranks: list[int]) -> MPI.Intracomm:
-    """A communicator of these ranks of the world, in order."""
-    world = MPI.COMM_WORLD.Get_group()
-    group = world.Incl(ranks)
-    made = MPI.COMM_WORLD.Create_group(group)
-    for each in (group, world):
-        each.Free()
-    return made
 
 
 def has_messages(looks: bool, besides: object) -> bool:
@@ -153,7 +178,7 @@ def tell_unfinished() -> None:
         report.show(f"mpicoll: rank {MPI.COMM_WORLD.rank} is at its end and has calls under way. {_first_of(left)}")
     status, rank = MPI.Status(), MPI.COMM_WORLD.rank
     for calls in communicators.values():
-        if calls.ranks and calls.comm.Iprobe(status=status):
+        if _is_complete(calls.made_by) and calls.comm.Iprobe(status=status):
             source = calls.ranks[calls.others[status.source]]
             what = f"{status.Get_count(MPI.BYTE)} bytes from rank {source} (tag {status.tag})"
             report.show(f"mpicoll: rank {rank} is at its end and has not received messages. {what} came first")

@@ -32,6 +32,7 @@ from mpicoll.watching.arguments import (
     MEETINGS,
     MESSAGES,
     Method,
+    by_name,
     by_position,
     operation_of,
     parameters_of,
@@ -43,10 +44,12 @@ from mpicoll.watching.communicators import (
     Persistent,
     communicators,
     has_messages,
-    nodes,
     persistent,
     tell_unfinished,
     under_way,
+    unready,
+    watch_part,
+    watch_world,
 )
 
 _OWN = "mpicoll."
@@ -55,24 +58,22 @@ _REFUSED = {
     MPI.ERR_TAG, MPI.ERR_TYPE,
 }  # fmt: skip
 """What MPI says of a rank's own arguments, before anything was sent."""
+_NOBODYS = -1
+"""A tag with which nobody receives."""
 _DEFAULTS = {"dest": MPI.PROC_NULL, "sendtag": 0, "tag": 0, "source": MPI.ANY_SOURCE, "recvtag": MPI.ANY_TAG}
 
 
 def install(settings: Settings) -> None:
     """Watch over MPI.COMM_WORLD, and what is made of it, from now on. Collective. Raises StateError, on all ranks, if
     mpi4py cannot be watched here."""
-    world = MPI.COMM_WORLD
-    node = world.Split_type(MPI.COMM_TYPE_SHARED)
-    nodes[:] = world.allgather(node.bcast(world.rank, 0))
-    node.Free()
     # The first reduction of objects on a communicator duplicates it, and holds Python's lock meanwhile. If others did
     # not come then, this rank could not even say so.
-    world.allreduce(0)
-    for owner, name, function in _functions(settings):
+    MPI.COMM_WORLD.allreduce(0)
+    for owner, name, function in _functions():
         _replace(owner, name, function)
-    watched.under_way.append(has_messages)
+    watched.under_way += has_messages, windows.is_exposed
     lifecycle.add(lifecycle.Hook.NAME_UNFINISHED, tell_unfinished)
-    _watch(world, settings)
+    watch_world(settings)
 
 
 def _replace(owner: type, name: str, function: object) -> None:
@@ -82,12 +83,6 @@ def _replace(owner: type, name: str, function: object) -> None:
         raise StateError(f"watch: this Python ({sys.implementation.name}) does not show the methods of mpi4py's types")
     found[0][name] = function
     ctypes.pythonapi.PyType_Modified(ctypes.py_object(owner))
-
-
-def _watch(comm: Any, settings: Settings) -> None:
-    """Watch over a communicator from now on, if its ranks are ranks of the world."""
-    if comm != MPI.COMM_NULL and (comm.is_inter or comm.size > 1):
-        communicators[comm.handle] = CommunicatorCalls(comm, settings)
 
 
 def _begin(request: MPI.Request, calls: CommunicatorCalls, pending: Pending) -> None:
@@ -163,12 +158,40 @@ def _start(real: Any) -> Callable[..., Any]:
             real(self)
         elif found.record is None:
             real(self)
-            under_way.begin(self.handle, self, found.calls, found.pending)
+            pending = found.pending
+            if found.partitions:
+                unready[self.handle] = found.partitions
+                missing = f"{pending.missing}: not all of its partitions are ready"
+                pending = pending._replace(missing=missing, ends=pending.ends._replace(target_tag=_NOBODYS))
+            under_way.begin(self.handle, self, found.calls, pending)
         else:
             _noted(found.calls, found.record, real, self)
             _begin(self, found.calls, found.pending)
 
     return start
+
+
+_MARKED: dict[str, Callable[..., int]] = {
+    "Pready": lambda partition: 1,
+    "Pready_range": lambda low, high: abs(high - low) + 1,
+    "Pready_list": len,
+}
+"""How many partitions are marked, by the name of the method."""
+
+
+def _marks(real: Any, name: str) -> Callable[..., Any]:
+    """What marks partitions of a message as ready. When all of them are, the message can be taken."""
+
+    @wraps(real)
+    def mark(self: MPI.Prequest, *args: Any, **named: Any) -> None:
+        real(self, *args, **named)
+        handle = self.handle
+        unready[handle] = unready.get(handle, 0) - _MARKED[name](*args, *named.values())
+        if unready[handle] == 0 and (found := under_way.get(handle)) is not None:
+            thing, calls, (_, since), number = found
+            under_way[handle] = thing, calls, (persistent[handle].pending, since), number
+
+    return mark
 
 
 def _start_all(real: Any) -> Any:
@@ -183,7 +206,7 @@ def _start_all(real: Any) -> Any:
 def _free_request(real: Any) -> Callable[..., Any]:
     @wraps(real)
     def free(self: MPI.Request) -> None:
-        for table in (persistent, under_way):
+        for table in (persistent, under_way, unready):
             table.pop(self.handle, None)  # another request may get the handle
         real(self)
 
@@ -261,29 +284,50 @@ def _collective(real: Any, name: str, row: Method) -> Callable[..., Any]:
     return call
 
 
-def _maker(real: Any, name: str, settings: Settings) -> Callable[..., Any]:
+def _maker(real: Any, name: str) -> Callable[..., Any]:
     """What makes a communicator. It is a collective, and its result is watched, too, if it is the program's."""
+    parameters = parameters_of(real)
 
     @wraps(real)
     def make(self: MPI.Comm, *args: Any, **named: Any) -> Any:
         calls = communicators.get(self.handle)
-        of_ours = sys._getframe(1).f_globals.get("__name__", "").startswith(_OWN)
-        if of_ours or (calls is None and name != "Create_intercomm"):  # by that, a rank alone gets others
+        if (calls is None and name != "Create_intercomm") or _is_ours():  # by that, a rank alone gets others
             return real(self, *args, **named)
+        tag = by_name(parameters, args, named).get("tag", 0)
         if calls is None or name == "Create_group":  # ranks that are not in it do not come
             found = real(self, *args, **named)
         else:
             record = calls.record(name, operation, None, None, None)
             found = _noted(calls, record, real, self, *args, **named)
-            if isinstance(found, tuple):  # until its request is complete, the ranks cannot meet in it
+            if isinstance(found, tuple):
                 _begin(found[1], calls, not_complete(name, record))
+                watch_part(found[0], calls, tag, found[1])
                 return found
         if name not in DYNAMIC:
-            _watch(found, settings)
+            watch_part(found, None if name == "Create_intercomm" else calls, tag)
         return found
 
     operation = "meeting" if name in MEETINGS else "barrier"
     return make
+
+
+def _maker_of_groups(real: Any) -> Any:
+    """What makes a communicator of groups alone."""
+    parameters = parameters_of(real)
+
+    @wraps(real)
+    def make(cls: type, *args: Any, **named: Any) -> Any:
+        found = real(*args, **named)
+        if not _is_ours():
+            watch_part(found, None, by_name(parameters, args, named).get("stringtag"))
+        return found
+
+    return classmethod(make)
+
+
+def _is_ours() -> bool:
+    """Whether mpicoll has called the function that asks."""
+    return bool(sys._getframe(2).f_globals.get("__name__", "").startswith(_OWN))
 
 
 def _ender(real: Any) -> Callable[..., Any]:
@@ -333,30 +377,31 @@ def _message(real: Any, name: str) -> Callable[..., Any]:
         return found
 
     @wraps(real)
-    def call(self: MPI.Comm, *args: Any, **named: Any) -> Any:
-        calls = communicators.get(self.handle)
+    def call(comm: MPI.Comm, *args: Any, **named: Any) -> Any:
+        calls = communicators.get(comm.handle)
         pending = None if calls is None else pending_of(calls, args, named)
         if calls is None or pending is None:
-            return real(self, *args, **named)
+            return real(comm, *args, **named)
         if persists:
-            request = real(self, *args, **named)
-            persistent[request.handle] = Persistent(calls, pending, None)
+            request = real(comm, *args, **named)
+            partitions = by_name(parameters, args, named).get("partitions", 0) if sends else 0
+            persistent[request.handle] = Persistent(calls, pending, None, partitions)
             return request
         if begins:
-            request = real(self, *args, **named)
+            request = real(comm, *args, **named)
             under_way.begin(request.handle, request, calls, pending)
             return request
         begun = pending, monotonic()
         calls.waits.append(begun)
         try:
-            return real(self, *args, **named)
+            return real(comm, *args, **named)
         finally:
             calls.waits.remove(begun)
 
     return call
 
 
-def _functions(settings: Settings) -> Iterator[tuple[type, str, object]]:
+def _functions() -> Iterator[tuple[type, str, object]]:
     """The methods of mpi4py's that get a function around them: their types, their names, and these functions."""
     for owner in (MPI.Comm, MPI.Intracomm, MPI.Intercomm, MPI.Topocomm, MPI.Cartcomm):
         for name, real in [*vars(owner).items()]:
@@ -365,11 +410,15 @@ def _functions(settings: Settings) -> Iterator[tuple[type, str, object]]:
             if row is not None:
                 yield owner, name, _collective(real, name, row)
             elif name in MAKERS:
-                yield owner, name, _maker(real, name, settings)
+                yield owner, name, _maker(real, name)
+            elif name in ("Create_from_group", "Create_from_groups"):
+                yield owner, name, _maker_of_groups(getattr(owner, name))
             elif name in MESSAGES:
                 yield owner, name, _message(real, name)
             elif name in ("Free", "Disconnect"):
                 yield owner, name, _ender(real)
+    for name, same in (("Probe", "Mprobe"), ("probe", "mprobe")):
+        yield MPI.Message, name, staticmethod(getattr(MPI.Comm, same))
     yield from windows.functions()
     for kind in ("", "all", "any", "some"):
         for how in ("Wait", "wait", "Test", "test"):
@@ -381,5 +430,7 @@ def _functions(settings: Settings) -> Iterator[tuple[type, str, object]]:
             else:
                 yield MPI.Request, how + kind, _several(real, how in ("Wait", "wait"))
     yield MPI.Request, "Free", _free_request(MPI.Request.Free)
+    for name in _MARKED:
+        yield MPI.Prequest, name, _marks(getattr(MPI.Prequest, name), name)
     yield MPI.Prequest, "Start", _start(MPI.Prequest.Start)
     yield MPI.Prequest, "Startall", _start_all(MPI.Prequest.Startall)

@@ -72,7 +72,8 @@ class GroupCalls(Calls):
 
     def __init__(self, ranks: list[int], rank: int, meeting: _Meeting, one_node: bool, settings: Settings) -> None:
         self.ranks = ranks
-        super().__init__(watch.Group(ranks, rank, one_node, meeting.bcast, meeting.allgather), settings)
+        super().__init__()
+        self.watch(watch.Group(ranks, rank, one_node, meeting.bcast, meeting.allgather), settings)
 
     def record(self, row: Operator, reduction: str | None, memory: Any, root: int | None) -> Record:
         """That of a collective."""

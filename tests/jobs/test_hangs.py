@@ -55,7 +55,7 @@ def test_nothing_is_said_of_legal_calls(ranks: int) -> None:
     assert sorted(result.output.splitlines()) == [f"rank {rank} has made 600 calls" for rank in range(ranks)]
 
 
-MORE = {"threads": 2, "with_asyncio": 2, "signals": 2, "pool": 2, "spawned": 2, "connected": 3}
+MORE = {"threads": 2, "with_asyncio": 2, "signals": 2, "pool": 2, "duplicated": 3, "spawned": 2, "connected": 3}
 """Programs in which more goes on, and their ranks."""
 
 

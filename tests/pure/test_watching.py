@@ -6,7 +6,6 @@ import threading
 from functools import partial
 
 from mpicoll.calls.choose import NODE
-from mpicoll.calls.settings import Settings
 from mpicoll.supervise import watched
 from mpicoll.supervise.record import CLOSED, FREED, Pending, Record, Recorder, Waits
 from mpicoll.supervise.tape import TapedWaits
@@ -24,7 +23,7 @@ def test_thousands_of_calls_under_way_are_looked_at_a_few_times_each() -> None:
         looks += 1
         return False
 
-    calls, under_way = Calls(None, Settings()), UnderWay(is_complete)
+    calls, under_way = Calls(), UnderWay(is_complete)
     for number in range(10_000):
         under_way.begin(number, number, calls, PENDING)
     assert len(under_way) == 10_000
@@ -32,7 +31,7 @@ def test_thousands_of_calls_under_way_are_looked_at_a_few_times_each() -> None:
 
 
 def test_what_is_complete_is_forgotten() -> None:
-    calls, under_way = Calls(None, Settings()), UnderWay(lambda number: number % 2 == 0)
+    calls, under_way = Calls(), UnderWay(lambda number: number % 2 == 0)
     for number in range(1000):
         under_way.begin(number, number, calls, PENDING)
     under_way.forget_complete()
@@ -46,7 +45,7 @@ def test_what_another_thread_waits_for_is_not_looked_at() -> None:
         looked.append(thing)
         return False
 
-    calls, under_way = Calls(None, Settings()), UnderWay(is_complete)
+    calls, under_way = Calls(), UnderWay(is_complete)
     for key, thing in enumerate(("waited for", "other")):
         under_way.begin(key, thing, calls, PENDING)
     under_way.forget_complete(under_way[0][2])
@@ -55,7 +54,7 @@ def test_what_another_thread_waits_for_is_not_looked_at() -> None:
 
 
 def test_a_communicator_of_which_two_threads_make_calls_is_let_go() -> None:
-    calls, record = Calls(None, Settings()), Record("barrier")
+    calls, record = Calls(), Record("barrier")
     assert calls.begin(record) is calls.recorder
     other = threading.Thread(target=lambda: refused.append(calls.begin(record)))
     refused: list[object] = []
@@ -66,7 +65,7 @@ def test_a_communicator_of_which_two_threads_make_calls_is_let_go() -> None:
 
 
 def test_a_communicator_that_is_given_up_makes_no_more_calls() -> None:
-    calls = Calls(None, Settings())
+    calls = Calls()
     calls.free()
     assert calls.recorder.state == FREED
     assert calls.begin(Record("barrier")) is None

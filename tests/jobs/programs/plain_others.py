@@ -74,6 +74,18 @@ def signals() -> None:
     say(total, came[0] > 0)
 
 
+def duplicated() -> None:
+    """A communicator that the ranks complete one after the other: nobody may wait in it for the others meanwhile."""
+    made, request = comm.Idup()
+    if comm.rank:
+        comm.recv(source=comm.rank - 1)
+    request.Wait()
+    if right:
+        comm.send(None, right)
+    say(made.allreduce(1))
+    made.Free()
+
+
 def square(x: int) -> int:
     return x * x
 

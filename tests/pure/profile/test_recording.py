@@ -361,10 +361,11 @@ def test_chakra(told: Told, tmp_path: Path) -> None:
 
 
 ANYBODYS = Pending.message("irecv", "came from any rank (any tag)", 4, "float32", Ends((0, 1)), 16)
+EPOCH = Pending("Win.Wait", "Complete came from rank 1", 0, "", "no Complete came from rank 1", Ends((1,), -1))
 EXCHANGED = Pending.message("sendrecv", "came from rank 1, or none was taken", 4, "float32", Ends((1,), 3, (1,), 3), 16)
 
 
-@pytest.mark.parametrize("pending", [ANYBODYS, EXCHANGED])
+@pytest.mark.parametrize("pending", [ANYBODYS, EXCHANGED, EPOCH])
 def test_chakra_has_no_kind_for_it(pending: Pending, told: Told, tmp_path: Path) -> None:
     """Who has sent a message of any rank is not known, and a node is one message."""
     told.wait(pending, 1.0)

@@ -126,7 +126,7 @@ def status(**given: Any) -> RankStatus:
     usual: dict[str, Any] = {"begun": 4, "state": OPEN, "number": 3, "description": "barrier", "site": "a.py:1 in f"}
     usual |= {"root": None, "ahead": 0, "waits": True, "message": None, "handles": "", "failed": "", "leaving": False}
     usual |= {"sources": [], "source_tag": None, "targets": [], "target_tag": None, "alone": True, "under_way": False}
-    usual |= {"ago": 5.0, "seconds": 5.0, "stuck": 5.0, "where": "a.py:2 in g"}
+    usual |= {"lock": None, "locks": [], "ago": 5.0, "seconds": 5.0, "stuck": 5.0, "where": "a.py:2 in g"}
     usual |= given
     usual["operation"] = (usual["description"] or "").partition(" ")[0]
     return RankStatus(**usual)

@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 
 from mpicoll.supervise.deadlock import Wait, stuck
-from mpicoll.supervise.messages import RankStatus
+from mpicoll.supervise.messages import Lock, RankStatus
 from tests.pure.supervise.invented import status
+
+HELD = Lock("c 1", 0, True)
 
 
 def receives(*sources: int, **given: Any) -> RankStatus:
@@ -22,6 +24,10 @@ def sends(*targets: int, **given: Any) -> RankStatus:
 def waiting(**given: Any) -> RankStatus:
     """A rank that waits for a message, and is in no call."""
     return status(**{"begun": 3, "number": 2, "waits": False, "message": "recv"} | given)
+
+
+def locks(rank: int | None = 0, *, exclusive: bool = True, window: str = "c 1") -> RankStatus:
+    return waiting(lock=Lock(window, rank, exclusive))
 
 
 def sendrecv(other: int, sendtag: int, recvtag: int) -> RankStatus:
@@ -48,6 +54,16 @@ def collective(number: int, **given: Any) -> RankStatus:
         ([receives(1, under_way=True), receives(2), receives(1)], (), {0, 1, 2}),
         ([receives(1), receives(0, alone=False)], (), ()),
         ([sendrecv(1, 0, 0), sendrecv(0, 0, 0)], (), ()),
+        # One that waits for a lock waits for whoever holds it.
+        ([locks(), receives(0, locks=[HELD])], (), {0, 1}),
+        ([locks(exclusive=False), receives(0, locks=[HELD])], (), {0, 1}),
+        ([locks(None, exclusive=False), receives(0, locks=[HELD])], (), {0, 1}),
+        ([locks(), receives(0, locks=[Lock("c 1", None, False)])], (), {0, 1}),
+        ([locks(exclusive=False), receives(0, locks=[Lock("c 1", 0, False)])], (), ()),  # they can share it
+        ([locks(1), receives(0, locks=[HELD])], (), ()),
+        ([locks(window="c 2"), receives(0, locks=[HELD])], (), ()),
+        ([locks(), receives(2, locks=[HELD])], (), ()),  # it may go on, and give it up
+        ([locks(), receives(0)], (), ()),
         # In a collective, a rank waits for those that have not come.
         ([receives(1, begun=2), collective(2)], (), {0, 1}),
         ([receives(1), collective(2)], (), ()),  # rank 0 has come to it, and left it

@@ -135,7 +135,7 @@ def _block(send: Any, recv: Any, size: int) -> Size:
 
 
 def _scattered(send: Any, recv: Any, size: int) -> Size:
-    return _part(send, size) if _in_place(recv) else size_of(recv)
+    return _block(recv, send, size)
 
 
 def _for_each(send: Any, recv: Any, size: int) -> Size:
@@ -176,21 +176,8 @@ COLLECTIVES = {
     "Neighbor_alltoallw": Method("meeting"),
 }
 COLLECTIVES |= {
-    name: Method(name)
-    for name in (
-        "barrier",
-        "bcast",
-        "gather",
-        "scatter",
-        "allgather",
-        "alltoall",
-        "reduce",
-        "allreduce",
-        "scan",
-        "exscan",
-    )
+    name.lower(): Method(row.operation) for name, row in COLLECTIVES.items() if hasattr(MPI.Cartcomm, name.lower())
 }
-COLLECTIVES |= {name: Method("meeting") for name in ("neighbor_allgather", "neighbor_alltoall")}
 """By the name of mpi4py's method that blocks."""
 DYNAMIC = "Spawn", "Spawn_multiple", "Accept", "Connect"
 """What makes a communicator with ranks that meet this one only there: they may be another program's."""

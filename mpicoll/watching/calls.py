@@ -55,6 +55,24 @@ class Calls:
             return None
         return self.recorder
 
+    def noted(self, record: Record, call: Callable[..., T], *args: Any, **named: Any) -> T:
+        """What ``call`` returns, which makes a collective. It is noted while it is under way."""
+        recorder = self.begin(record)
+        if recorder is None:
+            return call(*args, **named)
+        try:
+            found = call(*args, **named)
+        except BaseException as e:
+            self.has_failed(e)
+            raise
+        recorder.under_way = False
+        return found
+
+    def has_failed(self, error: BaseException) -> None:
+        """The last collective has raised this. Here, that means that its arguments were refused, and nothing was
+        sent."""
+        self.recorder.retract()
+
     def free(self) -> None:
         """This rank gives the communicator up."""
         self.recorder.state = FREED

@@ -16,6 +16,11 @@ from mpicoll.supervise.record import Ends, Pending, Record
 from mpicoll.watching.arguments import Size
 from mpicoll.watching.calls import Calls, UnderWay
 
+_REFUSED = {
+    MPI.ERR_ARG, MPI.ERR_BUFFER, MPI.ERR_COMM, MPI.ERR_COUNT, MPI.ERR_GROUP, MPI.ERR_OP, MPI.ERR_RANK, MPI.ERR_ROOT,
+    MPI.ERR_TAG, MPI.ERR_TYPE,
+}  # fmt: skip
+"""What MPI says of a rank's own arguments, before anything was sent."""
 _MOST_NAMED = 3
 """Calls under way that are named at the end."""
 
@@ -54,6 +59,15 @@ class CommunicatorCalls(Calls):
             nbytes = 0 if size is None else size[0]
             found = self.keep(key, Record(operation, " ".join(parts), nbytes, root=number, name=name))
         return found
+
+    def has_failed(self, error: BaseException) -> None:
+        if not isinstance(error, MPI.Exception) or error.Get_error_class() in _REFUSED:
+            super().has_failed(error)
+            return
+        # Different calls are the likely reason. If they are, the job ends here.
+        if self.watched is not None:
+            watch.compare(self.watched)
+        self.recorder.close()
 
     def came(self, operation: str, source: int, tag: int) -> Pending:
         """The wait for a message that comes."""

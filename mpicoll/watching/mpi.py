@@ -22,7 +22,7 @@ from mpi4py import MPI
 from mpicoll.calls.settings import Settings
 from mpicoll.errors import StateError
 from mpicoll.launch import lifecycle
-from mpicoll.supervise import watch, watched
+from mpicoll.supervise import watched
 from mpicoll.supervise.record import Pending, Record
 from mpicoll.watching import windows
 from mpicoll.watching.arguments import (
@@ -53,11 +53,6 @@ from mpicoll.watching.communicators import (
 )
 
 _OWN = "mpicoll."
-_REFUSED = {
-    MPI.ERR_ARG, MPI.ERR_BUFFER, MPI.ERR_COMM, MPI.ERR_COUNT, MPI.ERR_GROUP, MPI.ERR_OP, MPI.ERR_RANK, MPI.ERR_ROOT,
-    MPI.ERR_TAG, MPI.ERR_TYPE,
-}  # fmt: skip
-"""What MPI says of a rank's own arguments, before anything was sent."""
 _NOBODYS = -1
 """A tag with which nobody receives."""
 _DEFAULTS = {"dest": MPI.PROC_NULL, "sendtag": 0, "tag": 0, "source": MPI.ANY_SOURCE, "recvtag": MPI.ANY_TAG}
@@ -94,10 +89,22 @@ def _begin(request: MPI.Request, calls: CommunicatorCalls, pending: Pending) -> 
 
 
 def _wait(real: Any) -> Callable[..., Any]:
+    pop = under_way.pop
+
     @wraps(real)
     def wait(self: MPI.Request, status: MPI.Status | None = None) -> Any:
-        found = under_way.pop(self.handle, None)
-        return real(self, status) if found is None else waited_for(found, real, self, status)
+        found = pop(self.handle, None)
+        if found is None:
+            return real(self, status)
+        _, calls, begun, number = found
+        if number is not None:
+            return waited_for(found, real, self, status)
+        waits = calls.waits
+        waits.append(begun)
+        try:
+            return real(self, status)
+        finally:
+            waits.remove(begun)
 
     return wait
 
@@ -120,10 +127,10 @@ def _wait_for_all(real: Any, wait: str) -> Any:
 
     @wraps(real)
     def wait_for_all(cls: type, requests: Sequence[MPI.Request], statuses: list[MPI.Status] | None = None) -> Any:
-        if under_way.keys().isdisjoint([each.handle for each in requests]):
+        if not under_way:
             return real(requests, statuses)
         if statuses is None:
-            got = [wait_for(each) for each in requests]
+            got = [*map(wait_for, requests)]
         else:
             statuses.extend(MPI.Status() for _ in range(len(requests) - len(statuses)))
             got = [*map(wait_for, requests, statuses)]
@@ -165,7 +172,7 @@ def _start(real: Any) -> Callable[..., Any]:
                 pending = pending._replace(missing=missing, ends=pending.ends._replace(target_tag=_NOBODYS))
             under_way.begin(self.handle, self, found.calls, pending)
         else:
-            _noted(found.calls, found.record, real, self)
+            found.calls.noted(found.record, real, self)
             _begin(self, found.calls, found.pending)
 
     return start
@@ -223,29 +230,6 @@ def _is_complete(handle: int) -> None:
 # -- communicators ----------------------------------------------------------------------------------------------------
 
 
-def _noted(calls: CommunicatorCalls, record: Record, real: Any, *args: Any, **named: Any) -> Any:
-    """The result of a collective of mpi4py's, which is noted while it is under way."""
-    recorder = calls.begin(record)
-    if recorder is None:
-        return real(*args, **named)
-    try:
-        found = real(*args, **named)
-    except MPI.Exception as e:
-        if e.Get_error_class() in _REFUSED:
-            recorder.retract()
-            raise
-        # Different calls are the likely reason. If they are, the job ends here.
-        if calls.watched is not None:
-            watch.compare(calls.watched)
-        recorder.close()
-        raise
-    except BaseException:  # mpi4py has refused the arguments, before anything was sent
-        recorder.retract()
-        raise
-    recorder.under_way = False
-    return found
-
-
 def _collective(real: Any, name: str, row: Method) -> Callable[..., Any]:
     """A collective, which blocks, or gives a request, or a persistent one."""
     parameters = parameters_of(real)
@@ -275,7 +259,7 @@ def _collective(real: Any, name: str, row: Method) -> Callable[..., Any]:
             request = real(self, *args, **named)
             persistent[request.handle] = Persistent(calls, not_complete(name, record), record)
             return request
-        found = _noted(calls, record, real, self, *args, **named)
+        found = calls.noted(record, real, self, *args, **named)
         if begins:
             _begin(found, calls, not_complete(name, record))
         return found
@@ -298,7 +282,7 @@ def _maker(real: Any, name: str) -> Callable[..., Any]:
             found = real(self, *args, **named)
         else:
             record = calls.record(name, operation, None, None, None)
-            found = _noted(calls, record, real, self, *args, **named)
+            found = calls.noted(record, real, self, *args, **named)
             if isinstance(found, tuple):
                 _begin(found[1], calls, not_complete(name, record))
                 watch_part(found[0], calls, tag, found[1])

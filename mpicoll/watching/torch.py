@@ -23,7 +23,7 @@ from torch.distributed import distributed_c10d as c10d
 from mpicoll.calls.settings import Settings
 from mpicoll.errors import ArgumentError
 from mpicoll.supervise import report, watch, watched
-from mpicoll.supervise.record import Ends, Pending, Record, Recorder
+from mpicoll.supervise.record import Ends, Pending, Record
 from mpicoll.units import named as named_ranks
 from mpicoll.watching.calls import Calls, UnderWay, not_complete, waited_for
 
@@ -186,21 +186,9 @@ def _new_group(real: Any) -> Call:
         record = calls.known.get(key) or calls.keep(
             key, Record("meeting", f"of {named_ranks(members)}", name="new_group")
         )
-        recorder = calls.begin(record)
-        return real(ranks, *args, **named) if recorder is None else _noted(recorder, real, ranks, *args, **named)
+        return calls.noted(record, real, ranks, *args, **named)
 
     return make
-
-
-def _noted(recorder: Recorder, real: Call, *args: Any, **named: Any) -> Any:
-    """The result of a collective, which has begun."""
-    try:
-        found = real(*args, **named)
-    except BaseException:  # torch has refused the arguments
-        recorder.retract()
-        raise
-    recorder.under_way = False
-    return found
 
 
 def _splitter(real: Any) -> Call:
@@ -257,15 +245,11 @@ def _collective(op: Any, kernel: Call, row: Operator) -> Call:
         memory = None if row.sized is None else _flat(args[row.sized])
         reduction = None if at_op is None else _REDUCTIONS[args[at_op].op()]
         record = calls.record(row, reduction, memory, None if at_root is None else args[at_root])
-        recorder = calls.begin(record)
-        if recorder is None:
-            return kernel(keys, *args)
-        number = recorder.begun - 1
-        found = _noted(recorder, kernel, keys, *args)
+        found = calls.noted(record, kernel, keys, *args)
         work = found[-1] if isinstance(found, tuple) else found
         # While a graph is captured, nobody may ask whether a call is complete.
         if work is not None and not (keys.has(torch.DispatchKey.CUDA) and torch.cuda.is_current_stream_capturing()):
-            begun = _begin(work, calls, not_complete(row.name, record), number)
+            begun = _begin(work, calls, not_complete(row.name, record), calls.recorder.begun - 1)
             for tensor in _flat(args[0]):
                 _results[tensor.data_ptr()] = begun
         return found

@@ -27,7 +27,8 @@ Go = Callable[[], Any]
 _OPENERS = "Create", "Allocate", "Allocate_shared", "Create_dynamic", "Open"
 _ENDERS = "Free", "Close"
 _OF_FILES = re.compile(r"\w+_(all|ordered)(_begin|_end)?|Set_(view|size|atomicity)|Preallocate|Seek_shared|Sync|Close")
-_COLLECTIVES = {MPI.Win: re.compile("Fence|Free"), MPI.File: _OF_FILES}
+_EPOCHS = "Post", "Start", "Complete", "Wait", "Test", "Lock", "Lock_all", "Unlock", "Unlock_all"
+_WATCHED = {MPI.Win: re.compile("|".join(["Fence", "Free", *_EPOCHS])), MPI.File: _OF_FILES}
 
 
 class _Opened:
@@ -89,17 +90,47 @@ def _opener(owner: type, name: str, real: Any) -> Any:
     return classmethod(open_)
 
 
-def _collective(owner: type, name: str, real: Any) -> Callable[..., Any]:
+def _method(owner: type, name: str, real: Any) -> Callable[..., Any]:
+    parameters, table = parameters_of(real), _opened.pop if name in _ENDERS else _opened.get
+
     @wraps(real)
     def call(self: Any, *args: Any, **named: Any) -> Any:
-        table = _opened.pop if name in _ENDERS else _opened.get
         it, go = table((owner, self.handle), None), partial(real, self, *args, **named)
-        return go() if it is None else it.together(f"{owner.__name__}.{name}", go)
+        if it is None:
+            return go()
+        if owner is MPI.Win and name in _EPOCHS:
+            return _in_epoch(it, name, go, self, by_name(parameters, args, named))
+        return it.together(f"{owner.__name__}.{name}", go)
 
     return call
 
 
-# -- epochs of windows ------------------------------------------------------------------------------------------------
+def _in_epoch(it: _Opened, name: str, go: Go, window: MPI.Win, given: dict[str, Any]) -> Any:
+    """The result of a call that begins or ends an epoch of a window, without all ranks of its communicator."""
+    rank = given.get("rank")
+    if name in ("Start", "Complete"):
+        it.started = _numbers(window, given) if name == "Start" else it.started
+        return it.until(name, _came("Post", it.started), Ends(targets=it.started, target_tag=it.tag), go)
+    if name == "Wait":
+        ranks, it.posted = it.posted, []
+        return it.until(name, _came("Complete", ranks), Ends(ranks, it.tag), go)
+    if name in ("Unlock", "Unlock_all"):
+        locks[:] = [each for each in locks if (each.window, each.rank) != (it.name, rank)]
+    if name in ("Lock", "Lock_all") and _may_wait(it, rank, given.get("assertion") or 0):
+        lock = Lock(it.name, rank, rank is not None and given.get("lock_type") != MPI.LOCK_SHARED)
+        of = "all ranks' windows" if rank is None else f"the window of rank {it.calls.ranks[rank]}"
+        found = it.until(name, f"lock of {of} was granted", Ends(lock=lock), go)
+        locks.append(lock)
+        return found
+    found = go()
+    if name == "Post" or (name == "Test" and found):
+        it.posted = _numbers(window, given) if name == "Post" else []
+    return found
+
+
+def _may_wait(it: _Opened, rank: Any, assertion: int) -> bool:
+    """Whether MPI takes such a lock, and may have to wait for it."""
+    return not assertion & MPI.MODE_NOCHECK and (rank is None or rank in it.calls.others)
 
 
 def _numbers(window: MPI.Win, given: dict[str, Any]) -> list[int]:
@@ -117,74 +148,11 @@ def _came(what: str, ranks: list[int]) -> str:
     return f"{what} came from {'one of ' if len(ranks) > 1 else ''}{named_ranks(ranks)}"
 
 
-def _post(it: _Opened, go: Go, window: MPI.Win, given: dict[str, Any]) -> Any:
-    go()
-    it.posted = _numbers(window, given)
-
-
-def _start(it: _Opened, go: Go, window: MPI.Win, given: dict[str, Any]) -> Any:
-    it.started = _numbers(window, given)
-    it.until("Start", _came("Post", it.started), Ends(targets=it.started, target_tag=it.tag), go)
-
-
-def _complete(it: _Opened, go: Go, window: MPI.Win, given: dict[str, Any]) -> Any:
-    it.until("Complete", _came("Post", it.started), Ends(targets=it.started, target_tag=it.tag), go)
-
-
-def _wait(it: _Opened, go: Go, window: MPI.Win, given: dict[str, Any]) -> Any:
-    ranks, it.posted = it.posted, []
-    return it.until("Wait", _came("Complete", ranks), Ends(ranks, it.tag), go)
-
-
-def _test(it: _Opened, go: Go, window: MPI.Win, given: dict[str, Any]) -> Any:
-    if found := go():
-        it.posted = []
-    return found
-
-
-def _lock(it: _Opened, go: Go, window: MPI.Win, given: dict[str, Any]) -> Any:
-    rank = given.get("rank")
-    if (given.get("assertion") or 0) & MPI.MODE_NOCHECK or (rank is not None and rank not in it.calls.others):
-        return go()  # it waits for nobody, or MPI refuses it
-    exclusive = rank is not None and given.get("lock_type") != MPI.LOCK_SHARED
-    lock = Lock(it.name, rank, exclusive)
-    of = "all ranks' windows" if rank is None else f"the window of rank {it.calls.ranks[rank]}"
-    found = it.until("Lock_all" if rank is None else "Lock", f"lock of {of} was granted", Ends(lock=lock), go)
-    locks.append(lock)
-    return found
-
-
-def _unlock(it: _Opened, go: Go, window: MPI.Win, given: dict[str, Any]) -> Any:
-    locks[:] = [each for each in locks if (each.window, each.rank) != (it.name, given.get("rank"))]
-    return go()
-
-
-_EPOCHS = {
-    "Post": _post, "Start": _start, "Complete": _complete, "Wait": _wait, "Test": _test,
-    "Lock": _lock, "Lock_all": _lock, "Unlock": _unlock, "Unlock_all": _unlock,
-}  # fmt: skip
-
-
-def _epoch(name: str, real: Any) -> Callable[..., Any]:
-    """What begins or ends an epoch of a window, without all ranks of its communicator."""
-    parameters, do = parameters_of(real), _EPOCHS[name]
-
-    @wraps(real)
-    def call(self: MPI.Win, *args: Any, **named: Any) -> Any:
-        it, go = _opened.get((MPI.Win, self.handle)), partial(real, self, *args, **named)
-        return go() if it is None else do(it, go, self, by_name(parameters, args, named))
-
-    return call
-
-
 def functions() -> Iterator[tuple[type, str, object]]:
     """The methods that get a function around them: their types, their names, and these functions."""
-    for owner, collectives in _COLLECTIVES.items():
+    for owner, watched in _WATCHED.items():
         for name in [*vars(owner)]:
-            real = getattr(owner, name)
             if name in _OPENERS:
-                yield owner, name, _opener(owner, name, real)
-            elif collectives.fullmatch(name) and not name.startswith("I"):
-                yield owner, name, _collective(owner, name, real)
-            elif owner is MPI.Win and name in _EPOCHS:
-                yield owner, name, _epoch(name, real)
+                yield owner, name, _opener(owner, name, getattr(owner, name))
+            elif watched.fullmatch(name) and not name.startswith("I"):
+                yield owner, name, _method(owner, name, getattr(owner, name))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from hashlib import blake2b
-from typing import NamedTuple
 
 from mpi4py import MPI
 
@@ -98,14 +98,17 @@ class CommunicatorCalls(Calls):
         return "any rank" if rank == MPI.ANY_SOURCE else f"rank {numbers[0] if numbers else rank}"
 
 
-class Persistent(NamedTuple):
-    """What each start of a persistent request begins. A collective's has a record. A partitioned message that is sent
-    has ``partitions``, which the program marks as ready after the start."""
+@dataclass
+class Persistent:
+    """What each start of a persistent request begins. A collective's has a record. Of a partitioned message, so many
+    ``partitions`` must be marked as ready after each start."""
 
     calls: CommunicatorCalls
     pending: Pending
     record: Record | None
     partitions: int = 0
+    unready: int = 0
+    """How many of them are not marked now."""
 
 
 communicators: dict[int, CommunicatorCalls] = {}
@@ -157,8 +160,6 @@ def _is_complete(request: MPI.Request) -> bool:
 
 under_way = UnderWay(_is_complete)
 persistent: dict[int, Persistent] = {}
-unready: dict[int, int] = {}
-"""How many partitions of a message that has begun are not marked as ready."""
 
 
 def is_watched() -> bool:

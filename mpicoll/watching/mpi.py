@@ -47,7 +47,6 @@ from mpicoll.watching.communicators import (
     persistent,
     tell_unfinished,
     under_way,
-    unready,
     watch_part,
     watch_world,
 )
@@ -166,8 +165,8 @@ def _start(real: Any) -> Callable[..., Any]:
         elif found.record is None:
             real(self)
             pending = found.pending
-            if found.partitions:
-                unready[self.handle] = found.partitions
+            found.unready = found.partitions
+            if found.unready:
                 missing = f"{pending.missing}: not all of its partitions are ready"
                 pending = pending._replace(missing=missing, ends=pending.ends._replace(target_tag=_NOBODYS))
             under_way.begin(self.handle, self, found.calls, pending)
@@ -192,11 +191,12 @@ def _marks(real: Any, name: str) -> Callable[..., Any]:
     @wraps(real)
     def mark(self: MPI.Prequest, *args: Any, **named: Any) -> None:
         real(self, *args, **named)
-        handle = self.handle
-        unready[handle] = unready.get(handle, 0) - _MARKED[name](*args, *named.values())
-        if unready[handle] == 0 and (found := under_way.get(handle)) is not None:
-            thing, calls, (_, since), number = found
-            under_way[handle] = thing, calls, (persistent[handle].pending, since), number
+        marked = persistent.get(self.handle)
+        if marked is not None:
+            marked.unready -= _MARKED[name](*args, *named.values())
+            if marked.unready == 0 and (found := under_way.get(self.handle)) is not None:
+                thing, calls, (_, since), number = found
+                under_way[self.handle] = thing, calls, (marked.pending, since), number
 
     return mark
 
@@ -213,7 +213,7 @@ def _start_all(real: Any) -> Any:
 def _free_request(real: Any) -> Callable[..., Any]:
     @wraps(real)
     def free(self: MPI.Request) -> None:
-        for table in (persistent, under_way, unready):
+        for table in (persistent, under_way):
             table.pop(self.handle, None)  # another request may get the handle
         real(self)
 

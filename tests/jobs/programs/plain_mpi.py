@@ -161,7 +161,7 @@ def messages(comm: Any, same: Random, own: Random) -> None:
 
 def parts(comm: Any, same: Random, own: Random) -> None:
     """A communicator that is used once."""
-    how = same.randrange(6)
+    how = same.randrange(6 if MPI.Get_version() < (4, 0) else 7)
     if how == 0:
         part = comm.Split(comm.rank % 2, comm.rank)
     elif how == 1:
@@ -176,7 +176,7 @@ def parts(comm: Any, same: Random, own: Random) -> None:
         finish([request], own)
     else:
         group = comm.Get_group()
-        part = comm.Create(group)
+        part = comm.Create(group) if how == 5 else MPI.Intracomm.Create_from_group(group, "part")
         group.Free()
     same.choice([collective, objects, messages])(part, same, own)
     part.Free()

@@ -6,7 +6,9 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
+from typing import Any
 
+import numpy as np
 from mpi4py import MPI
 
 from mpicoll.calls.settings import Settings
@@ -41,7 +43,7 @@ class CommunicatorCalls(Calls):
             self.ranks = sorted([*self.ranks, *theirs]) if self.ranks and theirs else []
             self.others = [*map(self.ranks.index, theirs)] if self.ranks else []
 
-    def record(self, name: str, operation: str, op: object, root: object, size: Size) -> Record:
+    def record(self, name: str, operation: str, op: object, root: Any, size: Size) -> Record:
         """That of a collective, which has the same waits as mpicoll's ``operation``. Its calls are the same if their
         bytes, their reduction and their root are."""
         key = name, op, root, size
@@ -55,7 +57,8 @@ class CommunicatorCalls(Calls):
                 parts.append(f"of {size[0]} bytes{f' of {size[1]}' if op is not None else ''}")
             if root is not None:
                 parts.append(f"root {root}")
-            number = root if isinstance(root, int) and 0 <= root < self.size else None  # MPI refuses another one
+            is_rank = isinstance(root, (int, np.integer)) and 0 <= root < self.size  # MPI refuses others
+            number = int(root) if is_rank else None
             nbytes = 0 if size is None else size[0]
             found = self.keep(key, Record(operation, " ".join(parts), nbytes, root=number, name=name))
         return found

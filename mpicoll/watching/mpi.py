@@ -14,6 +14,7 @@ import gc
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import wraps
+from operator import index
 from time import monotonic
 from typing import Any
 
@@ -346,11 +347,11 @@ def _message(real: Any, name: str) -> Callable[..., Any]:
             key = name, *given[first : first + 2]
         try:
             found: Pending | None = calls.known.get(key)
+            if found is None:  # numbers of NumPy's cannot be told to other processes as they are
+                ends = [*map(_number, [*key[1:], *[None] * len(places)], defaults)]
         except TypeError:
             return None
         if found is None:
-            ends = [*key[1:], *[None] * len(places)]
-            ends = [default if each is None else each for each, default in zip(ends, defaults, strict=False)]
             if not exchanges and ends[0] == MPI.PROC_NULL:
                 return None
             describe: Callable[..., Pending] = calls.exchanged if exchanges else calls.taken if sends else calls.came
@@ -383,6 +384,10 @@ def _message(real: Any, name: str) -> Callable[..., Any]:
             calls.waits.remove(begun)
 
     return call
+
+
+def _number(given: Any, default: int) -> int:
+    return default if given is None else index(given)
 
 
 def _functions() -> Iterator[tuple[type, str, object]]:

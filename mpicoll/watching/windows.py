@@ -107,7 +107,7 @@ def _method(owner: type, name: str, real: Any) -> Callable[..., Any]:
 
 def _in_epoch(it: _Opened, name: str, go: Go, window: MPI.Win, given: dict[str, Any]) -> Any:
     """The result of a call that begins or ends an epoch of a window, without all ranks of its communicator."""
-    rank = given.get("rank")
+    rank: int | None = given.get("rank")
     if name in ("Start", "Complete"):
         it.started = _numbers(window, given) if name == "Start" else it.started
         return it.until(name, _came("Post", it.started), Ends(targets=it.started, target_tag=it.tag), go)
@@ -117,7 +117,8 @@ def _in_epoch(it: _Opened, name: str, go: Go, window: MPI.Win, given: dict[str, 
     if name in ("Unlock", "Unlock_all"):
         locks[:] = [each for each in locks if (each.window, each.rank) != (it.name, rank)]
     if name in ("Lock", "Lock_all") and _may_wait(it, rank, given.get("assertion") or 0):
-        lock = Lock(it.name, rank, rank is not None and given.get("lock_type") != MPI.LOCK_SHARED)
+        shared = rank is None or given.get("lock_type") == MPI.LOCK_SHARED
+        lock = Lock(it.name, None if rank is None else int(rank), not shared)
         of = "all ranks' windows" if rank is None else f"the window of rank {it.calls.ranks[rank]}"
         found = it.until(name, f"lock of {of} was granted", Ends(lock=lock), go)
         locks.append(lock)

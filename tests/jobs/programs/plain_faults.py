@@ -45,7 +45,7 @@ class ByMpi:
         self.comm.Ssend(np.ones(4), to, tag)
 
     def receive(self, of: int, tag: int = 0) -> None:
-        self.comm.Recv(np.ones(4), of, tag)
+        self.comm.Recv(np.ones(4), np.int64(of), np.int64(tag))  # type: ignore[arg-type]  # as from an array
 
     def another(self) -> Any:
         """In ways that no example has: the first one by Idup, others of a group alone."""

@@ -116,8 +116,6 @@ class Persistent:
 
 communicators: dict[int, CommunicatorCalls] = {}
 """By their handles."""
-_world: list[CommunicatorCalls] = []
-"""The calls of MPI.COMM_WORLD, as soon as they are watched."""
 _parts: Counter[str] = Counter()
 """How many communicators were made in the same way of the same ranks."""
 
@@ -130,7 +128,6 @@ def watch_world(settings: Settings) -> None:
     node.Free()
     calls = CommunicatorCalls(world, world)
     calls.watch(watch.Group(calls.ranks, world.rank, one_node, world.bcast, world.allgather), settings)
-    _world.append(calls)
     if calls.watched is not None:
         communicators[world.handle] = calls
 
@@ -163,11 +160,6 @@ def _is_complete(request: MPI.Request) -> bool:
 
 under_way = UnderWay(_is_complete)
 persistent: dict[int, Persistent] = {}
-
-
-def is_watched() -> bool:
-    """Whether the program's calls are watched already."""
-    return bool(_world)
 
 
 def _in_world(mine: MPI.Group) -> list[int]:

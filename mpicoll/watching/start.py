@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 
 _UNWATCHED = "mpicoll: the program's calls of mpi4py are not watched"
+_INSTALLED = "mpicoll.watching.mpi"
+"""Who imports this begins to watch."""
 
 
 def watch() -> None:
@@ -28,10 +30,9 @@ def watch_mpi() -> None:
     """Watch the calls of mpi4py. Collective."""
     from mpicoll.calls.settings import Settings
     from mpicoll.launch.mpi_init import checked_world
-    from mpicoll.watching.communicators import is_watched
 
     world = checked_world()
-    if is_watched() or world.size == 1:
+    if _INSTALLED in sys.modules or world.size == 1:
         return
     settings: Settings = world.bcast(Settings.of_environment(), 0)
     if settings.check != "off":
@@ -57,8 +58,8 @@ def watch_from_init() -> None:
             show(f"{_UNWATCHED}: {e}")
 
     def say_if_unwatched() -> None:
-        mpi, here = sys.modules.get("mpi4py.MPI"), sys.modules.get("mpicoll.watching.communicators")
-        if mpi is not None and mpi.Is_initialized() and not tried and not (here is not None and here.is_watched()):
+        mpi = sys.modules.get("mpi4py.MPI")
+        if mpi is not None and mpi.Is_initialized() and not tried and _INSTALLED not in sys.modules:
             show(f"{_UNWATCHED}: mpi4py did not begin MPI. Call mpicoll.watch() on all ranks when MPI has begun")
 
     lifecycle.add(lifecycle.Hook.WATCH_PROGRAM, watch_or_say)

@@ -18,8 +18,7 @@ from mpicoll.bench import table
 from mpicoll.bench.backends import Backend, Unavailable, open_backend
 from mpicoll.bench.cases import PLACEMENTS, Case, Placement, elements
 from mpicoll.bench.memory import Arena, arena_bytes
-from mpicoll.bench.options import Options, bad
-from mpicoll.bench.progress import Progress, asked_to_stop
+from mpicoll.bench.options import STOP, Options, bad
 from mpicoll.bench.records import Note, Report, Row, grouped, measured, rated
 from mpicoll.bench.session import Session, environment, open_session
 from mpicoll.bench.timing import Runner, clocks, copy_case, copy_time, measure
@@ -54,30 +53,37 @@ def sweep(options: Options, session: Session, backends: dict[str, Backend], repo
     arena = Arena(session.device)
     arenas = {name: Arena(session.device, backend.new) if backend.new else arena for name, backend in backends.items()}
     width = max(map(len, backends), default=0)
-    sizes = {c.name: options.sizes_of(c) for c in collectives}
-    with Progress(sum(map(len, sizes.values())), session.world.rank == 0) as progress:
-        progress.write(table.header(report))
-        for collective in collectives:
-            known = len(report.notes)
-            progress.write(table.heading(collective, width, options.format))
-            part = _Sweep(options, session, backends, report, arena, arenas, collective)
-            for size in sizes[collective.name]:
-                if asked_to_stop(session.world):
-                    report.interrupted = True
-                    break
-                progress.at(f"{collective.name} {size}")
-                rows = part.rows(size)
-                report.rows += rows
-                for of_backend in grouped(rows, "backend").values():
-                    progress.write(table.line(of_backend, width, options.format))
-                progress.step()
-            for note in table.merged(report.notes[known:]):
-                progress.write(f"# {note}")
-            for said in table.routes([row for row in report.rows if row.collective == collective.name]):
-                progress.write(said)
+    _say(session, table.header(report))
+    for collective in collectives:
+        known = len(report.notes)
+        _say(session, table.heading(collective, width, options.format))
+        part = _Sweep(options, session, backends, report, arena, arenas, collective)
+        for size in options.sizes_of(collective):
+            report.interrupted = _is_to_stop(session.world)
             if report.interrupted:
                 break
-        progress.write(table.footer(report))
+            rows = part.rows(size)
+            report.rows += rows
+            for of_backend in grouped(rows, "backend").values():
+                _say(session, table.line(of_backend, width, options.format))
+        for note in table.merged(report.notes[known:]):
+            _say(session, f"# {note}")
+        for said in table.routes([row for row in report.rows if row.collective == collective.name]):
+            _say(session, said)
+        if report.interrupted:
+            break
+    _say(session, table.footer(report))
+
+
+def _say(session: Session, text: str) -> None:
+    if session.world.rank == 0:
+        print(text, flush=True)
+
+
+def _is_to_stop(world: MPI.Intracomm) -> bool:
+    """Rank 0 looks for the file, and tells the others. Collective."""
+    file = os.environ.get(STOP)  # a launcher may not pass the variable on to other nodes
+    return bool(world.bcast(file is not None and os.path.exists(file)))
 
 
 @dataclass

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from mpicoll.errors import ArgumentError, misspelt
 
@@ -16,13 +16,6 @@ if TYPE_CHECKING:
 
 Where = Callable[[int], "Nodes"]
 """The nodes of so many ranks."""
-
-
-class Refused(argparse.Action):
-    """Refuses an option that other programs have. ``const`` says why, or what to do instead."""
-
-    def __call__(self, parser: argparse.ArgumentParser, *given: object) -> NoReturn:
-        parser.error(f"{given[-1]}{self.const}")
 
 
 def option(parser: argparse._ActionsContainer, typed: str, about: str, **more: Any) -> argparse.Action:

@@ -16,8 +16,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from mpicoll.bench.options import OUTPUTS, TYPED
-from mpicoll.cli.arguments import Refused, collectives, completes, option, writing
+from mpicoll.bench.options import OUTPUTS, STOP, TYPED
+from mpicoll.cli.arguments import collectives, completes, option, writing
 from mpicoll.errors import ArgumentError
 from mpicoll.launch.launch_env import check_not_alone, under_launcher
 from mpicoll.launch.launcher import Job
@@ -27,15 +27,6 @@ if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
 
     from mpicoll.bench.options import Options
-
-_NOT_HERE = {
-    ("-x", "-w"): "each batch begins with two calls that are not timed",
-    ("-i",): "--seconds is the time for each size, in place of a number of calls, and -f the factor between sizes",
-    ("-c",): "every result is checked",
-    ("-g", "-t"): "the number of ranks is -n",
-}
-"""Short flags of nccl-tests and of OSU's benchmarks that bench does not have, and why."""
-_HERE = "bench has -b, -e, -f, -d, -o and -r of nccl-tests, and -m of OSU's benchmarks; -n is the number of ranks"
 
 
 class _Sizes(argparse.Action):
@@ -56,25 +47,27 @@ def add(p: argparse.ArgumentParser) -> None:
         option(p, **typed)
     about = "the largest size, or the smallest and the largest, as OSU's benchmarks take them"
     option(p, "-m [MIN:]MAX", about, action=_Sizes, dest="max", default=argparse.SUPPRESS)
-    for flags, why in _NOT_HERE.items():
-        said = f": not supported: {why}. {_HERE}"
-        p.add_argument(*flags, action=Refused, const=said, nargs="?", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
 
 
 def handle(args: argparse.Namespace) -> int:
     """Start the ranks with the same arguments, or be one of them."""
     from mpicoll.bench.options import read
-    from mpicoll.bench.progress import STOP, ask_to_stop, on_terminal
 
     if under_launcher():
         return _rank(vars(args))
     ranks = read(vars(args) | {"n": args.n or "2"}).ranks
     with TemporaryDirectory(prefix="mpicoll-") as folder:
         stop = Path(folder, "stop")
-        os.environ.update({**on_terminal(), STOP: str(stop)})
+        os.environ[STOP] = str(stop)
         program = ["-m", "mpicoll", "bench", *args.typed]
-        code = run(Job(program, ranks, interrupted=partial(ask_to_stop, stop)))
+        code = run(Job(program, ranks, interrupted=partial(_ask_to_stop, stop)))
         return 128 + signal.SIGINT if stop.exists() else code
+
+
+def _ask_to_stop(file: Path) -> None:
+    """Ask the ranks to stop, and say so."""
+    file.touch()
+    print("\nmpicoll: ends after the size under way; Ctrl-C again ends at once", file=sys.stderr)
 
 
 def _rank(typed: dict[str, Any]) -> int:

@@ -11,7 +11,7 @@ import argparse
 import dataclasses
 import shlex
 
-from mpicoll.cli.arguments import Refused, option, ranks
+from mpicoll.cli.arguments import option, ranks
 from mpicoll.launch.cores import mine
 from mpicoll.launch.launcher import Job, in_batch_job
 from mpicoll.launch.run import run
@@ -37,6 +37,7 @@ def add(p: argparse.ArgumentParser) -> None:
     p.add_argument("-m", dest="module", nargs=argparse.REMAINDER, help="run a module, as python -m does")
     p.add_argument("-c", dest="code", nargs=argparse.REMAINDER, help="run code, as python -c does")
     p.add_argument("script", nargs=argparse.REMAINDER, help="the script, and the arguments to pass to it")
+    p.set_defaults(instead=". MPI connects the ranks. Options of its own launcher are for --launcher-args")
 
 
 def _words(text: str) -> list[str]:
@@ -47,7 +48,7 @@ def _words(text: str) -> list[str]:
 
 
 def _add_torchruns(parser: argparse.ArgumentParser) -> None:
-    """Add the options that torchrun's users know. Those without a meaning here are answered with what to do instead."""
+    """Add the options of torchrun's that have a meaning here."""
     group = parser.add_argument_group("options of torchrun")
     about = "the number of ranks on each node, instead of -n; auto and cpu take one for each core of this node"
     option(group, "--nproc-per-node --nproc_per_node N", about, type=_ranks_of_a_node)
@@ -55,24 +56,9 @@ def _add_torchruns(parser: argparse.ArgumentParser) -> None:
     about = "start the whole job again if it fails, at most this many times (0)"
     option(group, "--max-restarts --max_restarts R", about, dest="restarts", type=_restarts, default=0)
     option(group, "--standalone", "accepted; MPI needs nothing for it")
-    for names, instead in _ANSWERED.items():
-        spelt = [each for name in names.split() for each in dict.fromkeys((name, "--" + name[2:].replace("-", "_")))]
-        said = f" is an option of torchrun's: {instead}"
-        group.add_argument(*spelt, action=Refused, const=said, nargs="?", help=argparse.SUPPRESS)
 
 
 _NODES = "one `mpicoll run` starts all ranks: name the nodes with --hostfile, or run it in a batch job"
-_MEETING = "leave it out: MPI connects the ranks"
-_ANSWERED = {
-    "--rdzv-backend --rdzv-endpoint --rdzv-id --rdzv-conf": _MEETING,
-    "--master-addr --master-port --local-addr": _MEETING,
-    "--node-rank": _NODES,
-    "--log-dir --redirects --tee --local-ranks-filter": "redirect the output of mpicoll run; Open MPI's launcher takes "
-    "--launcher-args='--output dir=FOLDER'",
-    "--no-python --run-path": "give a script, -m module or -c code",
-    "--monitor-interval --role --start-method --logs-specs --signals-to-handle": "leave it out",
-}
-"""Options of torchrun's that have no meaning here, and what to do instead."""
 
 
 def _ranks_of_a_node(text: str) -> int:

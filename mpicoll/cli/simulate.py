@@ -94,10 +94,7 @@ def handle(args: argparse.Namespace) -> int:
             f"{args.algorithms or 'all'} and {len(sizes)} sizes",
         )
     processes = len(cpus()) if ranks >= MANY else 1
-    try:
-        found = compared(args.collective, names, ranks, root, machine, sizes, processes, _watched)
-    except MemoryError:
-        raise _bad("-n", "a number of ranks whose messages fit into memory", ranks) from None
+    found = compared(args.collective, names, ranks, root, machine, sizes, processes, _watched)
     print(f"# {args.collective}, {count(ranks, 'rank')} on {machine.name}: {machine.source}")
     print(table(found))
     if plot:

@@ -84,10 +84,8 @@ def test_a_job_that_fails_is_started_again(tmp_path: Path) -> None:
     ("words", "answer"),
     [
         (["x.py"], "expected -n N, the number of ranks"),
-        (["-n", "2", "--rdzv-endpoint=host:1", "x.py"], "leave it out: MPI connects the ranks"),
-        (["-n", "2", "--rdzv_id", "7", "x.py"], "leave it out: MPI connects the ranks"),
-        (["-n", "2", "--master-addr", "h", "x.py"], "leave it out: MPI connects the ranks"),
-        (["-n", "2", "--node_rank=1", "x.py"], "one `mpicoll run` starts all ranks"),
+        (["-n", "2", "--rdzv-endpoint=host:1", "x.py"], "'--rdzv-endpoint'. MPI connects the ranks"),
+        (["-n", "2", "--rdzv_id", "7", "x.py"], "Options of its own launcher are for --launcher-args"),
         (["--nnodes=2", "--nproc-per-node=2", "x.py"], "name the nodes with --hostfile, or run it in a batch job"),
         (["--nnodes=1:4", "--nproc-per-node=2", "x.py"], "--elastic"),
         (["--nnodes=2", "-n", "2", "x.py"], "expected --nproc-per-node beside it"),

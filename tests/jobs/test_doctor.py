@@ -82,16 +82,6 @@ def test_the_report_for_a_log(tmp_path: Path) -> None:
     assert any(line.startswith("MPI ") for line in lines(whole, "ok")), whole.output
 
 
-def test_there_is_no_room_for_the_report() -> None:
-    """The log has what is wrong all the same."""
-    result = done("bash", "-c", '"$@" > /dev/full', "bash", sys.executable, *DOCTOR, "--log")
-    assert result.code == 2, result.output
-    assert any(line.startswith("GPU ") for line in lines(result, "ok")), result.output
-    assert result.output.count("mpicoll: there is no room for what it prints: ") == 1
-    assert "Traceback" not in result.output
-    assert "Exception" not in result.output
-
-
 def test_a_log_of_ranks_that_are_alone(tmp_path: Path) -> None:
     """As srun without --mpi starts them."""
     step = {"SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_STEP_NUM_TASKS": "4"}

@@ -94,16 +94,6 @@ def test_a_machine_from_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert "machine.levels[0].latency: expected seconds, at least 0; given -1.0" in capsys.readouterr().err
 
 
-def test_more_ranks_than_fit_into_memory(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    def fail(*_: object) -> None:
-        raise MemoryError
-
-    monkeypatch.setattr("mpicoll.analysis.cost.comparison.compared", fail)
-    assert main(["simulate", "allreduce", "-n", "999999999999"]) == 2
-    expected = "mpicoll: simulate: -n: expected a number of ranks whose messages fit into memory; given 999999999999\n"
-    assert capsys.readouterr().err == expected
-
-
 def test_three_digits_that_round_up_have_the_next_unit() -> None:
     assert [duration(t) for t in (0.9994e-3, 0.9996e-3, 0.99961, 1.0)] == ["999 us", "1 ms", "1 s", "1 s"]
 

@@ -18,7 +18,6 @@ from mpicoll.analysis.palette import styles
 from mpicoll.arrays.dtypes import DTYPES
 from mpicoll.bench import plot, records, table
 from mpicoll.bench.cases import PLACEMENTS, Case, Placement
-from mpicoll.bench.progress import TERMINAL, Progress
 from mpicoll.bench.records import Note, Report, Row, grouped, measured, rated
 from mpicoll.bench.table import verdict
 
@@ -249,31 +248,6 @@ def test_no_colour_and_no_pattern_repeats(lines: int) -> None:
     found = styles(map(str, range(lines)))
     assert len({style.color for style in found.values()}) == lines
     assert len({(style.marker, str(style.dashes)) for style in found.values()}) == lines
-
-
-def test_no_bar_without_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.delenv(TERMINAL, raising=False)
-    with Progress(3, mine=True) as progress:
-        progress.at("allreduce 8")
-        progress.step()
-        progress.write("a line")
-    out, err = capsys.readouterr()
-    assert (out, err) == ("a line\n", "")
-
-
-def test_a_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("tqdm")
-    monkeypatch.setenv(TERMINAL, "80")
-    with Progress(3, mine=True) as progress:
-        progress.at("allreduce 8")
-        progress.step()
-        progress.write("a line")
-    out, err = capsys.readouterr()
-    assert "a line\n" in out
-    assert "allreduce 8" in err
-    with Progress(3, mine=False) as progress:
-        progress.write("another rank's line")
-    assert capsys.readouterr() == ("", "")
 
 
 @pytest.mark.parametrize(

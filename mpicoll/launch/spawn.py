@@ -1,32 +1,31 @@
 """``spawn``: a function that is called in new ranks on this node, and what such a rank does.
 
-A rank gets a folder, finds the call to make in it, and leaves its failure there."""
+A process beside the ranks starts them as ``mpicoll run`` does, and ends them when the process ends that called
+``spawn``. A rank gets a folder, finds the call to make in it, and leaves its failure there."""
 
 from __future__ import annotations
 
-import errno
-import fcntl
 import os
 import pickle
 import signal
 import subprocess
 import sys
 import tempfile
-import threading
-import time
 import traceback
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVarTuple, overload
 
 from mpicoll.errors import ArgumentError, LaunchError, StateError
 from mpicoll.launch.launch_env import launched_rank, under_launcher
-from mpicoll.launch.launcher import Job, command
+from mpicoll.launch.launcher import Job, find_launcher, of_no_rank
+from mpicoll.launch.run import run
+from mpicoll.machine import linux
 
-_CALL, _FAILURE, _LIFELINE = "call", "failure", "lifeline"
-"""Files in the folder: the pickled call, the first failed rank's report, and a pipe that the parent holds open."""
+_CALL, _FAILURE = "call", "failure"
+"""Files in the folder: the pickled call, and the first failed rank's report."""
+_ROOT = str(Path(__file__).parents[2])
 _SECONDS_TO_END = 10.0
 
 Arguments = TypeVarTuple("Arguments")
@@ -69,12 +68,12 @@ def spawn(fn: Callable[..., object], args: Sequence[Any] = (), nprocs: int = 1) 
     if done.failure:
         raise LaunchError(f"spawn: {done.failure}")
     if done.code:
-        raise LaunchError(f"spawn: a rank ended without an exception, and the launcher with exit code {done.code}")
+        raise LaunchError(f"spawn: a rank ended without an exception, and the job with exit code {done.code}")
 
 
 @dataclass(frozen=True)
 class Done:
-    """How a job ended. ``code`` is the launcher's exit code, None if it was ended at its deadline. ``failure`` is the
+    """How a job ended. ``code`` is its exit code, None if it was ended at its deadline. ``failure`` is the
     traceback of the first rank that raised, empty if none did."""
 
     code: int | None
@@ -82,40 +81,40 @@ class Done:
 
 
 def call_in_ranks(call: bytes, nprocs: int, *, seconds: float | None = None, quiet: bool = False) -> Done:
-    """Let new ranks on this node make a call that ``pickled_call`` has pickled. No rank is left when this
-    returns. After so many ``seconds`` the job is ended. If it is ``quiet``, nobody sees what its ranks print.
+    """Let new ranks on this node make a call that ``pickled_call`` has pickled, and wait for their ends. After so
+    many ``seconds`` the job is ended. If it is ``quiet``, nobody sees what its ranks print.
 
     The job is one of its own, even if this process is a rank. Raises LaunchError if there is no MPI."""
     with tempfile.TemporaryDirectory(prefix="mpicoll-") as folder:
         meeting = Path(folder)
         (meeting / _CALL).write_bytes(call)
-        code = _launch_and_wait(meeting, nprocs, seconds, subprocess.DEVNULL if quiet else None)
+        find_launcher()  # it raises the error here
+        code = _attended(meeting, nprocs, seconds, subprocess.DEVNULL if quiet else None)
         failure = meeting / _FAILURE
         return Done(code, failure.read_text() if failure.exists() else "")
 
 
-def _launch_and_wait(meeting: Path, nprocs: int, seconds: float | None, output: int | None) -> int | None:
-    """Start the ranks, wait for the launcher, and return its exit code, None if time is up. No rank is left when this
-    returns or raises."""
-    lifeline = meeting / _LIFELINE
-    os.mkfifo(lifeline)
-    program = ["-c", "import sys; from mpicoll.launch.spawn import main; main(sys.argv[1])", str(meeting)]
-    launch = command(Job(program, nprocs, here=True))
-    code = None
+def _attended(meeting: Path, nprocs: int, seconds: float | None, output: int | None) -> int | None:
+    """Start the process beside the ranks, wait for it, and return its exit code, None if time is up."""
+    code = f"import sys; sys.path[0] = {_ROOT!r}; from mpicoll.launch.spawn import attend; attend(*sys.argv[1:])"
+    argv = [sys.executable, "-c", code, str(meeting), str(nprocs), str(os.getpid())]
+    process = subprocess.Popen(  # in a session of its own, so that a Ctrl-C in the terminal reaches this process alone
+        argv, env=of_no_rank(), stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
+    )
     try:
-        with open(lifeline, "r+b", buffering=0):  # when it is closed, all ranks that still run are killed
-            launcher = launch.start(output=output)
-            try:
-                code = launcher.wait(seconds)
-            except subprocess.TimeoutExpired:
-                end(launcher)
-            except BaseException:
-                end(launcher)
-                raise
+        return process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        return None
     finally:
-        if code != 0:
-            _wait_for_ranks_to_end(lifeline)
-    return code
+        if process.returncode is None:
+            end(process)
+
+
+def attend(folder: str, nprocs: str, parent: str) -> None:
+    """Be the process beside so many ranks. The process ``parent`` has called spawn."""
+    linux.end_with(int(parent), signal.SIGTERM)
+    program = ["-c", "import sys; from mpicoll.launch.spawn import main; main(sys.argv[1])", folder]
+    sys.exit(run(Job(program, int(nprocs), here=True)))
 
 
 def end(process: subprocess.Popen[bytes], seconds: float = _SECONDS_TO_END) -> None:
@@ -126,19 +125,6 @@ def end(process: subprocess.Popen[bytes], seconds: float = _SECONDS_TO_END) -> N
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
-
-
-def _wait_for_ranks_to_end(lifeline: Path) -> None:
-    deadline = time.monotonic() + _SECONDS_TO_END
-    while time.monotonic() < deadline:
-        try:
-            os.close(os.open(lifeline, os.O_WRONLY | os.O_NONBLOCK))
-        except OSError as error:
-            if error.errno != errno.ENXIO:
-                raise
-            return  # no rank has the other end open
-        time.sleep(0.01)
-    raise LaunchError("spawn: a rank does not end, although its launcher has ended")
 
 
 def pickled_call(fn: Callable[..., Any], args: Sequence[Any], imports_main: bool = True) -> bytes:
@@ -178,33 +164,11 @@ def _importable(main: str | None) -> bool:
 # -- in a rank --------------------------------------------------------------------------------------------------------
 
 
-def _end_with_parent(lifeline: Path) -> None:
-    """Make the kernel kill this process when the process that called spawn closes the lifeline, or ends. Only Linux can
-    do that (F_SETSIG). Elsewhere a thread does, which waits for the end of the lifeline."""
-    held = os.open(lifeline, os.O_RDONLY | os.O_NONBLOCK)
-    if not hasattr(fcntl, "F_SETSIG"):
-        os.set_blocking(held, True)
-        threading.Thread(target=_end_with, args=[held], daemon=True).start()
-        return
-    fcntl.fcntl(held, fcntl.F_SETSIG, signal.SIGKILL)
-    fcntl.fcntl(held, fcntl.F_SETOWN, os.getpid())
-    fcntl.fcntl(held, fcntl.F_SETFL, os.O_ASYNC | os.O_NONBLOCK)
-    with suppress(BlockingIOError):  # this error says that the parent has the other end open
-        os.read(held, 1)
-        sys.exit("mpicoll.spawn: the process that called it is gone")
-
-
-def _end_with(held: int) -> None:
-    os.read(held, 1)
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
 def main(folder: str) -> None:
     """Make the call that is in ``folder``. The first rank that fails leaves its traceback there."""
     from multiprocessing import spawn as by_multiprocessing
 
     meeting = Path(folder)
-    _end_with_parent(meeting / _LIFELINE)
     rank = launched_rank()
     if rank is None:
         raise LaunchError("this MPI's launcher does not tell a process its rank")

@@ -15,6 +15,8 @@ import socket
 import stat
 import struct
 import tempfile
+import threading
+import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -124,6 +126,21 @@ def end_with_parent(number: int) -> bool:
     """Let this process get a signal when its parent ends. False if the system cannot do that."""
     c = ctypes.CDLL(None)
     return hasattr(c, "prctl") and c.prctl(1, number) == 0
+
+
+def end_with(parent: int, number: int) -> None:
+    """Let this process get a signal when its ``parent`` ends, or now if it has ended already. Where the system cannot
+    do that, a thread looks for it."""
+
+    def look() -> None:
+        while os.getppid() == parent:
+            time.sleep(1)
+        os.kill(os.getpid(), number)
+
+    if not end_with_parent(number):
+        threading.Thread(target=look, daemon=True).start()
+    elif os.getppid() != parent:
+        os.kill(os.getpid(), number)
 
 
 def loaded_files() -> set[str]:

@@ -12,8 +12,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
-import time
 from collections.abc import Mapping
 from contextlib import suppress
 from importlib import import_module
@@ -107,18 +105,9 @@ def ask(question: str, seconds: float = SECONDS) -> dict[str, Any]:
         return answer
 
 
-def _end_with(parent: int) -> None:
-    while os.getppid() == parent:
-        time.sleep(1)
-    os._exit(1)
-
-
 def main(question: str, file: int, parent: int) -> None:
     """Answer the question, and end with the process ``parent``, even where MPI waits."""
-    if not linux.end_with_parent(signal.SIGKILL):
-        threading.Thread(target=_end_with, args=[parent], daemon=True).start()
-    if os.getppid() != parent:  # it has ended before that
-        return
+    linux.end_with(parent, signal.SIGKILL)
     os.set_inheritable(file, False)  # the connection ends with this process, even if a child of it goes on
     module, _, function = question.partition(":")
     with Connection(file) as asker:

@@ -178,7 +178,7 @@ class Unpicklable:
 def test_nonsense_is_refused_before_anything_starts(
     call: object, argument: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(spawn, "command", None)
+    monkeypatch.setattr(spawn, "find_launcher", None)
     with pytest.raises(ArgumentError) as caught:
         call()  # type: ignore[operator]
     assert (caught.value.operation, caught.value.argument) == ("spawn", argument)

@@ -104,11 +104,6 @@ class Nodes:
         """Ranks that fill one node after the other. The nodes have equal shares, as far as that is possible."""
         return cls.named(rank * nodes // size for rank in range(size))
 
-    @classmethod
-    def cyclic(cls, size: int, nodes: int) -> Nodes:
-        """Ranks that are dealt out to the nodes one by one."""
-        return cls.named(rank % nodes for rank in range(size))
-
     @property
     def size(self) -> int:
         return len(self.of)

@@ -80,48 +80,39 @@ def ranks(text: str) -> int:
     return int(text)
 
 
+def _nodes(text: str) -> int | list[str]:
+    return text.split(",") if "," in text else ranks(text)
+
+
 def placed(parser: argparse.ArgumentParser, otherwise: str) -> None:
-    """Add the options that say where the ranks are, for algorithms that go by their nodes."""
-    about = f"the nodes of the ranks, for two-level algorithms ({otherwise})"
-    option(parser, "--nodes N", about, type=ranks)
-    about = "block fills one node after the other, cyclic goes round-robin (block); or each rank's node: 0,0,1"
-    option(parser, "--placement HOW", about)
+    """Add the option that says where the ranks are, for algorithms that go by their nodes."""
+    about = "the nodes of the ranks: how many, filled one after the other, or the node of each rank, as 0,0,1"
+    option(parser, "--nodes N|NODES", f"{about} ({otherwise})", type=_nodes)
 
 
 def placement(args: argparse.Namespace, command: str, algorithms: Iterable[Algorithm]) -> Where | None:
-    """Where the ranks are, as the options that ``placed`` adds say it. None if they say nothing.
+    """Where the ranks are, as the option that ``placed`` adds says it. None if it says nothing.
 
     Raises ArgumentError if none of the ``algorithms`` goes by it."""
     from mpicoll.algorithms.steps import Nodes
 
-    count, how = args.nodes, args.placement or "block"
-    if count is None and args.placement is None:
+    given: int | list[str] | None = args.nodes
+    if given is None:
         return None
+    text = str(given) if isinstance(given, int) else ",".join(given)
     if not any(a.by_node for a in algorithms):
-        option, given = ("--placement", how) if count is None else ("--nodes", count)
         names = " or ".join(sorted({a.name for a in algorithms}))
-        raise ArgumentError(command, option, f"none, as {names} does not go by nodes", str(given))
-    of_count = {"block": Nodes.block, "cyclic": Nodes.cyclic}.get(how)
-    if count is not None and of_count is not None:
+        raise ArgumentError(command, "--nodes", f"none, as {names} does not go by nodes", text)
 
-        def of_all(size: int) -> Nodes:
-            if count > size:
-                raise ArgumentError(command, "--nodes", f"at most the {size} ranks", str(count))
-            return of_count(size, count)
+    def of_all(size: int) -> Nodes:
+        if isinstance(given, int) and given <= size:
+            return Nodes.block(size, given)
+        if isinstance(given, list) and len(given) == size:
+            return Nodes.named(given)
+        expected = f"at most the {size} ranks" if isinstance(given, int) else f"the nodes of {size} ranks"
+        raise ArgumentError(command, "--nodes", expected, text)
 
-        return of_all
-    each = how.split(",")
-    if count is not None or not all(map(str.isdecimal, each)):
-        given = how if count is None else f"{how} beside --nodes {count}"
-        expected = "block or cyclic beside --nodes, or the node of each rank without it, as 0,0,1"
-        raise ArgumentError(command, "--placement", expected, given)
-
-    def of_each(size: int) -> Nodes:
-        if len(each) != size:
-            raise ArgumentError(command, "--placement", f"the nodes of {size} ranks", how)
-        return Nodes.named(each)
-
-    return of_each
+    return of_all
 
 
 @contextmanager

@@ -54,7 +54,8 @@ def handle(args: argparse.Namespace) -> int:
         args.parser.error("expected a collective or --all")
     found = chosen("verify", args.collective, args.algorithm)
     where = placement(args, "verify", found)
-    sizes = range(max(args.sizes.start, args.nodes or 1), args.sizes.stop) or args.sizes  # those that fill the nodes
+    least = args.nodes if isinstance(args.nodes, int) else 1
+    sizes = range(max(args.sizes.start, least), args.sizes.stop) or args.sizes  # those that fill the nodes
     if where:
         [*map(where, sizes)]  # raises ArgumentError
     check_segments("verify", next((a for a in found if a.pipelined), found[0]), args.segments)

@@ -294,25 +294,10 @@ def _given_to_rank_0() -> dict[str, str]:
     except OSError:  # it is closed: the next file that is opened would be taken for it
         os.open(os.devnull, os.O_RDONLY)
         found = os.fstat(0)
-    by_launcher = os.isatty(0) or stat.S_ISSOCK(found.st_mode)  # what no other process can open
-    if by_launcher:
-        return {}
     path = f"/proc/{os.getpid()}/fd/0"
-    if not os.path.exists(path):  # not on Linux: no other process can open it
-        path = linux.new_pipe("stdin")
-        found = os.stat(path)
-        _masked_thread(_hand_on_stdin, path)
+    if os.isatty(0) or stat.S_ISSOCK(found.st_mode) or not os.path.exists(path):  # what no other process can open
+        return {}
     return {STDIN: f"{found.st_dev}:{found.st_ino}:{path}"}
-
-
-def _hand_on_stdin(path: str) -> None:
-    """Hand on this process's stdin through a pipe, whenever a rank opens it. A job that is started again gets what is
-    left."""
-    while True:
-        with open(path, "wb", buffering=0) as to, suppress(BrokenPipeError):
-            while data := os.read(0, 1 << 16):
-                to.write(data)
-        time.sleep(_SECONDS_BETWEEN_LOOKS or 0)  # the rank may not have closed its end yet
 
 
 def _hand_on_what_is_typed(to: int) -> None:

@@ -85,13 +85,6 @@ def end_of(process: int) -> int | None:
     return None
 
 
-def new_pipe(name: str) -> str:
-    """A pipe with a name, which processes of this user open. Raises OSError."""
-    path = str(folder() / f"{os.getpid()}.{name}.{os.urandom(4).hex()}")
-    os.mkfifo(path, 0o600)
-    return path
-
-
 def forget(path: str) -> None:
     """Remove the name of a ``new_file`` of this process, which is closed."""
     if not hasattr(os, "memfd_create"):

@@ -6,14 +6,13 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
-from tests.jobs.jobs import NEEDS_TORCH, REPOSITORY, STARTUP, Done, done, ended, run, script, started, together, until
+from tests.jobs.jobs import NEEDS_TORCH, REPOSITORY, Done, done, ended, run, script, started, together, until
 
 ELSEWHERE = {"MPICOLL_TESTS_ELSEWHERE": "1"}
 RANKS = REPOSITORY / "tests" / "ranks"
@@ -109,7 +108,6 @@ ENDS = """
     import time
     import mpicoll
 
-    print("stdin:", repr(sys.stdin.read()))
     comm = mpicoll.Communicator()
     how = sys.argv[1]
     if how == "raises":
@@ -143,13 +141,6 @@ def test_how_a_job_ends(tmp_path: Path) -> None:
         interrupted = ended(it, output)
     assert interrupted.code == 130, interrupted.output
     assert f"mpicoll: ranks 0-1 on {os.uname().nodename} ended by KeyboardInterrupt" in interrupted.output
-
-
-def test_rank_0_reads_what_mpicoll_run_is_given(tmp_path: Path) -> None:
-    environment = {**os.environ, **ELSEWHERE, "PYTHONPATH": os.pathsep.join(map(str, (REPOSITORY, STARTUP)))}
-    argv = [sys.executable, "-m", "mpicoll", "run", "-n", "2", script(tmp_path, ENDS), "ends"]
-    said = subprocess.run(argv, input="words", capture_output=True, text=True, check=True, env=environment).stdout
-    assert sorted(said.splitlines()) == ["stdin: ''", "stdin: 'words'"]
 
 
 ASKED = """

@@ -20,13 +20,12 @@ def test_verify_proves_where_the_ranks_are(capsys: pytest.CaptureFixture[str]) -
     assert messages(capsys, "--nodes", "1") == 2 * 24  # twice the barrier of all
     assert messages(capsys, "--nodes", "8") == 24
     assert messages(capsys, "--nodes", "2") == 2 * (8 + 8) + 2
-    assert messages(capsys, "--nodes", "2", "--placement", "cyclic") == 2 * (8 + 8) + 2
-    assert messages(capsys, "--placement", "0,1,1,1,1,1,1,1") == 2 * 7 * 3 + 2
+    assert messages(capsys, "--nodes", "0,1,1,1,1,1,1,1") == 2 * 7 * 3 + 2
 
 
 def test_draw_says_where_the_ranks_are(tmp_path: Path) -> None:
     file = tmp_path / "drawn.svg"
-    for options, nodes in ((), "0 1 | 2 3"), (("--nodes", "2", "--placement", "cyclic"), "0 2 | 1 3"):
+    for options, nodes in ((), "0 1 | 2 3"), (("--nodes", "0,1,0,1"), "0 2 | 1 3"):
         assert main(["draw", "bcast", "two_level", "-n", "4", "-o", str(file), *options]) == 0
         assert f"nodes {nodes}" in file.read_text()
 

@@ -30,8 +30,6 @@ def add(p: argparse.ArgumentParser) -> None:
     about = "go on when ranks are lost: the others get RankLost, and can shrink the communicator (Open MPI 5)"
     option(p, "--elastic", about)
     option(p, "--gpu", "let the wheel of Open MPI take GPU memory, through the UCX of the extra `cuda`")
-    about = "first print the cores of each rank, and its number of threads"
-    option(p, "--report-bindings", about, dest="report")
     _add_torchruns(p)
     option(p, "--dry-run", "print the command instead of running it")
     p.add_argument("-m", dest="module", nargs=argparse.REMAINDER, help="run a module, as python -m does")

@@ -8,23 +8,21 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 from collections.abc import Iterable, Sequence
 from functools import reduce
 from operator import or_
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mpicoll.launch.launch_env import launched_rank, rank_here, ranks_here
+from mpicoll.launch.launch_env import rank_here, ranks_here
 from mpicoll.machine.cpu import bind, cpus
 from mpicoll.machine.vendors import PLACES
-from mpicoll.units import count, ranges
 
 if TYPE_CHECKING:
     from mpi4py import MPI
 
 ORDER = "MPICOLL_CORES"
-"""The variable in which ``mpicoll run`` tells ranks to take their ``share``, and to ``report`` it."""
+"""The variable in which ``mpicoll run`` tells ranks to take their ``share``."""
 
 _SYSTEM = Path("/sys/devices/system")
 _FLAGS = re.compile(
@@ -89,20 +87,3 @@ def take() -> None:
         threads = max(1, min(len(cores), len(physical(range(os.cpu_count() or 1))) // ranks))
     if ranks > 1:
         os.environ.setdefault("OMP_NUM_THREADS", str(threads))
-    if "report" in order:
-        _report(cores if "share" in order else None, ranks)
-
-
-def _report(shared: list[list[int]] | None, ranks: int) -> None:
-    """Say where this rank runs. If the ranks of the node share these cores, one of them speaks for all."""
-    threads = f"OMP_NUM_THREADS={os.environ.get('OMP_NUM_THREADS', 'unset')}"
-    if shared is None:
-        own = ranges(sorted(cpus()))
-        said = f"rank {launched_rank()} on {os.uname().nodename}: cores {own}, {threads}"
-    elif rank_here() == 0:
-        each = dict.fromkeys(ranges(sorted(share(shared, rank, ranks))) for rank in range(ranks))
-        turns = " in turns" if ranks > len(shared) else ""
-        said = f"{os.uname().nodename}: {count(ranks, 'rank')} on cores {' | '.join(each)}{turns}, {threads}"
-    else:
-        return
-    print(f"mpicoll: {said}", file=sys.stderr, flush=True)

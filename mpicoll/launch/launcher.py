@@ -51,8 +51,6 @@ class Job:
     """Whether the calls are watched that the program makes of mpi4py itself."""
     gpu: bool = False
     """Whether the wheel of Open MPI takes a UCX that knows GPUs."""
-    report: bool = False
-    """Whether the job says first on which cores its ranks are."""
     restarts: int = 0
     """How often a job that fails is started again."""
     dry_run: bool = False
@@ -188,7 +186,7 @@ def command(job: Job) -> Command:
     vendor = launcher.vendor
     argv = [launcher.path, "-n", str(job.nprocs)]
     placed = cores.places_ranks(job.flags, () if job.here else os.environ)
-    adds = {cores.ORDER: " ".join(["share"] * (vendor.rank_binds and not placed) + ["report"] * job.report)}
+    adds = {cores.ORDER: "share"} if vendor.rank_binds and not placed else {}
     if job.watch:
         adds[WATCH] = "1"
     if job.elastic and job.gpu:
@@ -215,7 +213,7 @@ def command(job: Job) -> Command:
     if not placed:
         argv += vendor.unbound
     if vendor.exports and not job.on_this_node:
-        for name in (cores.ORDER, *[WATCH] * job.watch):
+        for name in sorted(adds.keys() & {cores.ORDER, WATCH}):
             argv += [vendor.exports, name]
     adds |= dict.fromkeys(vendor.passes_on, ",".join(map(str, interrupt.PASSED)))
     if vendor.mpirun_is_a_script and job.on_this_node:

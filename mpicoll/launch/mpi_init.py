@@ -37,7 +37,7 @@ from mpicoll.launch.launch_env import (
     rank_above,
 )
 from mpicoll.machine.linux import loaded_files
-from mpicoll.machine.vendors import BACKING_FILES, OPEN_MPI, RANK_VARIABLES, empty_wheels
+from mpicoll.machine.vendors import BACKING_FILES, OPEN_MPI, empty_wheels
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -111,10 +111,8 @@ def _own_folder() -> Iterator[None]:
     """Let Open MPI put this process's file into a folder of its own. A folder that the user has named stays. So does
     /dev/shm where this process is alone, or no folder can be made: Open MPI says what it cannot do then."""
     given = os.path.basename(os.environ.get(OPEN_MPI.backing_folder, _PREFIX))  # a rank may have started this one
-    of_launcher = next((names for names in RANK_VARIABLES if names.rank in os.environ), None)
-    may_be_rank = of_launcher == OPEN_MPI.ranks or (of_launcher is None and "PMIX_RANK" in os.environ)
     folder = ""
-    if given.startswith(_PREFIX) and may_be_rank:
+    if given.startswith(_PREFIX) and "PMIX_RANK" in os.environ:  # else it is alone, or MPICH's launcher has started it
         with suppress(OSError):
             folder = os.environ[OPEN_MPI.backing_folder] = tempfile.mkdtemp(prefix=_PREFIX, dir="/dev/shm")
     try:

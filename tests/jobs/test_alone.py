@@ -116,11 +116,6 @@ def test_started_as(
 COMMUNICATOR = "import mpicoll; print(f'size {mpicoll.Communicator().size}')"
 
 
-def test_a_process_on_its_own() -> None:
-    result = python("-c", COMMUNICATOR)
-    assert (result.code, result.output) == (0, "size 1\n")
-
-
 @pytest.mark.parametrize("variables", [TORCHRUN, {"SLURM_STEP_NUM_TASKS": "4"}])
 def test_a_communicator_is_refused(variables: dict[str, str]) -> None:
     result = python("-c", COMMUNICATOR, env=variables)

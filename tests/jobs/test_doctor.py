@@ -21,19 +21,7 @@ import pytest
 from mpicoll import doctor
 from mpicoll.doctor.rules import VARIABLES
 from mpicoll.machine.system import can_read, mark
-from tests.jobs.jobs import (
-    AS_ROOT,
-    ON_LINUX,
-    REPOSITORY,
-    Done,
-    done,
-    empty_wheel,
-    others_launchers,
-    python,
-    run,
-    script,
-    until,
-)
+from tests.jobs.jobs import ON_LINUX, REPOSITORY, Done, done, empty_wheel, python, run, script, until
 
 DOCTOR = ("-m", "mpicoll", "doctor")
 ONE = str(min(os.sched_getaffinity(0)))
@@ -116,23 +104,6 @@ def test_ranks_that_are_alone(variables: dict[str, str], expected: str) -> None:
     assert (another.code, re.findall("problem", another.output)) == (0, []), "the first process has said it"
 
 
-def test_one_process_in_an_allocation() -> None:
-    result = python(*DOCTOR, env={**QUIET, "SLURM_NTASKS": "4"})
-    expected = "launcher this is one process, but Slurm has allocated the job for 4 ranks"
-    assert expected in lines(result, "warning"), result.output
-
-
-@pytest.mark.skipif(not others_launchers(), reason="needs another MPI: beside this environment, or the system's")
-@pytest.mark.parametrize("launcher", others_launchers(), ids=str)
-def test_two_mpis_mixed(launcher: Path) -> None:
-    """Some start each other's ranks properly, such as MPICH and Intel MPI."""
-    result = done(str(launcher), "-n", "2", sys.executable, *DOCTOR, env={**AS_ROOT, **QUIET})
-    if not any("MPI connects 2 ranks" in line for line in lines(result, "ok")):
-        assert result.code != 0
-        (problem,) = (line for line in lines(result, "problem") if line.startswith("MPI "))
-        assert "this process " in problem
-
-
 def test_no_mpi(tmp_path: Path) -> None:
     path = os.pathsep.join([empty_wheel(tmp_path), str(REPOSITORY)])
     result = python(*DOCTOR, env={"MPI4PY_LIBMPI": "/nowhere/libmpi.so", "PYTHONPATH": path})
@@ -162,18 +133,6 @@ def test_the_page_shows_what_is_printed() -> None:
     mine = re.compile(rf"^(mpicoll|ok +({topics})).*", re.MULTILINE)
     for line in filter(None, mine.sub("", shown).splitlines()):
         assert line in printed, f"the page has {line!r}:\n{printed}"
-
-
-def test_more_threads_than_cores() -> None:
-    result = run(2, *DOCTOR, env={"OMP_NUM_THREADS": "1000"})
-    assert result.code == 1, result.output
-    assert any(re.match("cores .* with [12]000 threads ", line) for line in lines(result, "problem")), result.output
-
-
-def test_the_algorithm_that_is_named() -> None:
-    result = run(2, *DOCTOR, env={**QUIET, "MPICOLL_ALGORITHM": "allreduce:ring"})
-    found = [line for line in lines(result, "ok") if line.startswith("algorithm ")]
-    assert [line.partition(": ")[2] for line in found] == ["ring (MPICOLL_ALGORITHM names it)"] * 3
 
 
 WRONG = {
@@ -328,10 +287,3 @@ def test_a_driver_that_crashes(tmp_path: Path) -> None:
     assert result.code == 1
     expected = "GPU The first use of CUDA fails in a test process: ended by SIGABRT"
     assert expected in lines(result, "problem"), result.output
-
-
-@needs_compiler
-def test_a_driver_that_refuses(tmp_path: Path) -> None:
-    result = python(*DOCTOR, env=driver(tmp_path, "return 803"))
-    assert result.code == 1
-    assert "GPU the driver does not work: CUDA error 803" in lines(result, "problem"), result.output

@@ -206,15 +206,6 @@ def test_a_broken_file_is_no_answer(text: str) -> None:
     assert cached(KEY) == RIGHT
 
 
-def test_a_file_of_other_paths_is_no_answer(cache: Path) -> None:
-    keep(KEY, RIGHT)
-    others: list[object] = [[], ["messages"], dict.fromkeys(PATHS), {**RIGHT, "windows": ""}]
-    for paths in others:
-        written = json.loads(file_of_key().read_text())
-        file_of_key().write_text(json.dumps({**written, "paths": paths}))
-        assert cached(KEY) is None
-
-
 def test_settings_of_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {"UCX_TLS": "tcp", "OMPI_MCA_pml": "ucx", "OMPI_MCA_initial_wdir": "/", "HOME_": "x"}.items():
         monkeypatch.setenv(name, value)

@@ -197,26 +197,6 @@ def test_colours_do_not_repeat(many: int) -> None:
     assert len({of_cell(number, many) for number in range(many)}) == many
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["allreduce", "ring"],
-        ["broadcast", "chain", "-n", "3", "--root", "2", "--segments", "5"],
-        ["reduce", "chain", "-n", "8"],  # on several lines
-        ["alltoall", "pairwise"],
-        ["alltoall", "bruck", "-n", "5"],
-        ["barrier", "dissemination", "-n", "2"],
-    ],
-)
-def test_command(arguments: list[str], tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    for ending, beginning in ((".svg", b"<?xml"), (".PNG", b"\x89PNG")):
-        file = tmp_path / f"picture{ending}"
-        assert main(["draw", *arguments, "-o", str(file)]) == 0
-        assert file.read_bytes().startswith(beginning)
-
-
 def test_without_matplotlib(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import pytest
 
-from mpicoll.algorithms import Algorithm, algorithms, find
+from mpicoll.algorithms import Algorithm, algorithms
 from mpicoll.algorithms.steps import INPUT, OUTPUT, SCRATCH, Copy, Place, Recv, RecvReduce, Send, Steps, one
 from mpicoll.analysis.drawing.draw import draw, pictured
 from mpicoll.analysis.drawing.picture import Picture
@@ -219,29 +219,6 @@ def test_nothing_can_run() -> None:
     assert [panel.title for panel in found.panels] == ["before"]
     assert found.fault is not None
     assert found.fault.rank == 1
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("ending", [".svg", ".png"])
-def test_many_cells_are_matrices_with_the_fault(ending: str, tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    right = find("allreduce", "ring")
-    assert right is not None
-
-    def short(at: Place) -> Steps:
-        steps = [*right.steps(at)]
-        return steps[:20] if at.rank == 5 else steps
-
-    file = tmp_path / f"ring{ending}"
-    drawing = draw("allreduce", Algorithm("allreduce", "short", short, right.cut), 16)
-    assert "waits forever" in str(drawing.fault)
-    drawing.save(file)
-    assert ending == ".png" or FAULT in file.read_text()
-    assert file.stat().st_size > 1000
-
-
-def test_no_fault_of_a_right_algorithm() -> None:
-    assert all(pictured(a, 3).fault is None for a in algorithms() if not a.declines(3, 0))
 
 
 # -- the command ------------------------------------------------------------------------------------------------------

@@ -235,10 +235,3 @@ def test_pairs_share_no_memory() -> None:
     for i, part in enumerate(parts):
         assert not any(np.shares_memory(part, other) for other in parts[i + 1 :])
         part.fill(POISON)
-
-
-def test_a_rank_without_a_part_has_none() -> None:
-    c = placed("scatter", "out", rank=0)
-    assert Arena().buffers(c)[0].numpy()[0] is None
-    c = placed("gather", "out", rank=0)
-    assert Arena().buffers(c)[0].numpy()[1] is None

@@ -80,14 +80,6 @@ def test_scaling_from_files(
     assert (tmp_path / "scaling.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_scaling_without_records(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(sys, "argv", ["scaling", str(tmp_path), "2"])
-    assert scaling.main() == 2
-    assert "expected nodes-*.json in it; given" in capsys.readouterr().err
-
-
 def test_a_table_without_rows_names_its_columns(tmp_path: Path) -> None:
     """A benchmark may be interrupted before the first size."""
     file = tmp_path / "f.csv"

@@ -193,18 +193,6 @@ def test_a_wait_that_ends_after_the_call() -> None:
     assert found.sites[0].hidden == 1
 
 
-@pytest.mark.parametrize("begins", [False, True])
-def test_a_hundred_thousand_calls(begins: bool) -> None:
-    """The time grows with the number of calls, and not with its square."""
-    many = range(50_000)
-    if begins:
-        calls = [begun(0, n, 100.0 * n, (100.0 * n + 50, 100.0 * n + 60)) for n in many]
-    else:
-        calls = [call(0, n, 100.0 * n, 100.0 * n + 40) for n in many]
-    found = of(*calls, time=100.0 * len(many))
-    assert found.ranks[0].hidden == (49 * len(many) if begins else 0)
-
-
 def test_spans() -> None:
     assert union([(5, 6), (1, 3), (2, 4)]) == [(1, 4), (5, 6)]
     assert within([(1, 4), (5, 6)], (3, 5.5)) == [(3, 4), (5, 5.5)]

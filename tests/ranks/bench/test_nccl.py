@@ -52,16 +52,6 @@ def test_a_line_of_the_log(line: str, transport: str) -> None:
     assert on_torch.transports(LOG.format(line)) == [transport]
 
 
-def test_each_transport_is_named_once() -> None:
-    lines = [
-        "00/0 : 0[0] -> 1[1] via P2P/CUMEM",
-        "01/0 : 0[0] -> 1[1] via P2P/CUMEM",
-        "00/0 : 1[1] -> 2[0] [send] via NET/IB/1",
-    ]
-    assert on_torch.transports("".join(map(LOG.format, lines))) == ["P2P/CUMEM", "NET/IB"]
-    assert on_torch.transports("node-01:1:1 [0] NCCL INFO Using network Socket") == []
-
-
 def test_the_log_goes_to_a_file_that_is_removed() -> None:
     environment: dict[str, str] = {}
     log = on_torch.Log.asked_for(environment)
@@ -81,21 +71,6 @@ def test_a_log_of_the_users_own_stays_theirs(given: dict[str, str]) -> None:
     environment = dict(given)
     assert "unknown" in on_torch.Log.asked_for(environment).route()
     assert environment == given
-
-
-@pytest.mark.parametrize("version", [(2, 30, 0), (2, 31, 2), (3, 0)])
-def test_ranks_that_share_a_gpu_with_a_new_nccl(version: tuple[int, ...]) -> None:
-    found = on_torch.settings_for_sharing(version, 1)
-    assert found["NCCL_MULTI_RANK_GPU_ENABLE"] == "1"
-    assert int(found["NCCL_MAX_CTAS"]) <= 16
-    assert "NCCL_HOSTID" not in found
-
-
-@pytest.mark.parametrize("version", [(2, 9, 9), (2, 29, 7)])
-def test_ranks_that_share_a_gpu_with_an_old_nccl(version: tuple[int, ...]) -> None:
-    found = [on_torch.settings_for_sharing(version, rank) for rank in range(3)]
-    assert [set(each) for each in found] == [{"NCCL_HOSTID"}] * 3
-    assert len({each["NCCL_HOSTID"] for each in found}) == 3
 
 
 class FakeTorch:
@@ -201,9 +176,3 @@ def test_the_picture_of_a_shared_gpu_says_so(tmp_path: Path) -> None:
     text = (tmp_path / "f.svg").read_text().replace("&#x27;", "'").replace("&apos;", "'")
     assert f">nccl ({FULL})<" in text
     assert ">mpi (GPU shared by 2 ranks)<" in text
-
-
-def test_a_gpu_of_ones_own_needs_no_words() -> None:
-    found = report()
-    assert all("shared" not in table.line(rows, 7) for rows in lines(found))
-    assert {each.caveat for each in found.rows} == {""}

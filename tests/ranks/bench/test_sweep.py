@@ -7,22 +7,20 @@ from dataclasses import replace
 from time import sleep
 from typing import Any
 
-import numpy as np
 import pytest
 from mpi4py import MPI
 
 from mpicoll.algorithms.collectives import COLLECTIVES
 from mpicoll.arrays.dtypes import DTYPES
-from mpicoll.bench import sweep, timing
+from mpicoll.bench import sweep
 from mpicoll.bench.backends import Unavailable, open_backend
-from mpicoll.bench.cases import Case, elements
+from mpicoll.bench.cases import Case
 from mpicoll.bench.memory import Arena, Buffers
 from mpicoll.bench.on_torch import Torchlike
 from mpicoll.bench.options import Options, read
 from mpicoll.bench.records import Report
 from mpicoll.bench.session import Session, open_session
 from mpicoll.bench.timing import Runner, clocks, measure
-from tests.devices.simulated import Simulated
 from tests.sharing import SHARED
 
 pytestmark = [pytest.mark.mpi, pytest.mark.sizes(1, 2), pytest.mark.first_mpi]
@@ -120,18 +118,6 @@ def test_each_size_has_its_floor(session: Session) -> None:
     opened.close()
 
 
-def test_the_floor_is_a_copy(session: Session) -> None:
-    case = timing.copy_case(5000, "cpu")
-    pairs = Arena().buffers(case)
-    runner = Runner(pairs, [timing.copy(pair, on_gpu=False) for pair in pairs])
-    runner.batch(session.world, len(pairs))
-    assert runner.check() == 0
-    for pair in pairs:
-        assert pair.x is not None
-        assert pair.out is not None
-        assert np.array_equal(pair.x, pair.out)
-
-
 @pytest.mark.parametrize("collective", [c for c in COLLECTIVES if c not in ("barrier", "exscan")])
 @pytest.mark.parametrize("where", [0, -1])
 def test_one_wrong_element_is_counted(session: Session, collective: str, where: int) -> None:
@@ -167,15 +153,6 @@ def test_a_refusal_is_noted_and_the_rest_goes_on(session: Session, on_rank: int 
     assert {(n.backend, n.reason) for n in report.notes} == {("refusing", "not today (in file.cpp)")}
     assert report.wrong == 0
     assert all(row.ratio is None for row in report.rows)  # its first backend was not measured
-    opened.close()
-
-
-def test_ranks_count_the_same_wrong_elements(session: Session) -> None:
-    opened = Spoiled(session, 0)
-    report = swept(session, options("allreduce"), {"spoiled": opened})
-    assert len(set(session.world.allgather(report.wrong))) == 1
-    times = np.array([t for row in report.rows for t in row.times_us])
-    assert all(np.array_equal(times, other) for other in session.world.allgather(times))
     opened.close()
 
 
@@ -252,32 +229,6 @@ def test_routes_of_all_ranks_are_told(session: Session) -> None:
     backend.close()
 
 
-class OnTheDevice(Buffers):
-    """Buffers that lie on the simulated device."""
-
-    device = Simulated()
-
-    def torch(self) -> tuple[Any, Any]:
-        arrays = [None if a is None else self.device.array(a) for a in super().numpy()]
-        return arrays[0], arrays[0] if self.case.in_place else arrays[1]
-
-
-@pytest.mark.parametrize(
-    ("algorithm", "route"), [(None, "staged:{best}"), ("ring", "staged:ring"), ("exchange", "staged:exchange")]
-)
-def test_a_call_on_a_device_says_how_it_was_staged(session: Session, algorithm: str | None, route: str) -> None:
-    on_device = replace(session, device=OnTheDevice.device.name)
-    collective, ranks = COLLECTIVES["allreduce"], session.world.size
-    dtype = options("allreduce").dtype
-    case = Case(collective, elements(collective, 64, dtype, ranks), dtype, "sum", 0, session.world.rank, ranks, "in")
-    backend = open_backend("mpicoll" + (f":{algorithm}" if algorithm else ""), on_device)
-    (pair, *_) = Arena().buffers(case)
-    pair.rewrite()
-    backend.bind(OnTheDevice(case, pair.x, pair.out))()
-    assert backend.route() == route.format(best="native" if ranks == 1 or not SHARED else "node")
-    backend.close()
-
-
 class FakeEvent:
     """A CUDA event of a stream on which each piece of work takes 3 ms."""
 
@@ -319,14 +270,6 @@ def test_a_gpu_has_two_clocks(session: Session, monkeypatch: pytest.MonkeyPatch)
     assert set(clocks("cuda:0")) == {"times_us", "event_p50_us"}
 
 
-def test_a_host_has_one_clock(session: Session) -> None:
-    opened = open_backend("mpi", session)
-    report = swept(session, options("allreduce"), {"mpi": opened})
-    assert {row.event_p50_us for row in report.rows} == {None}
-    assert set(clocks("cpu")) == {"times_us"}
-    opened.close()
-
-
 def test_a_backend_that_is_not_there_is_noted(session: Session) -> None:
     backends, notes = sweep.open_backends(["nccl", "mpi"], session)
     assert list(backends) == ["mpi"]
@@ -340,16 +283,6 @@ def test_buffers_that_cannot_fit_are_refused(session: Session) -> None:
 
     with pytest.raises(ArgumentError, match="--max: expected buffers of"):
         swept(session, replace(options("allreduce"), max=1 << 50), {})
-
-
-def test_unavailable_is_no_crash(session: Session) -> None:
-    def attempt() -> int:
-        if session.world.rank == session.world.size - 1:
-            raise Unavailable("only here")
-        return 1
-
-    assert sweep.agreed(session, attempt) == (None, "only here")
-    assert sweep.agreed(session, lambda: 7) == (7, "")
 
 
 @pytest.mark.cuda

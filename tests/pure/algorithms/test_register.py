@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -141,6 +140,10 @@ def test_serving_blocks_of_different_sizes_is_proved_too() -> None:
 @pytest.mark.parametrize("name", ["ring", *BUILT_IN])
 def test_a_name_is_given_once(name: str) -> None:
     assert refused(replace(STAR, name=name)).given == repr(name)
+    before = find("allreduce", name)
+    with pytest.raises(ArgumentError, match="a name that allreduce does not have yet; given"):
+        mpicoll.register(replace(STAR, name=name), replace=True)
+    assert find("allreduce", name) is before
 
 
 def test_what_is_declined_is_said_by_name_and_not_proved() -> None:
@@ -157,26 +160,11 @@ def test_what_is_declined_is_said_by_name_and_not_proved() -> None:
     assert choose.choose(call, "star", choose.CommInfo(Nodes.one(4), "")).name == "star"
 
 
-def test_a_root_that_is_declined_is_named() -> None:
-    def others(size: int, root: int) -> str | None:
-        return "it serves root 0 alone" if root else None
-
-    algorithm = replace(find("bcast", "binomial_tree") or STAR, name="mine", declines=others)
-    mpicoll.register(algorithm)
-    with pytest.raises(ArgumentError, match=r"one that serves 4 ranks and root 1 \(mine does not: it serves root 0"):
-        algorithm.schedule(0, 4, root=1)
-
-
 def test_an_algorithm_that_no_proof_can_reach_is_refused() -> None:
     def few(size: int, root: int) -> str | None:
         return "it needs 9 ranks" if size < 9 else None
 
     assert "it needs 9 ranks" in refused(replace(STAR, declines=few)).expected
-
-
-def test_what_is_no_algorithm() -> None:
-    with pytest.raises(ArgumentError, match="register: algorithm: expected an Algorithm"):
-        mpicoll.register(star)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -229,20 +217,6 @@ def test_a_new_number_of_ranks_is_proved_before_a_call() -> None:
         assert ranks.run(lambda comm: comm.allreduce_object(1)) == [9] * 9
     with mpicoll.threads(8) as ranks:
         assert set(ranks.run(call)) == {"[8.0, 8.0, 8.0]"}
-
-
-def test_a_new_number_of_ranks_is_proved_once() -> None:
-    asked = []
-
-    def counting(at: Place) -> Steps:
-        asked.append(at)
-        return star(at)
-
-    mpicoll.register(replace(STAR, steps=counting))
-    asked.clear()
-    for rank in (0, 1, 1):
-        algorithms.schedule("allreduce", "star", rank, 10, 0, 8)
-    assert len(asked) == 10 + 3
 
 
 def test_a_new_number_of_segments_is_proved_before_a_call() -> None:
@@ -311,18 +285,6 @@ def test_a_function_that_never_ends() -> None:
     assert str(error) == "allreduce star of 2 ranks: rank 0: yields more than 2,000 steps: does its function never end?"
 
 
-def test_what_is_no_action_is_the_fault_and_not_an_error_of_the_proof() -> None:
-    for action, problem in ((None, "None, which is no action"), (Recv(1, 0, OUTPUT), "which is no tuple of ranges")):  # type: ignore[arg-type]
-
-        def wrong(at: Place, action: Any = action) -> Steps:
-            yield (action,) if at.rank == 0 else (Recv(0, one(0), OUTPUT),)
-
-        first, mine = str(rejected(replace(STAR, steps=wrong))).splitlines()
-        assert first.startswith("allreduce star of 2 ranks: rank 0, step 0: names ")
-        assert first.endswith(problem)
-        assert mine.startswith("  rank 0, step 0, at test_register.py:")
-
-
 def test_torchs_name_of_a_collective_is_understood() -> None:
     algorithm = Algorithm("all_reduce", "star", star)
     assert algorithm.collective == "allreduce"
@@ -344,14 +306,6 @@ def test_an_algorithm_is_replaced_where_the_program_says_so() -> None:
     with pytest.raises(ScheduleError):
         mpicoll.register(replace(STAR, steps=lambda at: ()), replace=True)
     assert find("allreduce", "star") is again
-
-
-@pytest.mark.parametrize("name", ["ring", *BUILT_IN])
-def test_what_comes_with_mpicoll_is_not_replaced(name: str) -> None:
-    before = find("allreduce", name)
-    with pytest.raises(ArgumentError, match="a name that allreduce does not have yet; given"):
-        mpicoll.register(replace(STAR, name=name), replace=True)
-    assert find("allreduce", name) is before
 
 
 def test_replace_is_true_or_false() -> None:

@@ -136,13 +136,6 @@ def test_a_ring_adds_up() -> None:
     assert [each["Σ"] for each in count] == [0, 0, 0, 4, 8, 12, 16]
 
 
-def test_many_ranks_on_end_are_a_range() -> None:
-    found = pictured(known("scan", "recursive_doubling"), 8).panels[-1]
-    assert labels(found)[3, 0] == "0…3"
-    assert labels(found)[2, 0] == "0+1+2"
-    assert labels(found)[7, 0] == "Σ"
-
-
 def test_spaces_lie_side_by_side_where_one_would_hide_another() -> None:
     side_by_side = {
         ("alltoall", "pairwise"): ("out", "in"),

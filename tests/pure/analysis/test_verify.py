@@ -304,18 +304,12 @@ def test_what_is_sent_in_a_step_is_not_heard_in_it() -> None:
     ("action", "expected"),
     [
         (Send(2, A, INPUT), Fault(0, 1, None, "rank 2 as its peer: there are ranks 0 to 1")),
-        (Send(-1, A, INPUT), Fault(0, 1, None, "rank -1 as its peer: there are ranks 0 to 1")),
         (Send(0, A, INPUT), Fault(0, 1, None, "itself as its peer")),
         (Send(1.0, A, INPUT), Fault(0, 1, None, "rank 1.0 as its peer: there are ranks 0 to 1")),  # type: ignore[arg-type]
         (Recv(1, (range(-1, 1),), OUTPUT), Fault(0, 1, -1, "range(-1, 1): there are blocks 0 to 1")),
-        (Recv(1, (range(3),), OUTPUT), Fault(0, 1, 0, "range(0, 3): there are blocks 0 to 1")),
         (Recv(1, (range(1, 1),), OUTPUT), Fault(0, 1, 1, "range(1, 1): there are blocks 0 to 1")),
         (Recv(1, (range(0, 2, 2),), OUTPUT), Fault(0, 1, 0, "range(0, 2, 2): there are blocks 0 to 1")),
-        (Recv(1, (range(1, -1, -1),), OUTPUT), Fault(0, 1, 1, "range(1, -1, -1): there are blocks 0 to 1")),
-        (Recv(1, [range(1)], OUTPUT), Fault(0, 1, None, "no tuple of ranges")),  # type: ignore[arg-type]
-        (Recv(1, (0,), OUTPUT), Fault(0, 1, None, "no tuple of ranges")),  # type: ignore[arg-type]
         (Recv(1, 0, OUTPUT), Fault(0, 1, None, "no tuple of ranges")),  # type: ignore[arg-type]
-        (Copy(A, INPUT, OUTPUT, (range(0),)), Fault(0, 1, 0, "range(0, 0): there are blocks 0 to 1")),
         (Copy(A, INPUT, SCRATCH, run(0, 2)), Fault(0, 1, 0, "copies blocks 0 to 0-1")),
         (Copy(A, "inbox", SCRATCH), Fault(0, 1, None, "reads 'inbox', which is no space")),  # type: ignore[arg-type]
         (Copy(A, INPUT, "outbox"), Fault(0, 1, 0, "writes outbox")),  # type: ignore[arg-type]

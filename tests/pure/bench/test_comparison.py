@@ -74,11 +74,6 @@ def cells(report: str, section: str) -> list[str]:
     return [cell.strip() for cell in line.strip("|").split("|")]
 
 
-def test_one_rank_alone_has_no_bus_bandwidth(tmp_path: Path) -> None:
-    report = text(kept(tmp_path, one=record([row(name, 8, 10.0, busbw_gbs=0.0) for name in ("mpicoll", "nccl")])))
-    assert cells(report, "float32: bandwidth") == ["allreduce", "0.00 at 8", "N/A", "0.00 at 8"]
-
-
 def test_figures_and_their_ratios_to_nccl(tmp_path: Path) -> None:
     """Of the usual placement: the other one does not count, even if it is faster."""
     report = text(kept(tmp_path, one=record(ROWS)))

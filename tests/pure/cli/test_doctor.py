@@ -12,9 +12,8 @@ import pytest
 from mpicoll import doctor
 from mpicoll.cli import main
 from mpicoll.doctor.facts import SIZES, Facts, Gpu, Machine, Start, World, gpu_here, numa_of
-from mpicoll.doctor.report import TOPICS, Report
+from mpicoll.doctor.report import Report
 from mpicoll.doctor.rules import judge
-from mpicoll.errors import LaunchError
 
 MIB, GIB = 1 << 20, 1 << 30
 START = Start("Open MPI's mpirun", "PMIx", 0, 2, None)
@@ -181,20 +180,6 @@ def test_ranks_that_differ_are_named() -> None:
     assert "ok open files at most 1024 (ulimit -n)" in lines
 
 
-def test_ranks_that_did_not_meet() -> None:
-    facts = replace(job()[1], world=None)
-    report = judge([facts], LaunchError("this process is alone", "Start it with mpicoll run"))
-    assert findings(report) == ["problem MPI this process is alone"]
-    assert "-> Start it with mpicoll run" in report.text()
-    assert "one process alone" in report.text()
-
-
-def test_topics_are_in_order() -> None:
-    report = judge(of_rank(0, with_gpu(), machine={"huge_pages": "never"}))
-    given = [TOPICS.index(f.topic) for f in report.findings]
-    assert given == sorted(given)
-
-
 def test_the_schema() -> None:
     found = judge(of_rank(1, job(), machine={"files": 256})).as_dict()
     assert {key: found[key] for key in ("schema", "mpi", "nodes", "problems", "warnings")} == {
@@ -247,12 +232,6 @@ def test_a_file_that_cannot_be_written(
 def test_expandable_segments_are_noticed(name: str, value: str, found: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(name, value)
     assert gpu_here().segments == (name if found else "")
-
-
-def test_only_one_rank_prints(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(doctor, "examine", lambda: None)
-    assert main(["doctor"]) == 0
-    assert capsys.readouterr().out == ""
 
 
 def test_the_numa_nodes_of_gpus(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -43,11 +43,6 @@ def test_the_fastest_is_marked(capsys: pytest.CaptureFixture[str], tmp_path: Pat
     assert len({f["algorithm"] for f in found["fastest"]}) > 1
 
 
-def test_a_barrier_has_no_sizes(capsys: pytest.CaptureFixture[str]) -> None:
-    shown = simulated(capsys, "barrier -n 4")
-    assert len([line for line in shown.splitlines() if line.rstrip().endswith("us")]) == 1
-
-
 def test_sizes_and_algorithms_are_chosen(capsys: pytest.CaptureFixture[str]) -> None:
     lines = simulated(capsys, "bcast -n 5 --sizes 3K:20K --algorithms linear,binomial_tree --root 4").splitlines()
     assert lines[1].split() == ["size", "linear", "binomial_tree"]
@@ -124,11 +119,6 @@ def test_a_bar_is_shown_for_what_takes_long(now: list[float], monkeypatch: pytes
 class Terminal(StringIO):
     def isatty(self) -> bool:
         return True
-
-
-def test_no_bar_for_what_takes_a_moment(now: list[float], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["simulate", "bcast", "-n", "4", "--sizes", "1K"]) == 0
-    assert capsys.readouterr().err == ""
 
 
 # -- the chart --------------------------------------------------------------------------------------------------------

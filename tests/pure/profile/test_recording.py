@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -140,19 +139,6 @@ def test_a_test_ends_a_message_too(told: Told, tmp_path: Path) -> None:
     assert seconds(call.complete) == [3]
 
 
-def test_thousands_of_one_kind_are_waited_for(told: Told, tmp_path: Path) -> None:
-    many = 3000
-    for _ in range(many):
-        told.recorder.begin_message(COME)
-    for number in range(many):
-        told.wait(COME, 2.0 + number)
-    calls = told.read(tmp_path).calls
-    assert len(calls) == many
-    assert all(len(call.waits) == 1 and call.is_over for call in calls)
-    assert [call.waits for call in calls] == sorted(call.waits for call in calls)
-    assert not told.tape._under_way
-
-
 def test_a_wait_that_is_not_over(told: Told, tmp_path: Path) -> None:
     """As where a job fails: what the rank waits for is under way."""
     told.recorder.begin_message(COME)
@@ -198,18 +184,6 @@ def test_what_is_shown_does_not_overlap(told: Told, tmp_path: Path) -> None:
     assert first + took <= second
 
 
-def test_a_wait_is_shown_in_the_thread_that_waits(told: Told, tmp_path: Path) -> None:
-    told.recorder.begin_message(COME)
-    thread = threading.Thread(target=told.wait, args=(COME, 2.0), name="another")
-    thread.start()
-    thread.join()
-    file = tmp_path / "step.json"
-    assert written(file, {0: told.tape.copied(0.0).told(0)}, {}, 2) == ""
-    rows = json.loads(file.read_text())["traceEvents"]
-    names = {row["tid"]: row["args"]["name"] for row in rows if row["name"] == "thread_name"}
-    assert [names[row["tid"]] for row in rows if row["ph"] == "X"] == ["program", "another"]
-
-
 def test_a_message_with_nobody_is_none(told: Told, tmp_path: Path) -> None:
     told.call(SUM)
     nobody = Pending.message("send", "was taken by nobody (tag 0)", 4, "float32", Ends(target_tag=0))
@@ -237,16 +211,6 @@ def test_the_reducer_of_ddp_waits_for_its_last_call(
     calls = told.read(tmp_path).calls
     assert [call.backward for call in calls] == [1, 1, 2, 2]
     assert [seconds(*call.waits[0]) if call.waits else [] for call in calls] == [[], [4, 6], [], [10, 12]]
-
-
-def test_a_call_that_is_not_kept_leaves_nothing(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tape, "MOST", 3)
-    for when in range(10):
-        told.recorder.begin(SUM)
-        told.tape.hand_in(when)
-        told.recorder.was_handed_in(sites.site_now(), when)
-        told.recorder.under_way = False
-    assert [*told.tape._submitted] == [7, 8, 9]
 
 
 def test_a_completion_that_is_seen_late(told: Told, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

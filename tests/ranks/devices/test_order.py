@@ -175,21 +175,9 @@ def what_goes_out_does_not_wait_for_the_caller(comm: mpicoll.Communicator, devic
     streams.filling = Careless(streams.filling, stream_waits=False)
 
 
-def what_comes_in_does_not_wait_for_the_caller(comm: mpicoll.Communicator, device: Any) -> None:
-    streams = ring(comm, device)
-    streams.emptying = Careless(streams.emptying, stream_waits=False)
-
-
-def the_caller_does_not_wait_for_what_comes_in(comm: mpicoll.Communicator, device: Any) -> None:
-    streams = ring(comm, device)
-    streams.emptying = Careless(streams.emptying, host_waits=False)
-
-
 BROKEN: list[Callable[[mpicoll.Communicator, Any], None]] = [
     the_host_does_not_wait_for_what_goes_out,
     what_goes_out_does_not_wait_for_the_caller,
-    what_comes_in_does_not_wait_for_the_caller,
-    the_caller_does_not_wait_for_what_comes_in,
 ]
 
 
@@ -205,25 +193,3 @@ def is_found(comm: mpicoll.Communicator, on: OnSimulated, route: str) -> bool:
     """Whether a result is wrong on any rank."""
     program = Program(comm, on, 5, (route,))
     return any(sum(comm.allgather_object(program.wrong_results(40))) for _ in later_and_later(on.device))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("route", ROUTES)
-def test_a_broken_order_is_found_on_the_caller_s_stream(
-    comm: mpicoll.Communicator, route: str, monkeypatch: Any
-) -> None:
-    """Short calls, and those on the device, use the caller's stream alone. So all that can be left out is that the host
-    waits for it."""
-    on = OnSimulated()
-    current = on.device.current
-    monkeypatch.setattr(on.device, "for_mpi", lambda address, nbytes: on.device._arena.real(address))
-
-    class CarelessDevice:
-        def __getattr__(self, name: str) -> Any:
-            return getattr(on.device, name)
-
-        def current(self) -> Stream:
-            return Careless(current(), host_waits=False)
-
-    monkeypatch.setattr("mpicoll.communicator.engine.device_calls.device_named", lambda name: CarelessDevice())
-    assert is_found(comm, on, route)

@@ -97,8 +97,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         if under_launcher():
             raise
-        bar = "\r\x1b[K" if sys.stderr.isatty() else ""  # one of a command that shows its progress is wiped out
-        print(f"{bar}mpicoll: interrupted", file=sys.stderr)
+        print("mpicoll: interrupted", file=sys.stderr)
         return 128 + signal.SIGINT
     except BrokenPipeError:  # whoever reads what is printed has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python finds nothing wrong at its end

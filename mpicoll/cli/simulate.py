@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from mpicoll.cli.arguments import completes, of_collective, option, ranks, writing
 from mpicoll.errors import ArgumentError, misspelt
@@ -94,8 +92,8 @@ def handle(args: argparse.Namespace) -> int:
             f"{args.algorithms or 'all'} and {len(sizes)} sizes",
         )
     processes = len(cpus()) if ranks >= MANY else 1
-    found = compared(args.collective, names, ranks, root, machine, sizes, processes, _watched)
-    print(f"# {args.collective}, {count(ranks, 'rank')} on {machine.name}: {machine.source}")
+    print(f"# {args.collective}, {count(ranks, 'rank')} on {machine.name}: {machine.source}", flush=True)
+    found = compared(args.collective, names, ranks, root, machine, sizes, processes)
     print(table(found))
     if plot:
         with writing(plot, "simulate", "--plot"):
@@ -106,16 +104,6 @@ def handle(args: argparse.Namespace) -> int:
     if goal and names:
         _write_goal(goal, args.collective, names[0], ranks, root, machine, sizes[0])
     return 0
-
-
-def _watched(results: Iterable[Any], total: int) -> Iterable[Any]:
-    """With a bar for what takes longer than a moment, on a terminal; elsewhere its state, now and then."""
-    if find_spec("tqdm") is None:
-        return results
-    from tqdm import tqdm
-
-    often, delay = (0.2, 1.0) if sys.stderr.isatty() else (10.0, 10.0)
-    return tqdm(results, "algorithms", total, leave=False, file=sys.stderr, mininterval=often, delay=delay)
 
 
 def _machines() -> Iterable[str]:

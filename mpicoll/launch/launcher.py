@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from types import MappingProxyType
 from typing import NoReturn
 
 from mpicoll.errors import LaunchError
@@ -97,21 +96,13 @@ class Command:
             given = {k: v for k, v in given.items() if not PLACES.fullmatch(k)}
         return given | self.adds
 
-    def start(
-        self,
-        variables: Mapping[str, str] = MappingProxyType({}),
-        stdin: int | None = subprocess.DEVNULL,
-        output: int | None = None,
-        dies_with_parent: bool = False,
-    ) -> subprocess.Popen[bytes]:
+    def start(self, variables: Mapping[str, str], stdin: int | None) -> subprocess.Popen[bytes]:
         """Start the launcher, with these environment variables besides. It gets a session of its own: a Ctrl-C in the
-        terminal reaches this process alone. ``output`` is where its ranks print, if not where this process does. If it
-        ``dies_with_parent``, it gets SIGTERM when this process is killed, on Linux. Other threads must not run then."""
+        terminal reaches this process alone. It gets SIGTERM when this process is killed, on Linux. Other threads must
+        not run meanwhile."""
         environment = {**self.environment(), **variables}
-        return subprocess.Popen(
-            self.argv, env=environment, stdin=stdin, stdout=output, stderr=output, start_new_session=True,
-            preexec_fn=partial(_become, self.argv, environment) if dies_with_parent else None,
-        )  # fmt: skip
+        become = partial(_become, self.argv, environment)
+        return subprocess.Popen(self.argv, env=environment, stdin=stdin, start_new_session=True, preexec_fn=become)
 
 
 def _become(argv: list[str], environment: dict[str, str]) -> NoReturn:

@@ -117,11 +117,8 @@ class _Attempt:
         """Start the launcher. It reads stdin where rank 0 does not do so itself."""
         stdin = subprocess.DEVNULL if self._stdin or self._job.interrupted is not None else None
         typed = os.pipe() if stdin is None and os.isatty(0) else None
-        self._launcher = launcher = self._launch.start(
-            variables | self._board.variables() | self._stdin,
-            stdin if typed is None else typed[0],
-            dies_with_parent=True,
-        )
+        given = variables | self._board.variables() | self._stdin
+        self._launcher = launcher = self._launch.start(given, stdin if typed is None else typed[0])
         if typed is not None:
             os.close(typed[0])
             _masked_thread(_hand_on_what_is_typed, typed[1])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from mpicoll import algorithms
 from mpicoll.analysis.cost.machines import Machine
-from mpicoll.analysis.cost.simulation import Costs, costs
+from mpicoll.analysis.cost.simulation import costs
 from mpicoll.errors import MpicollError
 from mpicoll.units import duration, size_text
 
@@ -76,19 +76,16 @@ def compared(
     machine: Machine,
     sizes: Sequence[int],
     processes: int = 1,
-    watched: Callable[[Iterable[Any], int], Iterable[Any]] = lambda results, _: results,
 ) -> Comparison:
     """Cost these algorithms, or all that serve so many ranks and this root.
 
-    With several ``processes``, which are forked, several algorithms are costed at once. ``watched`` passes on the
-    results, of so many algorithms, and may show how many there are. Raises ArgumentError for ranks that the machine
-    cannot hold, or an algorithm that cannot serve them.
+    With several ``processes``, which are forked, several algorithms are costed at once. Raises ArgumentError for ranks
+    that the machine cannot hold, or an algorithm that cannot serve them.
     """
     chosen = names or [a.name for a in algorithms.algorithms(collective) if not a.declines(ranks, root)]
     cost = partial(costs, collective, size=ranks, machine=machine, nbytes=sizes, root=root)
     several = min(processes, len(chosen)) > 1
-    results = in_processes(cost, chosen, processes) if several else ((name, cost(name)) for name in chosen)
-    found: dict[str, Costs] = dict(watched(results, len(chosen)))
+    found = dict(in_processes(cost, chosen, processes) if several else ((name, cost(name)) for name in chosen))
     notes = {name: found[name].note for name in chosen if found[name].note}
     seconds = {name: found[name].seconds.tolist() for name in chosen}
     return Comparison(collective, ranks, root, machine, tuple(sizes), seconds, notes)

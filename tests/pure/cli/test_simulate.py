@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import sys
-from collections.abc import Iterator
-from io import StringIO
 from pathlib import Path
 
 import pytest
@@ -91,34 +88,6 @@ def test_a_machine_from_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str
 
 def test_three_digits_that_round_up_have_the_next_unit() -> None:
     assert [duration(t) for t in (0.9994e-3, 0.9996e-3, 0.99961, 1.0)] == ["999 us", "1 ms", "1 s", "1 s"]
-
-
-@pytest.fixture
-def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The time by which a bar is shown. A busy machine changes nothing."""
-    pytest.importorskip("tqdm")
-    seconds = [0.0]
-    monkeypatch.setattr("tqdm.std.time", lambda: seconds[0])
-    return seconds
-
-
-def test_a_bar_is_shown_for_what_takes_long(now: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
-    terminal = Terminal()
-    monkeypatch.setattr(sys, "stderr", terminal)
-
-    def results() -> Iterator[int]:
-        for n in range(3):
-            now[0] += 0.6
-            yield n
-
-    assert [*simulate._watched(results(), 3)] == [0, 1, 2]
-    assert "algorithms:  67%" in terminal.getvalue()
-    assert terminal.getvalue().endswith("\r")  # it is wiped out
-
-
-class Terminal(StringIO):
-    def isatty(self) -> bool:
-        return True
 
 
 # -- the chart --------------------------------------------------------------------------------------------------------

@@ -122,15 +122,6 @@ def test_nonsense_names_its_option(option: str, typed: dict[str, str]) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_an_op_is_checked_only_where_something_is_reduced() -> None:
-    assert options(collective="bcast", op="avg", dtype="bool").op == "avg"
-
-
-def test_known_algorithms_are_listed() -> None:
-    with pytest.raises(ArgumentError, match=r"native.*given 'rong'"):
-        options(algorithms="rong")
-
-
 def test_a_gpu_s_routes_are_algorithms_there() -> None:
     names = ("ipc", "native", "staged:ring", "device:ring")
     assert options(algorithms=",".join(names), device="cuda").algorithms == names

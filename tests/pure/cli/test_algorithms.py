@@ -48,25 +48,6 @@ def test_text_of_one_collective_in_torch_s_spelling(capsys: pytest.CaptureFixtur
     assert "pipelined in segments of 1024 KiB" in text
 
 
-def test_what_declines_some_ranks_is_not_said_to_serve_all(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def odd(size: int, root: int) -> str | None:
-        return "it takes pairs of ranks" if size % 2 else None
-
-    chosen = find("allreduce", "ring")
-    assert chosen is not None
-    fussy = replace(chosen, declines=odd)
-    monkeypatch.setattr(
-        algorithms, "find", lambda collective, name: fussy if name == "ring" else find(collective, name)
-    )
-    found = {
-        each["name"]: each["constraints"] for each in json.loads(output(capsys, "algorithms", "allreduce", "--json"))
-    }
-    assert found["ring"] == ["not: it takes pairs of ranks"]
-    assert found["rabenseifner"] == ["every number of ranks"]
-
-
 def test_one_algorithm_is_proved(capsys: pytest.CaptureFixture[str]) -> None:
     head, line = output(capsys, "verify", "all_reduce", "ring", "-n", "1:9").splitlines()
     assert head.split() == ["collective", "algorithm", "ranks", "roots", "messages", "depth", "seconds"]

@@ -106,13 +106,6 @@ def test_the_verdict() -> None:
     assert all(len(line) <= 80 and line.startswith("# ") for line in judged(small, large, small).splitlines())
 
 
-def test_ratios_are_to_the_first_backend() -> None:
-    in_place = [each for each in report().rows if each.placement == "in-place"]
-    assert [each.ratio for each in in_place[:3]] == pytest.approx([1, 2, 50])
-    only_here = rated([row("in", 2, "mpi", [1.0]), row("out", 2, "gloo", [1.0])], "mpi")
-    assert [each.ratio for each in only_here] == [1, None]
-
-
 def test_notes_of_both_placements_become_one() -> None:
     of_both = [Note("gloo", "torch has no scan", "scan", p) for p in ("out", "in")]
     of_one = Note("mpi", "it would not fit", "scan", "in")

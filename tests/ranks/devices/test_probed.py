@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any
 
 import numpy as np
 import pytest
 
 import mpicoll
 from mpicoll.calls.choose import PATHS
-from mpicoll.errors import DeviceError
 from mpicoll.fabrics import mpi
 from mpicoll.probe import device_memory
-from tests.devices.faulty import Faulty
 from tests.devices.simulated import Simulated
 from tests.sharing import SHARED
 
@@ -228,27 +225,3 @@ def test_what_was_seen_to_fail_goes_through_the_host(
     assert len(words) == (comm.rank == 0)
     assert all(f"'{algorithm}'" in text for text in words)
     assert not comm.closed
-
-
-def test_a_library_that_says_no(comm: mpicoll.Communicator, tried: list[str]) -> None:
-    device = Simulated(mpi=False)
-    with pytest.raises(DeviceError, match="needs no MPI that takes memory of"):
-        summed(comm, device, "device")
-    total, copies = summed(comm, device, "native")
-    assert total == expected(comm)
-    assert copies > 0
-    assert not tried
-
-
-@pytest.mark.slow
-def test_ranks_of_a_job_start_a_job_of_two(comm: mpicoll.Communicator, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A real one, which crashes on one path: no rank of this job notices."""
-    monkeypatch.setattr(device_memory, "_known", {})
-    device: Any = Faulty("reductions", "crashes")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        total, copies = summed(comm, device, "native")
-    assert total == expected(comm)
-    assert copies > 0
-    assert gathered(comm, device, "native") == 0
-    assert comm.allgather_object(copies) == [copies] * comm.size

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 import mpicoll
-from mpicoll import algorithms
 from mpicoll.calls import choose
 from mpicoll.calls.choose import PATHS
 from mpicoll.fabrics.routes.devices import staged
@@ -73,28 +72,6 @@ def test_long_calls_of_ranks_that_share_a_device(
     x, out = on.array(np.ones(50), "float64"), on.array(np.zeros(50 * comm.size), "float64")
     comm.allgatherv(x, [50] * comm.size, out=out)
     assert np.all(on.values(out) == 1)
-
-
-def test_device_alone_names_its_schedule(comm: mpicoll.Communicator) -> None:
-    route, _, schedule = called(comm, OnSimulated(), "device").partition(":")
-    assert route == "device"
-    assert schedule == next(iter(algorithms.algorithms("allreduce"))).name
-
-
-def test_an_array_with_gaps(comm: mpicoll.Communicator) -> None:
-    on = OnSimulated()
-    comm.allreduce(on.array(np.zeros(8), "float64")[::2], algorithm="ring")
-    assert comm.last_route == "staged:ring"
-
-
-def test_each_call_has_its_own(comm: mpicoll.Communicator) -> None:
-    on = OnSimulated()
-    x = on.array(np.zeros(3), "float64")
-    routes = [called(comm, on, algorithm) for algorithm in ("ipc", "ring", "ipc")]
-    comm.allreduce(np.zeros(3), algorithm="ring")
-    assert [*routes, comm.last_route] == ["ipc", "staged:ring", "ipc", "ring"]
-    comm.bcast(x, algorithm="staged:node")
-    assert comm.last_route == "staged:node"
 
 
 @pytest.mark.mpi(min_size=2)

@@ -26,6 +26,7 @@ REFUSED = {
         ("barrier two_level -n 8 --nodes 0,1", "--nodes: expected the nodes of 8 ranks; given 0,1"),
         ("barrier two_level -n 8 --nodes 9", "verify: --nodes: expected at most the 8 ranks; given 9"),
         ("barrier two_level --segments 3", "segments: expected none, as two_level is not pipelined; given 3"),
+        (f"allreduce linear -n {10**11}", "mpicoll verify: there is not enough memory for this"),
     ],
     "draw": [
         ("allreduce rign", "draw: algorithm: expected one of linear, ... (did you mean 'ring'?)"),
@@ -109,6 +110,18 @@ def test_refused(
 def test_what_resembles_nothing_gets_no_suggestion(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["verify", "allreduce", "xyzzy"]) == 2
     assert "did you mean" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("words", ["--version", "verify allreduce ring -n 2"])
+def test_there_is_no_room_for_what_it_prints(words: str, unbuffered: str) -> None:
+    argv = [sys.executable, "-m", "mpicoll", *words.split()]
+    env = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(argv, stdout=full, stderr=subprocess.PIPE, text=True, env=env)
+    assert done.returncode == 2
+    assert done.stderr.startswith("mpicoll: there is no room for what it prints: ")
+    assert done.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from mpicoll.launch.launch_env import cores_of_a_rank
 from mpicoll.machine import blocks
 from mpicoll.torch.group import ProcessGroup
 from mpicoll.torch.memory import move
+from mpicoll.torch.private import in_backward_pass
 
 MOMENT = 0.1
 """Seconds for which the backward pass waits for an all-reduce. If all ranks are there, it takes far less."""
@@ -64,8 +65,10 @@ def called_by_reducer() -> bool:
     The reducer is C++. Autograd's engine, C++ too, calls it. So the function's caller is the Python that started the
     engine, or nobody if the engine uses a thread of its own. Functions of this package may stand between. Nothing else
     tells: torch passes the options that it passes for a program's own call, and a program may make one in a hook of its
-    backward pass. Nobody may move that tensor.
+    backward pass. Nobody may move that tensor. Outside a backward pass, no frame is looked at.
     """
+    if not in_backward_pass():
+        return False
     caller = sys._getframe(1).f_back
     while caller is not None and caller.f_globals.get("__package__") == __package__:
         caller = caller.f_back

@@ -10,14 +10,13 @@ from weakref import proxy
 import torch
 
 from mpicoll.torch.private import BACKENDS_IN_PYTHON, Backend, uncompiled
+from mpicoll.torch.torch_calls import TorchCalls
 
 _CUSTOM = torch.distributed.ProcessGroup.BackendType.CUSTOM
 
 FORWARDED = (
-    "allgather", "allgather_coalesced", "all_gather_single", "all_gather_single_coalesced", "allreduce",
-    "allreduce_coalesced", "alltoall", "all_to_all_single", "barrier", "broadcast", "gather", "gather_single", "recv",
-    "recv_anysource", "reduce", "reduce_scatter", "reduce_scatter_single", "reduce_scatter_single_coalesced", "scatter",
-    "send", "start_coalescing", "end_coalescing", "abort", "shutdown", "set_timeout", "eager_connect_single_device",
+    *(name for name, method in vars(TorchCalls).items() if hasattr(method, "is_operation")),
+    "start_coalescing", "end_coalescing", "abort", "shutdown", "set_timeout", "eager_connect_single_device",
     "getBackendName", "_get_sequence_number_for_group", "_set_sequence_number_for_group",
 )  # fmt: skip
 """Methods that torch's C++ calls, and that the group has, too."""

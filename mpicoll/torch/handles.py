@@ -7,7 +7,7 @@ a function, raises what that raises, and has a future of its own. So C++ gets on
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from time import monotonic
@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from mpicoll.torch.private import CallbackWork, work_of_future
-from mpicoll.torch.work import CollectiveWork, MessageWork, Work, seconds_of
+from mpicoll.torch.work import CollectiveWork, Work, seconds_of
 
 
 def finished(result: Sequence[torch.Tensor] = ()) -> Any:
@@ -33,53 +33,19 @@ def in_future(work: CollectiveWork) -> Any:
 
 
 class Handle(CallbackWork):  # type: ignore[misc]
-    """A Work of mpicoll's as one of torch's. Python's questions go to mpicoll's Work."""
+    """A Work of mpicoll's as one of torch's. Python's questions go to mpicoll's Work.
+
+    Python's future of a collective and C++'s complete even if nobody waits.
+    """
 
     def __init__(self, ours: Work) -> None:
-        CallbackWork.__init__(self, lambda _: ours.wait())
         self._ours = ours
-
-    def wait(self, timeout: timedelta | None = None) -> bool:
-        return self._ours.wait(timeout)
-
-    def is_completed(self) -> bool:
-        return self._ours.is_completed()
-
-    def is_success(self) -> bool:
-        return self._ours.is_success()
-
-    def exception(self) -> BaseException | None:
-        return self._ours.exception()
-
-    def synchronize(self) -> None:
-        self._ours.synchronize()
-
-    def get_future(self) -> torch.futures.Future[list[torch.Tensor]]:
-        return self._ours.get_future()
-
-
-class MessageHandle(Handle):
-    """The handle of a message."""
-
-    _ours: MessageWork
-
-    def source_rank(self) -> int:
-        return self._ours.source_rank()
-
-    _source_rank = source_rank
-
-
-class CollectiveHandle(Handle):
-    """The handle of a collective. Python's future and C++'s complete even if nobody waits."""
-
-    _ours: CollectiveWork
-
-    def __init__(self, ours: CollectiveWork) -> None:
-        if ours.over and ours.error is None and ours.guard is None:  # nobody has to wait: this takes half the time
-            CallbackWork.__init__(self, lambda _: True)
-            self._ours = ours
-            CallbackWork.get_future(self).set_result(ours.join())
-            CallbackWork.wait(self)
+        if not isinstance(ours, CollectiveWork):
+            CallbackWork.__init__(self, lambda _: ours.wait())
+            return
+        if ours.over and ours.error is None and ours.guard is None:  # nobody has to wait
+            CallbackWork.__init__(self, _is_over)
+            CallbackWork.get_future(self).set_result(ours.tensors)
             return
 
         def wait(_: timedelta) -> bool:
@@ -94,12 +60,24 @@ class CollectiveHandle(Handle):
                 CallbackWork.wait(self)
 
         CallbackWork.__init__(self, wait)
-        self._ours = ours
         future = CallbackWork.get_future(self)
         ours.when_complete(complete)
 
-    def result(self) -> list[torch.Tensor]:
-        return self._ours.result()
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        return self._ours.wait(timeout)
+
+
+def _is_over(_: timedelta) -> bool:
+    return True
+
+
+def _asked(name: str) -> Callable[[Handle], Any]:
+    return lambda self: getattr(self._ours, name)()
+
+
+for _name in ("is_completed", "is_success", "exception", "synchronize", "get_future", "result", "source_rank"):
+    setattr(Handle, _name, _asked(_name))
+Handle._source_rank = Handle.source_rank
 
 
 class Several(Work):
@@ -120,10 +98,3 @@ class Several(Work):
 
     def exception(self) -> BaseException | None:
         return next(filter(None, (work.exception() for work in self._works)), None)
-
-
-def handle_of(work: Work) -> Handle:
-    """The handle of an operation."""
-    if isinstance(work, CollectiveWork):
-        return CollectiveHandle(work)
-    return MessageHandle(work) if isinstance(work, MessageWork) else Handle(work)

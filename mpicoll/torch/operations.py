@@ -1,7 +1,6 @@
 """What a group's methods have in common: torch's simple forms, as ``group.broadcast(tensor, 0)``, and hooks.
 
 torch itself passes lists and an object of options: ``group.broadcast([tensor], options)``. To a program it offers both.
-In the functions here the parameters of the simple forms have torch's names. Each returns what the other form takes.
 A ``timeout`` changes nothing, except in ``barrier``: that of the group counts.
 
 From torch 2.14 on a program may have torch call hooks before and after each operation of a group
@@ -10,12 +9,12 @@ From torch 2.14 on a program may have torch call hooks before and after each ope
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import wraps
-from inspect import signature
-from typing import Any, TypeVar, cast
+from inspect import BoundArguments, Parameter, Signature, signature
+from typing import Any
 
 import torch
 from torch.distributed import ReduceOp
@@ -34,103 +33,50 @@ class Options:
     timeout: timedelta = timedelta(0)
 
 
-_OPTIONS = OPTIONS | {Options}
-"""Classes of options."""
-
 DEFAULTS = Options()
 
-_NOTHING = object()
-"""Stands for an argument that was not given."""
-
-Form = tuple[Any, ...]
-Tensors = Sequence[torch.Tensor]
-M = TypeVar("M", bound=Callable[..., Any])
+Method = Callable[..., Any]
 
 
 def operation(
-    name: str, inputs: int | None = None, outputs: int | None = None, simple: Callable[..., Form] | None = None
-) -> Callable[[M], M]:
-    """Marks a group's method as an operation: torch's ``name`` of it, and which arguments are its inputs and outputs.
+    name: str, inputs: int | None = None, outputs: int | None = None, simple: str | None = None
+) -> Callable[[Method], Method]:
+    """Makes a group's method an operation: torch's ``name`` of it, and which arguments are its inputs and outputs.
 
-    It also takes the ``simple`` form, if there is one.
+    The method returns a Work, several of them, or None if it is complete. torch gets what the group's ``handle`` makes
+    of that. ``simple`` has the parameters of torch's simple form, if there is one.
     """
 
-    def marked(method: M) -> M:
-        made = method if simple is None else _also_simple(method, simple)
-        made.hooked = name, inputs, outputs  # type: ignore[attr-defined]
-        return made
+    kind, defaults = Parameter.POSITIONAL_OR_KEYWORD, {"root": 0, "op": ReduceOp.SUM, "timeout": None}
+    words = [] if simple is None else [*simple.split(), "timeout"]
+    form = Signature([Parameter(word, kind, default=defaults.get(word, Parameter.empty)) for word in words])
 
-    return marked
+    def made(method: Method) -> Method:
+        names = {*signature(method).parameters}
 
+        @wraps(method)
+        def call(self: Any, *given: Any, **named: Any) -> Any:
+            as_torch = (given and type(given[-1]) in OPTIONS) or (named and named.keys() <= names)
+            if simple is not None and not as_torch:
+                given, named = _with_options(form.bind(*given, **named)), {}
+            if self.hooks is not None:
+                return _between_hooks(self, method, given, named, name, inputs, outputs)
+            return self.handle(method(self, *given, **named))
 
-def _also_simple(method: M, simple: Callable[..., Form]) -> M:
-    names = set(signature(method).parameters)
+        call.is_operation = True  # type: ignore[attr-defined]
+        return call
 
-    def listed(given: Form, named: dict[str, Any]) -> tuple[Form, dict[str, Any]]:
-        """The arguments of the form with lists and options."""
-        if (given and type(given[-1]) in _OPTIONS) or (named and named.keys() <= names):
-            return given, named
-        return simple(*given, **named), {}
-
-    @wraps(method)
-    def call(self: Any, first: Any = _NOTHING, second: Any = _NOTHING, /, *more: Any, **named: Any) -> Any:
-        if type(second) in _OPTIONS and not more and not named:  # as torch calls most: the shortest way
-            return method(self, first, second)
-        given, named = listed(tuple(x for x in (first, second, *more) if x is not _NOTHING), named)
-        return method(self, *given, **named)
-
-    call.listed = listed  # type: ignore[attr-defined]
-    return cast(M, call)
+    return made
 
 
-# -- the simple forms -------------------------------------------------------------------------------------------------
-
-
-def broadcast(tensor: Any, root: Any = 0, timeout: timedelta | None = None) -> Form:
-    return _listed(tensor), Options(rootRank=root)
-
-
-def allreduce(tensor: Any, op: GivenOp = ReduceOp.SUM, timeout: timedelta | None = None) -> Form:
-    return _listed(tensor), Options(op)
-
-
-def reduce(tensor: Any, root: Any = 0, op: GivenOp = ReduceOp.SUM, timeout: timedelta | None = None) -> Form:
-    return _listed(tensor), Options(op, root)
-
-
-def allgather(output_tensors: Any, input_tensor: Any, timeout: timedelta | None = None) -> Form:
-    return _listed(output_tensors, input_tensor), _listed(input_tensor), DEFAULTS
-
-
-def gather(output_tensors: Any, input_tensor: Any, root: Any = 0, timeout: timedelta | None = None) -> Form:
-    return _listed(output_tensors, input_tensor), _listed(input_tensor), Options(rootRank=root)
-
-
-def scatter(output_tensor: Any, input_tensors: Any, root: Any = 0, timeout: timedelta | None = None) -> Form:
-    return _listed(output_tensor), _listed(input_tensors, output_tensor), Options(rootRank=root)
-
-
-def reduce_scatter(output: Any, input: Any, op: GivenOp = ReduceOp.SUM, timeout: timedelta | None = None) -> Form:
-    return _listed(output), _listed(input, output), Options(op)
-
-
-def all_to_all_single(
-    output: Any,
-    input: Any,
-    output_split_sizes: Sequence[int],
-    input_split_sizes: Sequence[int],
-    timeout: timedelta | None = None,
-) -> Form:
-    return output, input, output_split_sizes, input_split_sizes, DEFAULTS
-
-
-def barrier(timeout: timedelta | None = None) -> Form:
-    return (DEFAULTS if timeout is None else Options(asyncOp=False, timeout=timeout),)
-
-
-def _listed(given: Any, beside: Any = None) -> Any:
-    """``given`` in a list, if it or what stands ``beside`` it is a tensor of the simple form."""
-    return [given] if isinstance(given, torch.Tensor) or isinstance(beside, torch.Tensor) else given
+def _with_options(simple: BoundArguments) -> tuple[Any, ...]:
+    """The arguments of a simple form as torch itself passes them. Tensors may be in lists already."""
+    simple.apply_defaults()
+    *tensors, timeout = ((name, value) for name, value in simple.arguments.items() if name not in ("root", "op"))
+    root, op = simple.arguments.get("root", 0), simple.arguments.get("op", ReduceOp.SUM)
+    options = Options(op, root, bool(tensors) or timeout[1] is None, timeout[1] or timedelta(0))
+    are_single = any(isinstance(value, torch.Tensor) for _, value in tensors)
+    return *([value] if are_single else value for _, value in tensors), options
 
 
 # -- hooks ------------------------------------------------------------------------------------------------------------
@@ -140,72 +86,75 @@ _ROOTED = ("REDUCE", "BROADCAST", "GATHER", "SCATTER")
 Hook = Callable[[Any], object]
 
 
-class CallHooks:
-    """Part of a group: hooks around its operations. A group without hooks pays nothing for them."""
+class Hooks:
+    """The hooks of a group, by their numbers."""
 
-    _before: dict[int, Hook] | None = None
-    _after: dict[int, Hook]
-    _operations = 0
+    def __init__(self) -> None:
+        self.before: dict[int, Hook] = {}
+        self.after: dict[int, Hook] = {}
+        self.operations = 0
+        """How many they have seen."""
+
+
+class CallHooks:
+    """Part of a group: hooks around its operations."""
+
+    hooks: Hooks | None = None
+    """None until there is one: then calls cost nothing more."""
 
     if PreHookArgs is not None:
 
         def register_pre_hook(self, hook_id: int, hook: Hook) -> None:
             """Call ``hook`` with torch's PreHookArgs before each operation of the group."""
-            self._hooked()[0][hook_id] = hook
+            self._made().before[hook_id] = hook
 
         def register_post_hook(self, hook_id: int, hook: Hook) -> None:
             """Call ``hook`` with torch's PostHookArgs after each operation has begun."""
-            self._hooked()[1][hook_id] = hook
+            self._made().after[hook_id] = hook
 
         def unregister_pre_hook(self, hook_id: int) -> None:
             """Call this hook no more."""
-            self._hooked()[0].pop(hook_id, None)
+            self._made().before.pop(hook_id, None)
 
         def unregister_post_hook(self, hook_id: int) -> None:
             """Call this hook no more."""
-            self._hooked()[1].pop(hook_id, None)
+            self._made().after.pop(hook_id, None)
 
-    def _hooked(self) -> tuple[dict[int, Hook], dict[int, Hook]]:
-        """The hooks. From the first one on, the methods of this group call them."""
-        if self._before is None:
-            self._before, self._after = {}, {}
-            for name in dir(type(self)):
-                if (about := getattr(getattr(type(self), name, None), "hooked", None)) is not None:
-                    setattr(self, name, self._around(getattr(self, name), *about))
-        return self._before, self._after
+    def _made(self) -> Hooks:
+        self.hooks = self.hooks or Hooks()
+        return self.hooks
 
-    def _around(
-        self, method: Callable[..., Any], name: str, inputs: int | None, outputs: int | None
-    ) -> Callable[..., Any]:
-        @wraps(method)
-        def call(*given: Any, **named: Any) -> Any:
-            if hasattr(method, "listed"):
-                given, named = method.listed(given, named)
-            complete = signature(method).bind(*given, **named)
-            complete.apply_defaults()
-            arguments = complete.args
-            before, after = self._hooked()
-            about = PreHookArgs()
-            about.name, about.op_id = _named(name), self._operations
-            self._operations += 1
-            for index, field in ((inputs, "input_tensors"), (outputs, "output_tensors")):
-                if index is not None:
-                    setattr(about, field, _flat(arguments[index]))
-            options = arguments[-1]
-            if name in _ROOTED:
-                about.root = getattr(options, "rootRank", -1)
-            about.async_op = bool(getattr(options, "asyncOp", False))
-            for hook in [*before.values()]:
-                hook(about)
-            work = method(*arguments)
-            if after:
-                done = PostHookArgs()
-                done.name, done.op_id, done.async_op, done.work = about.name, about.op_id, about.async_op, work
-                for hook in [*after.values()]:
-                    hook(done)
-            return work
 
-        return call
+def _between_hooks(
+    group: Any,
+    method: Method,
+    given: tuple[Any, ...],
+    named: dict[str, Any],
+    name: str,
+    inputs: int | None,
+    outputs: int | None,
+) -> Any:
+    """Call the method with the group's hooks before and after it."""
+    complete = signature(method).bind(group, *given, **named)
+    complete.apply_defaults()
+    arguments = complete.args[1:]
+    options, hooks = arguments[-1], group.hooks
+    about, done = PreHookArgs(), PostHookArgs()
+    about.name = done.name = _named(name)
+    about.op_id = done.op_id = hooks.operations
+    about.async_op = done.async_op = bool(getattr(options, "asyncOp", False))
+    hooks.operations += 1
+    for index, field in ((inputs, "input_tensors"), (outputs, "output_tensors")):
+        if index is not None:
+            setattr(about, field, _flat(arguments[index]))
+    if name in _ROOTED:
+        about.root = getattr(options, "rootRank", -1)
+    for hook in [*hooks.before.values()]:
+        hook(about)
+    done.work = group.handle(method(group, *arguments))
+    for hook in [*hooks.after.values()]:
+        hook(done)
+    return done.work
 
 
 def _named(name: str) -> Any:

@@ -70,6 +70,11 @@ def in_shared_file(storage: torch.UntypedStorage) -> int:
     return file
 
 
+def in_backward_pass() -> bool:
+    """Whether autograd's engine works in this thread. There is no public way to ask."""
+    return bool(torch._C._current_graph_task_id() >= 0)
+
+
 def in_the_making() -> tuple[Any, Any]:
     """The configuration of backends and the ``device_id`` of the group that torch is making; None, None if it is
     making none.

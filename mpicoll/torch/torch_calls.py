@@ -11,12 +11,11 @@ from typing import Any
 
 import torch
 
-from mpicoll.communicator.engine.requests import Request
 from mpicoll.errors import ArgumentError, TimeoutError
-from mpicoll.torch import barriers, collectives, ddp, lists, operations
+from mpicoll.torch import barriers, collectives, ddp, lists
 from mpicoll.torch.caller import Caller
 from mpicoll.torch.group import ProcessGroup
-from mpicoll.torch.handles import MessageHandle, Several, finished, handle_of, in_future
+from mpicoll.torch.handles import Handle, Several, finished, in_future
 from mpicoll.torch.messages import started
 from mpicoll.torch.operations import DEFAULTS, operation
 from mpicoll.torch.private import uncompiled
@@ -44,31 +43,34 @@ class TorchCalls(ProcessGroup):
 
     # -- what a call returns ------------------------------------------------------------------------------------------
 
-    def _handle(self, work: Work | None) -> Any:
-        """A Work that torch may keep for mpicoll's ``work``, which is None after a synchronous call."""
-        self._calls += 1
-        if work is None:
+    def handle(self, given: Any) -> Any:
+        """A Work that torch may keep for mpicoll's, which is None after a synchronous call. Several become one: one
+        more in the queue, which raises what one of them raised."""
+        if isinstance(given, list):
+            works = [work for work in given if work is not None]
+
+            def run() -> None:
+                for work in works:
+                    work.wait()
+
+            tensors = [tensor for work in works for tensor in work.tensors]
+            given = self.in_turn("coalesced", run, tensors, True) if works else None
+        if not isinstance(given, MessageWork):
+            self._calls += 1
+        if given is None:
             return _FINISHED
+        if not isinstance(given, Work):
+            return given
         if self._coalescing is not None:
-            self._coalescing.append(work)
-        return handle_of(work)
-
-    def _handle_of_all(self, works: Sequence[Work | None], tensors: Tensors) -> Any:
-        """One Work for several collectives: one more in the queue, which raises what one of them raised."""
-        under_way = [work for work in works if work is not None]
-
-        def run() -> None:
-            for work in under_way:
-                work.wait()
-
-        return self._handle(self.in_turn("coalesced", run, tensors, True) if under_way else None)
+            self._coalescing.append(given)
+        return Handle(given)
 
     def start_coalescing(self, device: torch.device | None = None) -> None:
         self._coalescing = []
 
     def end_coalescing(self, device: torch.device | None = None) -> Any:
         works, self._coalescing = self._coalescing or [], None
-        return handle_of(works[0] if len(works) == 1 else Several(works))
+        return Handle(works[0] if len(works) == 1 else Several(works))
 
     # torch calls a backend by those names, and a group by these.
     _start_coalescing, _end_coalescing = start_coalescing, end_coalescing
@@ -82,73 +84,60 @@ class TorchCalls(ProcessGroup):
 
     # -- collectives --------------------------------------------------------------------------------------------------
 
-    @operation("ALLREDUCE", 0, simple=operations.allreduce)
+    @operation("ALLREDUCE", 0, simple="tensor op")
     def allreduce(self, tensors: Tensors, opts: Any = DEFAULTS) -> Any:
         tensor = _only(tensors, "all_reduce")
-        is_bucket = opts.asyncOp and ddp.called_by_reducer()
+        is_async = opts.asyncOp
+        is_bucket = is_async and ddp.called_by_reducer()
         if is_bucket:
             self.buckets.take(tensor, self)
-        work = collectives.all_reduce(tensor, opts.reduceOp, self, opts.asyncOp)
-        if work is None:
-            return self._handle(None)
-        assert isinstance(work, CollectiveWork)
-        if is_bucket and work.thread is not None:
+        work = collectives.all_reduce(tensor, opts.reduceOp, self, is_async)
+        if is_bucket and isinstance(work, CollectiveWork) and work.thread is not None:
             self.progress.hurry()
             if self.reducer_waits:
                 work.complete(ddp.MOMENT)
-                if work.is_completed():
-                    self._calls += 1
-                    return finished(work.result())
-            if work.guard:
-                self._calls += 1
+            if work.guard and not work.is_completed():
                 return in_future(work)
-        return self._handle(work)
+        return work
 
     @operation("ALLREDUCE_COALESCED", 0)
     def allreduce_coalesced(self, tensors: Tensors, opts: Any = DEFAULTS) -> Any:
-        works = [collectives.all_reduce(t, opts.reduceOp, self, opts.asyncOp) for t in tensors]
-        return self._handle_of_all(works, tensors)
+        return [collectives.all_reduce(tensor, opts.reduceOp, self, opts.asyncOp) for tensor in tensors]
 
-    @operation("REDUCE", 0, simple=operations.reduce)
+    @operation("REDUCE", 0, simple="tensor root op")
     def reduce(self, tensors: Tensors, opts: Any = DEFAULTS) -> Any:
         tensor = _only(tensors, "reduce")
-        return self._handle(
-            collectives.reduce(tensor, None, opts.reduceOp, self, opts.asyncOp, group_dst=opts.rootRank)
-        )
+        return collectives.reduce(tensor, None, opts.reduceOp, self, opts.asyncOp, group_dst=opts.rootRank)
 
-    @operation("BROADCAST", 0, simple=operations.broadcast)
+    @operation("BROADCAST", 0, simple="tensor root")
     def broadcast(self, tensors: Tensors, opts: Any = DEFAULTS) -> Any:
         tensor = _only(tensors, "broadcast")
-        return self._handle(collectives.broadcast(tensor, None, self, opts.asyncOp, group_src=opts.rootRank))
+        return collectives.broadcast(tensor, None, self, opts.asyncOp, group_src=opts.rootRank)
 
-    @operation("ALLGATHER", 1, 0, simple=operations.allgather)
+    @operation("ALLGATHER", 1, 0, simple="output_tensors input_tensor")
     def allgather(self, output_tensors: Sequence[Tensors], input_tensors: Tensors, opts: Any = DEFAULTS) -> Any:
         outs, tensor = _only(output_tensors, "all_gather"), _only(input_tensors, "all_gather")
-        return self._handle(lists.all_gather(outs, tensor, self, opts.asyncOp))
+        return lists.all_gather(outs, tensor, self, opts.asyncOp)
 
     @operation("ALLGATHER_BASE", 1, 0)
     def all_gather_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any = DEFAULTS) -> Any:
-        return self._handle(collectives.all_gather_into_tensor(output, input, self, opts.asyncOp))
+        return collectives.all_gather_into_tensor(output, input, self, opts.asyncOp)
 
     @operation("ALLGATHER_COALESCED", 1, 0)
     def allgather_coalesced(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any = DEFAULTS) -> Any:
-        works = [
-            lists.all_gather([outs[k] for outs in outputs], tensor, self, opts.asyncOp)
-            for k, tensor in enumerate(inputs)
-        ]
-        return self._handle_of_all(works, [t for outs in outputs for t in outs])
+        pairs = zip(zip(*outputs, strict=True), inputs, strict=True)
+        return [lists.all_gather(outs, tensor, self, opts.asyncOp) for outs, tensor in pairs]
 
     @operation("ALLGATHER_INTO_TENSOR_COALESCED", 1, 0)
     def all_gather_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = DEFAULTS) -> Any:
         pairs = zip(outputs, inputs, strict=True)
-        works = [collectives.all_gather_into_tensor(o, i, self, opts.asyncOp) for o, i in pairs]
-        return self._handle_of_all(works, outputs)
+        return [collectives.all_gather_into_tensor(out, x, self, opts.asyncOp) for out, x in pairs]
 
-    @operation("GATHER", 1, 0, simple=operations.gather)
+    @operation("GATHER", 1, 0, simple="output_tensors input_tensor root")
     def gather(self, output_tensors: Sequence[Tensors], input_tensors: Tensors, opts: Any = DEFAULTS) -> Any:
         outs = output_tensors[0] if output_tensors else None
         tensor = _only(input_tensors, "gather")
-        return self._handle(lists.gather(tensor, outs, None, self, opts.asyncOp, group_dst=opts.rootRank))
+        return lists.gather(tensor, outs, None, self, opts.asyncOp, group_dst=opts.rootRank)
 
     @operation("GATHER", 1, 0)
     def gather_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any = DEFAULTS) -> Any:
@@ -159,56 +148,49 @@ class TorchCalls(ProcessGroup):
                 expected = f"a contiguous tensor of {elements} elements"
                 raise ArgumentError("gather_single", "gather_tensor", expected, f"{tuple(output.shape)}")
             outs = [*output.view(self.size(), *input.shape)]
-        return self._handle(lists.gather(input, outs, None, self, opts.asyncOp, group_dst=opts.rootRank))
+        return lists.gather(input, outs, None, self, opts.asyncOp, group_dst=opts.rootRank)
 
-    @operation("SCATTER", 1, 0, simple=operations.scatter)
+    @operation("SCATTER", 1, 0, simple="output_tensor input_tensors root")
     def scatter(self, output_tensors: Tensors, input_tensors: Sequence[Tensors], opts: Any = DEFAULTS) -> Any:
         ins = input_tensors[0] if input_tensors else None
         tensor = _only(output_tensors, "scatter")
-        return self._handle(lists.scatter(tensor, ins, None, self, opts.asyncOp, group_src=opts.rootRank))
+        return lists.scatter(tensor, ins, None, self, opts.asyncOp, group_src=opts.rootRank)
 
-    @operation("REDUCE_SCATTER", 1, 0, simple=operations.reduce_scatter)
+    @operation("REDUCE_SCATTER", 1, 0, simple="output input op")
     def reduce_scatter(self, output_tensors: Tensors, input_tensors: Sequence[Tensors], opts: Any = DEFAULTS) -> Any:
         output, ins = _only(output_tensors, "reduce_scatter"), _only(input_tensors, "reduce_scatter")
-        return self._handle(lists.reduce_scatter(output, ins, opts.reduceOp, self, opts.asyncOp))
+        return lists.reduce_scatter(output, ins, opts.reduceOp, self, opts.asyncOp)
 
     @operation("REDUCE_SCATTER_BASE", 1, 0)
     def reduce_scatter_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any = DEFAULTS) -> Any:
-        return self._handle(collectives.reduce_scatter_tensor(output, input, opts.reduceOp, self, opts.asyncOp))
+        return collectives.reduce_scatter_tensor(output, input, opts.reduceOp, self, opts.asyncOp)
 
     @operation("REDUCE_SCATTER_TENSOR_COALESCED", 1, 0)
     def reduce_scatter_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = DEFAULTS) -> Any:
         pairs = zip(outputs, inputs, strict=True)
-        works = [collectives.reduce_scatter_tensor(o, i, opts.reduceOp, self, opts.asyncOp) for o, i in pairs]
-        return self._handle_of_all(works, outputs)
+        return [collectives.reduce_scatter_tensor(out, x, opts.reduceOp, self, opts.asyncOp) for out, x in pairs]
 
     @operation("ALLTOALL", 1, 0)
     def alltoall(self, output_tensors: Tensors, input_tensors: Tensors, opts: Any = DEFAULTS) -> Any:
-        return self._handle(lists.all_to_all(output_tensors, input_tensors, self, opts.asyncOp))
+        return lists.all_to_all(output_tensors, input_tensors, self, opts.asyncOp)
 
-    @operation("ALLTOALL_BASE", 1, 0, simple=operations.all_to_all_single)
+    @operation("ALLTOALL_BASE", 1, 0)
     def all_to_all_single(
-        self,
-        output: torch.Tensor,
-        input: torch.Tensor,
-        output_split_sizes: Sequence[int],
-        input_split_sizes: Sequence[int],
-        opts: Any = DEFAULTS,
+        self, output: torch.Tensor, input: torch.Tensor, output_sizes: Any, input_sizes: Any, opts: Any = DEFAULTS
     ) -> Any:
-        return self._handle(
-            collectives.all_to_all_single(output, input, output_split_sizes, input_split_sizes, self, opts.asyncOp)
-        )
+        return collectives.all_to_all_single(output, input, output_sizes, input_sizes, self, opts.asyncOp)
 
-    @operation("BARRIER", simple=operations.barrier)
+    @operation("BARRIER", simple="")
     def barrier(self, opts: Any = DEFAULTS) -> Any:
         if opts.asyncOp or opts.timeout <= timedelta(0):  # torch passes a negative one if none is given
-            return self._handle(barriers.barrier(self, opts.asyncOp))
-        handle = self._handle(barriers.barrier(self, async_op=True))
+            return barriers.barrier(self, opts.asyncOp)
+        work = barriers.barrier(self, async_op=True)
+        assert work is not None
         try:
-            handle.wait(opts.timeout)
+            work.wait(opts.timeout)
         except TimeoutError:
             raise TimeoutError(f"barrier: not all ranks came within {opts.timeout}") from None
-        return _FINISHED
+        return None
 
     def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
         barriers.monitored_barrier(self, timeout, wait_all_ranks)
@@ -225,21 +207,19 @@ class TorchCalls(ProcessGroup):
 
     @operation("SEND", 0)
     def send(self, tensors: Tensors, dstRank: int, tag: int) -> Any:
-        return self._message(started(Caller("send", self), _only(tensors, "send"), dstRank, tag, False))
+        return self._message("send", tensors, dstRank, tag, False)
 
     @operation("RECV", None, 0)
     def recv(self, tensors: Tensors, srcRank: int, tag: int) -> Any:
-        return self._message(started(Caller("recv", self), _only(tensors, "recv"), srcRank, tag, True))
+        return self._message("recv", tensors, srcRank, tag, True)
 
     @operation("RECV", None, 0)
     def recv_anysource(self, tensors: Tensors, tag: int) -> Any:
-        return self._message(started(Caller("recv", self), _only(tensors, "recv"), None, tag, True))
+        return self._message("recv", tensors, None, tag, True)
 
-    def _message(self, request: Request) -> MessageHandle:
-        work = MessageWork(request, int)  # torch itself makes the global rank of the group's
-        if self._coalescing is not None:
-            self._coalescing.append(work)
-        return MessageHandle(work)
+    def _message(self, operation: str, tensors: Tensors, peer: int | None, tag: int, receives: bool) -> MessageWork:
+        request = started(Caller(operation, self), _only(tensors, operation), peer, tag, receives)
+        return MessageWork(request, int)  # torch itself makes the global rank of the group's
 
 
 def _only(given: Sequence[Any], operation: str) -> Any:

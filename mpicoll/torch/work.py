@@ -76,7 +76,7 @@ _completing = threading.Lock()
 
 @uncompiled
 class CollectiveWork(Submitted, Work):
-    """A collective of a group's thread. ``run`` carries it out, and writes the tensors of ``result``.
+    """A collective of a group's thread. ``run`` carries it out, and writes ``tensors``.
 
     ``guard`` is its place in the queues of devices, None if all its tensors are the host's.
     """
@@ -88,18 +88,18 @@ class CollectiveWork(Submitted, Work):
     _future: torch.futures.Future[list[torch.Tensor]] | None = None
     """Made when somebody asks for it: that takes as long as a short collective."""
 
-    def __init__(self, run: Callable[[], None], result: list[torch.Tensor], guard: StreamGuard | None = None) -> None:
+    def __init__(self, run: Callable[[], None], tensors: list[torch.Tensor], guard: StreamGuard | None = None) -> None:
         super().__init__(run)
-        self._result, self.guard, self.on_devices = result, guard, guard is not None
+        self.tensors, self.guard, self.on_devices = tensors, guard, guard is not None
         self._late = guard is not None and not guard.known_to_torch
         """Whether the future is complete only at the end of the device's work, because it knows no streams of it."""
         if guard is not None:
             self._future = torch.futures.Future(devices=[*guard.known_to_torch])
 
     @classmethod
-    def done(cls, result: list[torch.Tensor]) -> CollectiveWork:
+    def done(cls, tensors: list[torch.Tensor]) -> CollectiveWork:
         """One that is complete, and has written these tensors."""
-        work = cls(nothing, result)
+        work = cls(nothing, tensors)
         work.over = work._completed = True
         return work
 
@@ -152,7 +152,7 @@ class CollectiveWork(Submitted, Work):
 
     def _fill(self, future: torch.futures.Future[list[torch.Tensor]]) -> None:
         if self.error is None:
-            future.set_result(self._result)
+            future.set_result(self.tensors)
         else:
             future.set_exception(self.error)  # type: ignore[arg-type]
 
@@ -173,7 +173,7 @@ class CollectiveWork(Submitted, Work):
             raise self.error
         if self.guard is not None:
             self.guard.follow()
-        return self._result
+        return self.tensors
 
     def _completes_here(self) -> bool:
         return self._completes == threading.get_ident()
@@ -199,7 +199,7 @@ class CollectiveWork(Submitted, Work):
     def result(self) -> list[torch.Tensor]:
         """Wait, and return the tensors that the collective wrote."""
         self.wait()
-        return self._result
+        return self.tensors
 
     def when_complete(self, do: Callable[[], None]) -> None:
         """Have ``do`` called at the end, before the future's callbacks."""

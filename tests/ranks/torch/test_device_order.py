@@ -160,7 +160,7 @@ def test_a_broken_order_is_found(gpu: SimulatedGpu, broken: Any, monkeypatch: py
 def test_memory_that_is_given_back_too_early_is_found(gpu: SimulatedGpu, monkeypatch: pytest.MonkeyPatch) -> None:
     def let_go(self: CollectiveWork) -> None:
         self._run = lambda: None
-        self._result = []
+        self.tensors = []
 
     monkeypatch.setattr(CollectiveWork, "let_go", let_go)
     alone = [dist.new_group([r]) for r in range(dist.get_world_size())][dist.get_rank()]

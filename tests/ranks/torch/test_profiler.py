@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from mpicoll.torch.handles import CollectiveHandle
+from mpicoll.torch.handles import Handle
 from mpicoll.torch.work import CollectiveWork
 from tests.ranks.torch.api import dist
 
@@ -58,7 +58,7 @@ def test_the_end_is_handed_on_unseen() -> None:
     with profile(activities=[ProfilerActivity.CPU]) as profiled:
         work = CollectiveWork(lambda: None, [x])
         work.execute()
-        handle = CollectiveHandle(work)
+        handle = Handle(work)
         assert handle.result() == [x]
         handle.wait()
     assert seen(profiled) == Counter({"mpicoll:wait": 2})

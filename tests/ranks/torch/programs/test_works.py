@@ -17,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from mpicoll.communicator.engine.progress import SHORT
 from mpicoll.errors import MessageError, StateError
-from mpicoll.torch.handles import handle_of
+from mpicoll.torch.handles import Handle
 from mpicoll.torch.private import CallbackWork
 from mpicoll.torch.work import CollectiveWork
 from tests.ranks.children import in_child
@@ -36,7 +36,7 @@ def test_a_forked_child_does_not_wait_for_its_parents_work() -> None:
     thread.start()
 
     def check() -> None:
-        handle = handle_of(work)
+        handle = Handle(work)
         assert handle.is_completed()
         assert not handle.is_success()
         for ask in (handle.wait, handle.get_future, work.get_future):
@@ -52,7 +52,7 @@ def test_a_forked_child_does_not_wait_for_its_parents_work() -> None:
 
 def test_what_cpp_gets_of_a_collective_that_is_complete_at_once() -> None:
     """It asks for the future of its own class, and may never wait."""
-    handle = handle_of(CollectiveWork.done([torch.ones(2)]))
+    handle = Handle(CollectiveWork.done([torch.ones(2)]))
     future = CallbackWork.get_future(handle)
     assert future.done()
     assert [x.tolist() for x in future.value()] == [[1.0, 1.0]]
@@ -83,7 +83,7 @@ def test_a_failure_that_is_waited_for_while_it_is_handed_on_counts_as_seen() -> 
 
     settler = threading.Thread(target=lambda: work.execute())
     work = Observed(fail, [])
-    handle = handle_of(work)
+    handle = Handle(work)
     settler.start()
     with pytest.raises(MessageError, match="in the collective"):
         handle.wait()

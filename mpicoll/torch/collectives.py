@@ -229,10 +229,10 @@ def carried_out(
     """
     g, operation, engine = caller.group, caller.operation, caller.group.engine
     before, after = (lists.before, lists.after) if lists is not None else (None, None)
-    written = _written(x, out, lists)
-    begun, begins = None, async_op and not counts and g.comm.any_thread and all(each.is_cpu for each in written)
+    on_host = (x is None or x.is_cpu) and (out is None or out.is_cpu)
+    begun, begins = None, async_op and on_host and g.any_thread and not counts
     try:
-        if not profiler._is_profiler_enabled and (begins or not async_op) and g.progress.idle():
+        if (begins or not async_op) and not profiler._is_profiler_enabled and g.progress.idle():
             # As in_turn does, at less cost.
             if outer := g.inside:
                 g.check_thread()
@@ -243,16 +243,16 @@ def carried_out(
                     before = None
                 if begins:
                     begun = engine.begin_call(collective, x, out, op, root, algorithm)
-                    if begun is not None and begun.test(True):
+                    is_over = begun is not None and begun.test(True)
+                    if is_over:
                         engine.recorder.under_way = False
-                        if after is not None:
-                            after()
-                        return CollectiveWork.done(written)
                 else:
                     engine.make(collective, x, out, op, root, algorithm, *counts)
+                    is_over = True
+                if is_over:
                     if after is not None:
                         after()
-                    return None
+                    return CollectiveWork.done(_written(x, out, lists)) if begins else None
             finally:
                 g.inside = outer
         if begun is None:
@@ -273,16 +273,12 @@ def carried_out(
             after()
 
     given = lists.ins if lists is not None else ()
-    return g.in_turn(operation, run, written, async_op, given, begun is not None)
+    return g.in_turn(operation, run, _written(x, out, lists), async_op, given, begun is not None)
 
 
-def _written(x: torch.Tensor | None, out: torch.Tensor | None, lists: Lists | None) -> list[torch.Tensor]:
+def _written(x: torch.Tensor | None, out: torch.Tensor | None, lists: Lists | None) -> list[Any]:
     """The tensors that a call writes."""
-    if lists is not None:
-        return lists.outs
-    one = x if out is None else out
-    assert one is not None
-    return [one]
+    return lists.outs if lists is not None else [x if out is None else out]
 
 
 def _listed(caller: Caller, argument: str, sizes: Any) -> Sequence[Any] | None:

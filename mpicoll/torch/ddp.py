@@ -21,7 +21,7 @@ from mpicoll.launch.launch_env import cores_of_a_rank
 from mpicoll.machine import blocks
 from mpicoll.torch.group import ProcessGroup
 from mpicoll.torch.memory import move
-from mpicoll.torch.private import in_backward_pass
+from mpicoll.torch.private import backward_pass
 
 MOMENT = 0.1
 """Seconds for which the backward pass waits for an all-reduce. If all ranks are there, it takes far less."""
@@ -67,7 +67,7 @@ def called_by_reducer() -> bool:
     tells: torch passes the options that it passes for a program's own call, and a program may make one in a hook of its
     backward pass. Nobody may move that tensor. Outside a backward pass, no frame is looked at.
     """
-    if not in_backward_pass():
+    if backward_pass() < 0:
         return False
     caller = sys._getframe(1).f_back
     while caller is not None and caller.f_globals.get("__package__") == __package__:

@@ -16,8 +16,9 @@ _CUSTOM = torch.distributed.ProcessGroup.BackendType.CUSTOM
 
 FORWARDED = (
     *(name for name, method in vars(TorchCalls).items() if hasattr(method, "is_operation")),
-    "start_coalescing", "end_coalescing", "abort", "shutdown", "set_timeout", "eager_connect_single_device",
-    "getBackendName", "_get_sequence_number_for_group", "_set_sequence_number_for_group",
+    "send", "recv", "recv_anysource", "start_coalescing", "end_coalescing", "abort", "shutdown", "set_timeout",
+    "eager_connect_single_device", "getBackendName", "_get_sequence_number_for_group",
+    "_set_sequence_number_for_group",
 )  # fmt: skip
 """Methods that torch's C++ calls, and that the group has, too."""
 

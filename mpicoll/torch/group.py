@@ -41,6 +41,7 @@ class ProcessGroup:
         if device is not None:
             self.engine.devices.only = str(device)
         self.ranks = tuple(ranks)
+        self.any_thread = comm.any_thread
         self.rank_of = {rank: place for place, rank in enumerate(self.ranks)}
         """The rank in this group of each global rank."""
         self.group_name = name
@@ -143,7 +144,7 @@ class ProcessGroup:
             return None
         work = CollectiveWork(run, list(result), guard)
         work.has_begun = has_begun
-        if not self.comm.any_thread:
+        if not self.any_thread:
             _warn_that_it_blocks()
             work.execute()
             work.let_go()

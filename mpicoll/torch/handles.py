@@ -19,11 +19,14 @@ from mpicoll.torch.private import CallbackWork, work_of_future
 from mpicoll.torch.work import CollectiveWork, Work, seconds_of
 
 
-def finished(result: Sequence[torch.Tensor] = ()) -> Any:
-    """A Work that is complete. It is all C++, so to wait for it costs the least."""
+def _finished() -> Any:
     future: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future()
-    future.set_result(list(result))
+    future.set_result([])
     return work_of_future(future)
+
+
+FINISHED = _finished()
+"""What every synchronous call returns. It is all C++, so to wait for it costs the least."""
 
 
 def in_future(work: CollectiveWork) -> Any:
@@ -42,12 +45,13 @@ class Handle(CallbackWork):  # type: ignore[misc]
         self._ours = ours
         if not isinstance(ours, CollectiveWork):
             CallbackWork.__init__(self, lambda _: ours.wait())
-            return
-        if ours.over and ours.error is None and ours.guard is None:  # nobody has to wait
+        elif ours.over and ours.error is None and ours.guard is None:  # nobody has to wait
             CallbackWork.__init__(self, _is_over)
             CallbackWork.get_future(self).set_result(ours.tensors)
-            return
+        else:
+            self._complete_with(ours)
 
+    def _complete_with(self, ours: CollectiveWork) -> None:
         def wait(_: timedelta) -> bool:
             ours.wait()
             future.wait()  # otherwise C++ might complete its future before it has a result

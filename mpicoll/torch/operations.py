@@ -20,6 +20,7 @@ import torch
 from torch.distributed import ReduceOp
 
 from mpicoll.torch.caller import GivenOp
+from mpicoll.torch.handles import FINISHED
 from mpicoll.torch.private import OPTIONS, HookOpName, PostHookArgs, PreHookArgs
 
 
@@ -52,16 +53,26 @@ def operation(
     form = Signature([Parameter(word, kind, default=defaults.get(word, Parameter.empty)) for word in words])
 
     def made(method: Method) -> Method:
-        names = {*signature(method).parameters}
+        form_of_torch = signature(method)
+        names = form_of_torch.parameters.keys()
 
         @wraps(method)
         def call(self: Any, *given: Any, **named: Any) -> Any:
-            as_torch = (given and type(given[-1]) in OPTIONS) or (named and named.keys() <= names)
-            if simple is not None and not as_torch:
-                given, named = _with_options(form.bind(*given, **named)), {}
-            if self.hooks is not None:
-                return _between_hooks(self, method, given, named, name, inputs, outputs)
-            return self.handle(method(self, *given, **named))
+            if simple is not None:
+                as_torch = (given and type(given[-1]) in OPTIONS) or (named and named.keys() <= names)
+                if not as_torch:
+                    given, named = _with_options(form.bind(*given, **named)), {}
+            if self.hooks is None:
+                work = method(self, *given) if not named else method(self, *given, **named)
+                if work is None:
+                    self.calls += 1
+                    return FINISHED
+                return self.handle(work)
+            complete = form_of_torch.bind(self, *given, **named)
+            complete.apply_defaults()
+            all_given, opts = complete.args[1:], complete.arguments["opts"]
+            sides = (None if at is None else all_given[at] for at in (inputs, outputs))
+            return self.hooks.around(name, *sides, opts, lambda: self.handle(method(self, *all_given)))
 
         call.is_operation = True  # type: ignore[attr-defined]
         return call
@@ -92,8 +103,24 @@ class Hooks:
     def __init__(self) -> None:
         self.before: dict[int, Hook] = {}
         self.after: dict[int, Hook] = {}
-        self.operations = 0
-        """How many they have seen."""
+        self._seen = 0
+
+    def around(self, name: str, inputs: Any, outputs: Any, opts: Any, begin: Callable[[], Any]) -> Any:
+        """Begin an operation with the hooks before and after it. Inputs and outputs may be tensors or lists."""
+        about, done = PreHookArgs(), PostHookArgs()
+        about.name = done.name = _named(name)
+        about.op_id = done.op_id = self._seen
+        about.async_op = done.async_op = bool(getattr(opts, "asyncOp", False))
+        self._seen += 1
+        about.input_tensors, about.output_tensors = _flat(inputs), _flat(outputs)
+        if name in _ROOTED:
+            about.root = getattr(opts, "rootRank", -1)
+        for hook in [*self.before.values()]:
+            hook(about)
+        done.work = begin()
+        for hook in [*self.after.values()]:
+            hook(done)
+        return done.work
 
 
 class CallHooks:
@@ -125,38 +152,6 @@ class CallHooks:
         return self.hooks
 
 
-def _between_hooks(
-    group: Any,
-    method: Method,
-    given: tuple[Any, ...],
-    named: dict[str, Any],
-    name: str,
-    inputs: int | None,
-    outputs: int | None,
-) -> Any:
-    """Call the method with the group's hooks before and after it."""
-    complete = signature(method).bind(group, *given, **named)
-    complete.apply_defaults()
-    arguments = complete.args[1:]
-    options, hooks = arguments[-1], group.hooks
-    about, done = PreHookArgs(), PostHookArgs()
-    about.name = done.name = _named(name)
-    about.op_id = done.op_id = hooks.operations
-    about.async_op = done.async_op = bool(getattr(options, "asyncOp", False))
-    hooks.operations += 1
-    for index, field in ((inputs, "input_tensors"), (outputs, "output_tensors")):
-        if index is not None:
-            setattr(about, field, _flat(arguments[index]))
-    if name in _ROOTED:
-        about.root = getattr(options, "rootRank", -1)
-    for hook in [*hooks.before.values()]:
-        hook(about)
-    done.work = group.handle(method(group, *arguments))
-    for hook in [*hooks.after.values()]:
-        hook(done)
-    return done.work
-
-
 def _named(name: str) -> Any:
     """torch's name of an operation. torch 2.14 has one for all forms of it, such as ALLGATHER for ALLGATHER_BASE."""
     while "_" in name and not hasattr(HookOpName, name):
@@ -165,7 +160,7 @@ def _named(name: str) -> Any:
 
 
 def _flat(given: Any) -> list[torch.Tensor]:
-    """The tensors of an argument: one, a list of them, or a list of lists."""
+    """The tensors of an argument: one, none, a list of them, or a list of lists."""
     if isinstance(given, torch.Tensor):
         return [given]
-    return [tensor for each in given for tensor in _flat(each)]
+    return [tensor for each in given or () for tensor in _flat(each)]

@@ -63,16 +63,15 @@ torchs_world = torch.distributed.distributed_c10d._world
 """Knows torch's default group. The public ``torch.distributed.group.WORLD`` costs more in each call."""
 
 
+backward_pass: Callable[[], int] = torch._C._current_graph_task_id
+"""The number of the backward pass in which this thread is; -1 if it is in none. There is no public way to ask."""
+
+
 def in_shared_file(storage: torch.UntypedStorage) -> int:
     """Move a storage on the CPU, in place, to a file in memory, if it is in none. Returns the number of the open file.
     The public ``share_memory_`` does the same, and tells nobody which file it is. Raises RuntimeError."""
     file: int = storage._share_fd_cpu_()[0]
     return file
-
-
-def in_backward_pass() -> bool:
-    """Whether autograd's engine works in this thread. There is no public way to ask."""
-    return bool(torch._C._current_graph_task_id() >= 0)
 
 
 def in_the_making() -> tuple[Any, Any]:

@@ -19,7 +19,6 @@ from mpicoll.torch import ddp
 from mpicoll.torch.caller import checked_timeout
 from mpicoll.torch.device_backend import DeviceBackend, Supports, serve_devices
 from mpicoll.torch.memory import new
-from mpicoll.torch.operations import CallHooks
 from mpicoll.torch.private import BACKENDS_IN_PYTHON, RECORDS_BACKENDS_IN_PYTHON, in_the_making
 from mpicoll.torch.torch_calls import TorchCalls
 from mpicoll.torch.world import world
@@ -27,7 +26,7 @@ from mpicoll.torch.world import world
 _TorchsGroup: Any = dist.ProcessGroup  # torch's stubs lack its overloads, and the methods that only C++ calls
 
 
-class RegisteredGroup(CallHooks, TorchCalls, Supports, _TorchsGroup):  # type: ignore[misc]
+class RegisteredGroup(TorchCalls, Supports, _TorchsGroup):  # type: ignore[misc]
     """A group that is mpicoll's and torch's at once. Methods and their arguments are torch's."""
 
     options = None

@@ -7,28 +7,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import torch
 
 from mpicoll.errors import ArgumentError, TimeoutError
 from mpicoll.torch import barriers, collectives, ddp, lists
-from mpicoll.torch.caller import Caller
+from mpicoll.torch.caller import caller_of
 from mpicoll.torch.group import ProcessGroup
-from mpicoll.torch.handles import Handle, Several, finished, in_future
+from mpicoll.torch.handles import FINISHED, Handle, Several, in_future
 from mpicoll.torch.messages import started
-from mpicoll.torch.operations import DEFAULTS, operation
+from mpicoll.torch.operations import DEFAULTS, CallHooks, operation
 from mpicoll.torch.private import uncompiled
 from mpicoll.torch.work import CollectiveWork, MessageWork, Work
 
 Tensors = Sequence[torch.Tensor]
 
-_FINISHED = finished()
-"""What every synchronous call returns."""
-
 
 @uncompiled
-class TorchCalls(ProcessGroup):
+class TorchCalls(CallHooks, ProcessGroup):
     """A group with torch's methods for collectives and messages."""
 
     reducer_waits: bool
@@ -37,33 +35,34 @@ class TorchCalls(ProcessGroup):
     buckets: ddp.Buckets
     """DDP's, which move to shared memory."""
 
-    _calls = 0
+    calls = 0
+    """The number of collectives that this rank has called."""
+
     _coalescing: list[Work] | None = None
     """The operations since ``start_coalescing``; None while nothing is coalesced."""
 
     # -- what a call returns ------------------------------------------------------------------------------------------
 
     def handle(self, given: Any) -> Any:
-        """A Work that torch may keep for mpicoll's, which is None after a synchronous call. Several become one: one
-        more in the queue, which raises what one of them raised."""
-        if isinstance(given, list):
-            works = [work for work in given if work is not None]
-
-            def run() -> None:
-                for work in works:
-                    work.wait()
-
-            tensors = [tensor for work in works for tensor in work.tensors]
-            given = self.in_turn("coalesced", run, tensors, True) if works else None
-        if not isinstance(given, MessageWork):
-            self._calls += 1
+        """A Work that torch may keep for that of a collective, None after a synchronous one, or those of several."""
+        self.calls += 1
+        if type(given) is list:
+            given = self._together([work for work in given if work is not None])
         if given is None:
-            return _FINISHED
-        if not isinstance(given, Work):
-            return given
+            return FINISHED
         if self._coalescing is not None:
             self._coalescing.append(given)
-        return Handle(given)
+        return Handle(given) if isinstance(given, Work) else given
+
+    def _together(self, works: list[CollectiveWork]) -> Work | None:
+        """One more collective in the queue, which raises what one of these raised."""
+
+        def run() -> None:
+            for work in works:
+                work.wait()
+
+        tensors = [tensor for work in works for tensor in work.tensors]
+        return self.in_turn("coalesced", run, tensors, True) if works else None
 
     def start_coalescing(self, device: torch.device | None = None) -> None:
         self._coalescing = []
@@ -76,11 +75,11 @@ class TorchCalls(ProcessGroup):
     _start_coalescing, _end_coalescing = start_coalescing, end_coalescing
 
     def _set_sequence_number_for_group(self) -> None:
-        self._calls = 0
+        self.calls = 0
 
     def _get_sequence_number_for_group(self) -> int:
         """The number of collectives that this rank has called."""
-        return self._calls
+        return self.calls
 
     # -- collectives --------------------------------------------------------------------------------------------------
 
@@ -205,26 +204,33 @@ class TorchCalls(ProcessGroup):
 
     # -- messages -----------------------------------------------------------------------------------------------------
 
-    @operation("SEND", 0)
     def send(self, tensors: Tensors, dstRank: int, tag: int) -> Any:
-        return self._message("send", tensors, dstRank, tag, False)
+        return (self._message if self.hooks is None else self._hooked_message)("send", tensors, dstRank, tag, False)
 
-    @operation("RECV", None, 0)
-    def recv(self, tensors: Tensors, srcRank: int, tag: int) -> Any:
-        return self._message("recv", tensors, srcRank, tag, True)
+    def recv(self, tensors: Tensors, srcRank: int | None, tag: int) -> Any:
+        return (self._message if self.hooks is None else self._hooked_message)("recv", tensors, srcRank, tag, True)
 
-    @operation("RECV", None, 0)
     def recv_anysource(self, tensors: Tensors, tag: int) -> Any:
-        return self._message("recv", tensors, None, tag, True)
+        return self.recv(tensors, None, tag)
 
-    def _message(self, operation: str, tensors: Tensors, peer: int | None, tag: int, receives: bool) -> MessageWork:
-        request = started(Caller(operation, self), _only(tensors, operation), peer, tag, receives)
-        return MessageWork(request, int)  # torch itself makes the global rank of the group's
+    def _message(self, operation: str, tensors: Tensors, peer: int | None, tag: int, receives: bool) -> Handle:
+        caller: Any = self.callers.get(operation) or caller_of(operation, self)
+        request = started(caller, _only(tensors, operation), peer, tag, receives)
+        work = MessageWork(request, int)  # torch itself makes the global rank of the group's
+        if self._coalescing is not None:
+            self._coalescing.append(work)
+        return Handle(work)
+
+    def _hooked_message(self, operation: str, tensors: Tensors, *how: Any) -> Any:
+        assert self.hooks is not None
+        inputs, outputs = (None, tensors) if operation == "recv" else (tensors, None)
+        begin = partial(self._message, operation, tensors, *how)
+        return self.hooks.around(operation.upper(), inputs, outputs, None, begin)
 
 
 def _only(given: Sequence[Any], operation: str) -> Any:
     """The one element of a list. torch passes lists for the sake of NCCL's several GPUs of one process."""
-    if not isinstance(given, (list, tuple)) or len(given) != 1:
-        shown = f"{len(given)}" if isinstance(given, (list, tuple)) else repr(given)[:100]
-        raise ArgumentError(operation, "tensors", "one tensor", shown)
-    return given[0]
+    if isinstance(given, (list, tuple)) and len(given) == 1:
+        return given[0]
+    shown = f"{len(given)}" if isinstance(given, (list, tuple)) else repr(given)[:100]
+    raise ArgumentError(operation, "tensors", "one tensor", shown)

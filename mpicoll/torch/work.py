@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import ExitStack
 from datetime import timedelta
@@ -22,13 +21,12 @@ PAUSE = 1e-4
 """Seconds between two looks at a message. A rank that waits for long leaves its core to others."""
 
 
-class Work(ABC):
+class Work:
     """An operation under way, with the methods of torch.distributed.Work.
 
     The program must not touch the operation's tensors before it is complete.
     """
 
-    @abstractmethod
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Wait until the operation is complete, and return True.
 
@@ -36,18 +34,19 @@ class Work(ABC):
         operation raised. Raises TimeoutError when ``timeout`` has passed: the operation goes on, and the program may
         wait for it again.
         """
+        raise NotImplementedError
 
-    @abstractmethod
     def is_completed(self) -> bool:
         """Whether the operation is complete. This does not wait."""
+        raise NotImplementedError
 
     def is_success(self) -> bool:
         """Whether the operation is complete and raised nothing."""
         return self.is_completed() and self.exception() is None
 
-    @abstractmethod
     def exception(self) -> BaseException | None:
         """What the operation raised; None if it raised nothing so far."""
+        raise NotImplementedError
 
     def synchronize(self) -> None:
         """Wait, as :meth:`wait` does."""
@@ -166,7 +165,8 @@ class CollectiveWork(Submitted, Work):
 
     def join(self, timeout: timedelta | None = None) -> list[torch.Tensor]:
         """Wait as :meth:`wait` does, and return the tensors that the collective wrote. Profilers do not see it."""
-        if not self.complete(seconds_of(timeout)):
+        seconds = seconds_of(timeout)
+        if not (self.over or self.complete(seconds)):
             raise TimeoutError(f"wait: the collective was not complete after {timeout}")
         if self.error is not None:
             self.failed_unseen &= self._completes_here()  # then C++ asks, and not yet the program

@@ -15,7 +15,7 @@ from mpicoll.arrays.dtypes import Op
 from mpicoll.calls.arguments import as_rank
 from mpicoll.errors import ArgumentError, DeviceError, DtypeError
 from mpicoll.torch.group import ProcessGroup
-from mpicoll.torch.world import GivenGroup, is_no_group, joined, member, world
+from mpicoll.torch.world import GivenGroup, joined, member, world
 
 GivenOp: TypeAlias = ReduceOp | ReduceOp.RedOpType
 """What a caller may pass as ``op``: an instance of ReduceOp, or a constant such as ReduceOp.SUM."""
@@ -155,9 +155,7 @@ def caller_of(operation: str, group: GivenGroup) -> Caller | None:
 
 def joined_caller(operation: str, group: GivenGroup) -> Caller:
     """The same, but raise ArgumentError if this rank is not in the group."""
-    if is_no_group(group):
-        joined(group, operation)  # raises
-    caller = caller_of(operation, group)
+    caller = caller_of(operation, joined(group, operation))
     assert caller is not None
     return caller
 

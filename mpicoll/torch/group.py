@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from datetime import timedelta
 from functools import lru_cache
 from threading import get_ident
@@ -113,52 +114,39 @@ class ProcessGroup:
         A profiler sees a range, named as torch names those of its own backends. The range ends when this returns. If
         the group's thread ended it, the range might outlive the profiler and corrupt memory.
         """
-        if not profiler._is_profiler_enabled:
-            return self._in_turn(operation, run, result, async_op, given, has_begun)
-        with profiler.record_function(f"mpicoll:{operation}"):
-            return self._in_turn(operation, run, result, async_op, given, has_begun)
-
-    def _in_turn(
-        self,
-        operation: str,
-        run: Callable[[], None],
-        result: Sequence[torch.Tensor],
-        async_op: bool,
-        given: Sequence[torch.Tensor],
-        has_begun: bool,
-    ) -> Work | None:
-        if outer := self.inside:
-            self.check_thread()
-        progress = self.progress
-        comes_at_once = not async_op and progress.idle()
-        guard = None if comes_at_once else self.streams.guard((*result, *given))
-        if not async_op and guard is None and not progress.is_here():
-            # To wait here costs less than to hand it in. Memory of a device goes on: there a wait is longer.
-            self.inside = get_ident()
+        with profiler.record_function(f"mpicoll:{operation}") if profiler._is_profiler_enabled else nullcontext():
+            if outer := self.inside:
+                self.check_thread()
+            progress = self.progress
+            comes_at_once = not async_op and progress.idle()
+            guard = None if comes_at_once else self.streams.guard((*result, *given))
+            if not async_op and guard is None and not progress.is_here():
+                # To wait here costs less than to hand it in. Memory of a device goes on: there a wait is longer.
+                self.inside = get_ident()
+                try:
+                    if not comes_at_once:
+                        progress.drain()
+                    run()
+                finally:
+                    self.inside = outer
+                return None
+            work = CollectiveWork(run, list(result), guard)
+            work.has_begun = has_begun
+            if not self.any_thread:
+                _warn_that_it_blocks()
+                work.execute()
+                work.let_go()
+                return work
+            progress.submit(work, operation, max([each.nbytes for each in result], default=0))
+            if async_op:
+                return work
+            if not progress.is_here():  # else submit has carried it out. `inside` belongs to the program's thread.
+                self.inside = get_ident()
             try:
-                if not comes_at_once:
-                    progress.drain()
-                run()
+                work.wait()
             finally:
                 self.inside = outer
             return None
-        work = CollectiveWork(run, list(result), guard)
-        work.has_begun = has_begun
-        if not self.any_thread:
-            _warn_that_it_blocks()
-            work.execute()
-            work.let_go()
-            return work
-        progress.submit(work, operation, max([each.nbytes for each in result], default=0))
-        if async_op:
-            return work
-        if not progress.is_here():  # else submit has carried it out. `inside` belongs to the program's thread.
-            self.inside = get_ident()
-        try:
-            work.wait()
-        finally:
-            self.inside = outer
-        return None
 
     def check_thread(self) -> None:
         """Raise StateError if another thread is in a collective of the group, and refuse all later calls too.

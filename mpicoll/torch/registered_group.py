@@ -70,14 +70,7 @@ class RegisteredGroup(TorchCalls, Supports, _TorchsGroup):  # type: ignore[misc]
     def getGroupDesc(self) -> str:
         return self.group_desc
 
-    def getBackendName(self) -> str:
-        return "mpicoll"
-
-    def getRank(self) -> int:
-        return self.comm.rank
-
-    def getSize(self) -> int:
-        return self.comm.size
+    getBackendName, getRank, getSize = TorchCalls.name, TorchCalls.rank, TorchCalls.size
 
     def get_group_store(self) -> Any:
         return self._store
@@ -141,14 +134,6 @@ class RegisteredGroup(TorchCalls, Supports, _TorchsGroup):  # type: ignore[misc]
 
     def perform_nocolor_split(self, device: Any = None) -> None:
         """Do nothing: ranks that are not in a group need not take part in making it."""
-
-    # -- what cannot be: torch's own methods would do nothing, before torch 2.15 --------------------------------------
-
-    def merge_remote_group(self, *given: Any, **named: Any) -> None:
-        raise StateError("merge_remote_group: a group of mpicoll cannot be merged with another one")
-
-    def _enable_collectives_timing(self) -> None:
-        raise StateError("_enable_collectives_timing: a group of mpicoll does not time collectives: use torch.profiler")
 
     # -- the end ------------------------------------------------------------------------------------------------------
 

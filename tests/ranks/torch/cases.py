@@ -37,6 +37,9 @@ FUNCTIONS = {
 REDUCING = [f for f in FUNCTIONS if "reduce" in f]
 ROOTED = {"broadcast": "src", "reduce": "dst", "gather": "dst", "scatter": "src"}
 
+MOVED = {"float8_e4m3fn": "uint8", "complex32": "int32"}
+"""Dtypes that cannot be reduced, and those whose values stand for their bits."""
+
 OP_OF: dict[str, Any] = {
     "sum": dist.ReduceOp.SUM,
     "prod": dist.ReduceOp.PRODUCT,
@@ -160,14 +163,17 @@ def layouts(dtype: str, dims: int) -> list[str]:
 
 def tensor(x: Array, dtype: str, device: str = "cpu") -> torch.Tensor:
     """The oracle's values as a new contiguous tensor."""
-    host = torch.from_numpy(np.array(x, order="C")).to(getattr(torch, dtype))
+    host = torch.from_numpy(np.array(x, order="C")).to(getattr(torch, MOVED.get(dtype, dtype)))
+    host = host.view(getattr(torch, dtype))
     simulated = owners.get(device)
     return simulated.tensor(host) if isinstance(simulated, SimulatedGpu) else host.to(device)
 
 
 def values_of(x: torch.Tensor) -> Array:
     """A tensor's values as the oracle holds them."""
-    x = x.detach().resolve_conj().resolve_neg().cpu()
+    bits = MOVED.get(str(x.dtype).removeprefix("torch."))
+    x = x.detach() if bits is None else x.detach().view(getattr(torch, bits))
+    x = x.resolve_conj().resolve_neg().cpu()
     return np.array((x.float() if x.dtype == torch.bfloat16 else x).numpy())
 
 
@@ -290,14 +296,15 @@ BLOCKS_GIVEN = ("scatter", "reduce_scatter", "reduce_scatter_tensor", "all_to_al
 """Functions whose input holds a block for each rank."""
 
 
-def start(case: Case, g: Group) -> Started:
-    """Make the call on this rank, a member of the group."""
+def start(case: Case, g: Group, api: Any = dist) -> Started:
+    """Make the call of ``api`` on this rank, a member of the group."""
     assert g.rank is not None
     rng = np.random.default_rng([case.seed, g.size])
     shape = (g.size, *case.shape) if case.function in BLOCKS_GIVEN else case.shape
-    inputs = [oracle.values(rng, case.dtype, shape, case.op) for _ in g.ranks]
+    dtype = MOVED.get(case.dtype, case.dtype)
+    inputs = [oracle.values(rng, dtype, shape, case.op) for _ in g.ranks]
     factors = [float(f) for f in rng.choice([-1.0, 0.5, 2.0], g.size)]
-    expected = oracle.outcome(FUNCTIONS[case.function], inputs, case.op, case.root, case.dtype, factors)[g.rank]
+    expected = oracle.outcome(FUNCTIONS[case.function], inputs, case.op, case.root, dtype, factors)[g.rank]
     made = Arguments(case, g, inputs[g.rank], expected)
     arguments = made.tensors()
     if case.function in REDUCING:
@@ -306,15 +313,15 @@ def start(case: Case, g: Group) -> Started:
         end = ROOTED[case.function]
         arguments |= {f"group_{end}": case.root} if case.root_in_group else {end: g.ranks[case.root]}
     async_op = {"none": False, "all": True, "some": g.rank % 2 == case.seed % 2}[case.async_ranks]
-    work = getattr(dist, case.function)(**arguments, group=g.handle, async_op=async_op)
+    work = getattr(api, case.function)(**arguments, group=g.handle, async_op=async_op)
     assert (work is not None) == async_op
     return Started(case, g, work, made.results, made.gaps)
 
 
-def run(case: Case, g: Group) -> None:
+def run(case: Case, g: Group, api: Any = dist) -> None:
     """Make the call and check it, where this rank is in the group."""
     if g.rank is not None:
-        start(case, g).check()
+        start(case, g, api).check()
 
 
 def premul(factor: Any) -> Any:

@@ -90,34 +90,6 @@ def test_a_synchronous_call_queues_behind_the_pending(rank: int, size: int, then
     assert x.tolist() == [total] * 5
 
 
-def test_ranks_may_mix_async_and_synchronous_calls(rank: int, size: int) -> None:
-    for turn in range(2 * size):
-        x = torch.full((7,), rank + turn, dtype=torch.int64)
-        work = dist.all_reduce(x, async_op=turn % size == rank)
-        assert (work is None) == (turn % size != rank)
-        if work is not None:
-            work.wait()
-        assert x.tolist() == [sum(range(size)) + turn * size] * 7
-
-
-def test_many_under_way_in_two_groups(groups: list[Group], rank: int) -> None:
-    """A hundred are pending in each of two groups, and the program waits from the last to the first."""
-    world, backwards = groups[0], groups[4]
-    works, found = [], []
-    for i in range(100):
-        for g in (world, backwards):
-            x = torch.full((3,), float(i), dtype=torch.bfloat16 if i % 2 else torch.float32)
-            root = i % g.size
-            if g.rank == root:
-                x += 1
-            works.append(started(dist.broadcast(x, group=g.handle, group_src=root, async_op=True)))
-            found.append((x, i + 1))
-    for work in reversed(works):
-        work.wait()
-    for x, expected in found:
-        assert x.tolist() == [expected] * 3
-
-
 @pytest.mark.mpi(min_size=2)
 def test_groups_do_not_wait_for_each_other(groups: list[Group], rank: int, size: int) -> None:
     """A collective of another group completes while one of the default group is pending."""

@@ -113,10 +113,16 @@ def test_tags_tell_messages_apart(rank: int) -> None:
 @pytest.mark.parametrize("length", [3, 5])
 def test_a_message_of_another_length_is_an_error(rank: int, length: int) -> None:
     if rank == 0:
-        dist.send(torch.ones(4), 1)
+        for _ in range(2):
+            dist.send(torch.ones(4), 1)
     elif rank == 1:
         with pytest.raises(MessageError, match="recv"):
             dist.recv(torch.zeros(length), 0)
+        work = started(dist.irecv(torch.zeros(length), 0))
+        for _ in range(2):
+            with pytest.raises(MessageError, match="recv"):
+                work.wait()
+        assert isinstance(work.exception(), MessageError)
     dist.barrier()
 
 

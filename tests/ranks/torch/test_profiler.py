@@ -9,8 +9,6 @@ import pytest
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from mpicoll.torch.handles import Handle
-from mpicoll.torch.work import CollectiveWork
 from tests.ranks.torch.api import dist
 
 pytestmark = pytest.mark.processes  # torch profiles one thread
@@ -50,18 +48,6 @@ def test_asynchronous() -> None:
         work = dist.all_reduce(torch.ones(1000), async_op=True)
         work.wait()
     assert seen(profiled) == Counter(["mpicoll:all_reduce", "mpicoll:wait"])
-
-
-def test_the_end_is_handed_on_unseen() -> None:
-    """A collective may be over before torch has its handle. To tell torch is no wait of the program's."""
-    x = torch.ones(2)
-    with profile(activities=[ProfilerActivity.CPU]) as profiled:
-        work = CollectiveWork(lambda: None, [x])
-        work.execute()
-        handle = Handle(work)
-        assert handle.result() == [x]
-        handle.wait()
-    assert seen(profiled) == Counter({"mpicoll:wait": 2})
 
 
 def test_nobody_profiles() -> None:

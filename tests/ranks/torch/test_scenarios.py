@@ -116,48 +116,6 @@ def test_metrics(rank: int, size: int) -> None:
 # -- one's own --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["one to all", "binary tree", "binomial tree", "ring"])
-def test_own_broadcast(rank: int, name: str) -> None:
-    for shape in ((2,), (33, 65), (1,)):
-        x = torch.rand(shape, generator=torch.Generator().manual_seed(rank))
-        expected = x.clone()
-        example("own_broadcast").BROADCASTS[name](x)
-        dist.broadcast(expected, 0)
-        assert torch.equal(x, expected)
-
-
-@pytest.mark.parametrize("name", ["all to one", "tree"])
-def test_own_reduce(rank: int, name: str) -> None:
-    for n in (2, 1000):
-        x = torch.arange(n) * (rank + 1)
-        expected = x.clone()
-        example("own_reduce").REDUCTIONS[name](x)
-        dist.reduce(expected, 0)
-        assert torch.equal(x, expected)
-
-
-@pytest.mark.parametrize("name", ["naive", "tree", "ring", "butterfly"])
-def test_own_all_reduce(rank: int, name: str) -> None:
-    for n in (1, 2, 1000):
-        x = torch.arange(n) * (rank + 1)
-        expected = x.clone()
-        example("own_all_reduce").ALL_REDUCES[name](x)
-        dist.all_reduce(expected)
-        assert torch.equal(x, expected)
-
-
-@pytest.mark.parametrize("name", ["naive", "tree", "all, naive", "all, tree", "all, ring"])
-def test_own_gather(rank: int, size: int, name: str) -> None:
-    own = example("own_gather")
-    expected = [torch.zeros(3) for _ in range(size)]
-    dist.all_gather(expected, torch.full((3,), rank + 1.0))
-    rows = torch.zeros(size, 3)
-    rows[rank] = rank + 1
-    (own.TO_RANK_0 | own.TO_ALL)[name](rows)
-    if rank == 0 or name in own.TO_ALL:
-        assert torch.equal(rows, torch.stack(expected))
-
-
 @pytest.mark.processes
 @pytest.mark.parametrize("path", OF_MPICOLL_TORCH, ids=lambda p: p.stem)
 def test_examples_say_how_to_start_them_and_run(

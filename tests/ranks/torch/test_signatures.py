@@ -12,16 +12,7 @@ import mpicoll.torch as dist
 from mpicoll.errors import ArgumentError
 from tests.ranks.torch import cases
 
-EXPORTED = [
-    "GroupMember", "P2POp", "ProcessGroup", "ReduceOp", "Work", "all_gather", "all_gather_into_tensor",
-    "all_gather_object", "all_gather_single", "all_reduce", "all_to_all", "all_to_all_single", "barrier",
-    "batch_isend_irecv", "broadcast", "broadcast_object_list", "destroy_process_group", "empty", "gather",
-    "gather_object", "get_backend", "get_global_rank", "get_group_rank", "get_node_local_rank",
-    "get_process_group_ranks", "get_rank", "get_world_size", "group", "init_process_group", "irecv", "is_available",
-    "is_initialized", "isend", "monitored_barrier", "new_group", "recv", "recv_object_list", "reduce",
-    "reduce_scatter", "reduce_scatter_single", "reduce_scatter_tensor", "scatter", "scatter_object_list", "send",
-    "send_object_list", "share_",
-]  # fmt: skip
+EXPORTED = dist.__all__
 FUNCTIONS = [name for name in EXPORTED if inspect.isfunction(getattr(dist, name, None))]
 SINCE = {("init_process_group", "device_id"), ("new_group", "device_id"), ("send_object_list", "use_batch")}
 SINCE |= {("recv_object_list", "use_batch"), ("new_group", "sort_ranks"), ("barrier", "timeout")}

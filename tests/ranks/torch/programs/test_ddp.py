@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from mpicoll.errors import ArgumentError
-from mpicoll.torch.ddp import waits
+from mpicoll.torch import ddp as of_reducer
 from tests.ranks.torch.programs.overlap import backward_waits
 from tests.ranks.torch.programs.training import (
     STEPS,
@@ -150,13 +150,16 @@ def test_join_of_uneven_inputs(rank: int, size: int) -> None:
     assert_equal_to_rounding(ddp, one)
 
 
-@pytest.mark.parametrize("overlap", ["0", "1"])
-def test_with_and_without_overlap(overlap: str, monkeypatch: pytest.MonkeyPatch, rank: int, size: int) -> None:
+@pytest.mark.parametrize(("overlap", "moment", "waits"), [("0", 60, True), ("0", 0.1, False), ("1", 60, False)])
+def test_with_and_without_overlap(
+    overlap: str, moment: float, waits: bool, monkeypatch: pytest.MonkeyPatch, rank: int, size: int
+) -> None:
+    """The backward pass waits for no longer than a moment: another rank may wait for a message that comes later."""
     monkeypatch.setenv("MPICOLL_DDP_OVERLAP", overlap)
-    monkeypatch.setattr("mpicoll.torch.ddp.MOMENT", 60.0)  # so that whoever waits, waits to the end
+    monkeypatch.setattr("mpicoll.torch.ddp.MOMENT", moment)
     group = dist.new_group()
     if size > 1:
-        assert backward_waits(rank, overlap == "0", process_group=group) == (overlap == "0")
+        assert backward_waits(rank, waits, process_group=group) == waits
     ddp = DistributedDataParallel(mlp(), process_group=group, bucket_cap_mb=0.001)
     alone = train(mlp(), map(vectors, range(STEPS)))
     train(ddp, (part(vectors(step), rank, size) for step in range(STEPS)))
@@ -167,7 +170,7 @@ def test_with_and_without_overlap(overlap: str, monkeypatch: pytest.MonkeyPatch,
 def test_a_switch_that_says_neither(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MPICOLL_DDP_OVERLAP", "yes")
     with pytest.raises(ArgumentError, match="MPICOLL_DDP_OVERLAP: expected 0 or 1, or nothing; given 'yes'"):
-        waits()
+        of_reducer.waits()
 
 
 def test_two_models_on_two_groups(rank: int, size: int) -> None:

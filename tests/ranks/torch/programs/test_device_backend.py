@@ -22,6 +22,7 @@ import mpicoll.torch
 from mpicoll.errors import ArgumentError, LaunchError, StateError
 from mpicoll.torch.device_backend import DeviceBackend
 from mpicoll.torch.private import BACKENDS_IN_PYTHON, RECORDS_BACKENDS_IN_PYTHON
+from tests.ranks.torch.cases import FUNCTIONS, Case, Group, run
 from tests.ranks.torch.programs.overlap import backward_waits
 
 needs_one = pytest.mark.skipif(not BACKENDS_IN_PYTHON, reason="torch takes no backend in Python before 2.14")
@@ -81,39 +82,15 @@ def ours_on_the_cpu() -> DeviceBackend:
 @needs_one
 def test_collectives(ours_on_the_cpu: DeviceBackend) -> None:
     rank, size = dist.get_rank(), dist.get_world_size()
-    mine, everybodys = torch.tensor([float(rank)]), torch.arange(float(size))
-    x = mine.clone()
-    dist.all_reduce(x)
-    assert x.item() == everybodys.sum()
-    x = mine.clone()
-    dist.reduce(x, 0)
-    assert x.item() == (everybodys.sum() if rank == 0 else rank)
-    x = mine.clone()
-    dist.broadcast(x, size - 1)
-    assert x.item() == size - 1
-    out = torch.empty(size)
-    dist.all_gather_into_tensor(out, mine)
-    assert torch.equal(out, everybodys)
-    parts = [torch.empty(1) for _ in range(size)]
-    dist.all_gather(parts, mine)
-    assert torch.equal(torch.cat(parts), everybodys)
-    dist.gather(mine, parts if rank == 0 else None, 0)
-    assert torch.equal(torch.cat(parts), everybodys)
-    dist.scatter(x, parts if rank == 0 else None, 0)
-    assert x.item() == rank
-    dist.reduce_scatter_tensor(x, everybodys)
-    assert x.item() == size * rank
-    dist.reduce_scatter(x, parts)
-    assert x.item() == size * rank
-    dist.all_to_all_single(out, torch.full([size], float(rank)))
-    assert torch.equal(out, everybodys)
-    dist.all_to_all(parts, [mine] * size)
-    assert torch.equal(torch.cat(parts), everybodys)
+    world = Group("world", None, list(range(size)), rank)
+    for function in FUNCTIONS:
+        run(Case(function, "float32"), world, dist)
     dist.barrier()
     found: list[object] = [None] * size
     dist.all_gather_object(found, {"rank": rank})
     assert found == [{"rank": r} for r in range(size)]
-    sent = dist.isend(mine, (rank + 1) % size)
+    x = torch.empty(1)
+    sent = dist.isend(torch.tensor([float(rank)]), (rank + 1) % size)
     dist.recv(x, (rank - 1) % size)
     sent.wait()
     assert x.item() == (rank - 1) % size

@@ -13,10 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 import mpicoll.torch
 from mpicoll.errors import DeviceError
 from mpicoll.torch.registered_group import RegisteredGroup, bound_device
-from mpicoll.torch.streams import StreamGuard
-from mpicoll.torch.work import CollectiveWork
-from tests.devices.on import later_and_later
-from tests.devices.tensors import SimulatedGpu, on_any_rank, values
+from tests.devices.tensors import SimulatedGpu, values
 
 pytestmark = pytest.mark.first_mpi
 
@@ -67,30 +64,6 @@ def test_ddp(gpu: SimulatedGpu, rank: int, size: int, overlap: str, monkeypatch:
         copies = gpu.counts["copy"]
         assert is_right(*ddp_step(gpu, rank, size))
         assert gpu.counts["copy"] > copies
-
-
-def the_future_is_complete_too_early(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(CollectiveWork, "_late", property(lambda self: False, lambda self, late: None), raising=False)
-
-
-def calls_do_not_wait_for_the_backward_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    def enter(self: StreamGuard) -> None:
-        for device, queue in self._queues:
-            self._stack.enter_context(device.using(queue))
-
-    monkeypatch.setattr(StreamGuard, "__enter__", enter)
-
-
-@pytest.mark.mpi(min_size=2)
-@pytest.mark.parametrize(
-    "broken", [the_future_is_complete_too_early, calls_do_not_wait_for_the_backward_pass], ids=lambda b: b.__name__
-)
-def test_a_broken_order_of_ddp_is_found(
-    gpu: SimulatedGpu, rank: int, size: int, broken: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    broken(monkeypatch)
-    monkeypatch.setattr(gpu, "check", lambda place: None)  # memory that is used too late shows in the values
-    assert any(on_any_rank(dist, not is_right(*ddp_step(gpu, rank, size))) for _ in later_and_later(gpu))
 
 
 def test_the_device_of_a_new_group_is_found() -> None:

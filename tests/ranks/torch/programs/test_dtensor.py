@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from functools import partial
 from typing import cast
 
 import pytest
@@ -14,13 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard, distribute_tensor
-from torch.distributed.tensor.parallel import (
-    ColwiseParallel,
-    RowwiseParallel,
-    SequenceParallel,
-    loss_parallel,
-    parallelize_module,
-)
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, SequenceParallel, parallelize_module
 
 import mpicoll
 from mpicoll.errors import ArgumentError
@@ -50,31 +43,6 @@ def test_redistribute(of: Placement, to: Placement, size: int) -> None:
     moved = given.redistribute(placements=[to])
     assert moved.placements == (to,)
     torch.testing.assert_close(moved.full_tensor(), x)
-
-
-def test_operations(size: int) -> None:
-    """Each result equals that of the whole tensors, whatever torch chooses to communicate."""
-    mesh = init_device_mesh("cpu", (size,))
-    a, b = matrix(), matrix(10, 7)
-    for left in (Shard(0), Shard(1), Replicate()):
-        for right in (Shard(0), Shard(1), Replicate()):
-            x, y = distribute_tensor(a, mesh, [left]), distribute_tensor(b, mesh, [right])
-            torch.testing.assert_close(full(x @ y), a @ b)
-        for name, whole in {
-            "sum": lambda t: t.sum(), "mean": lambda t: t.mean(0), "max": lambda t: t.amax(), "relu": torch.relu,
-            "softmax": lambda t: t.softmax(-1), "norm": lambda t: torch.linalg.vector_norm(t), "add": lambda t: t + 1,
-        }.items():  # fmt: skip
-            found = whole(x)
-            torch.testing.assert_close(full(found), whole(a), msg=partial("{}: {}".format, (name, left)))
-
-
-def test_gradients_flow_through_redistribution(size: int) -> None:
-    mesh = init_device_mesh("cpu", (size,))
-    a, b = matrix().requires_grad_(), matrix(10, 7)
-    (a @ b).square().sum().backward()
-    x = distribute_tensor(matrix(), mesh, [Shard(0)]).requires_grad_()
-    (x @ distribute_tensor(b, mesh, [Shard(1)])).square().sum().backward()
-    torch.testing.assert_close(full(x.grad), a.grad)
 
 
 def parallel_mlp(mesh: dist.DeviceMesh) -> nn.Module:
@@ -117,16 +85,6 @@ def test_sequence_parallel(size: int) -> None:
     torch.testing.assert_close(gathered, expected)
 
 
-def test_loss_parallel(size: int) -> None:
-    """Logits sharded by class: the loss is computed without gathering them."""
-    mesh = init_device_mesh("cpu", (size,))
-    logits, labels = torch.randn(6, 12), torch.arange(6)
-    expected = nn.functional.cross_entropy(logits, labels)
-    with loss_parallel():
-        found = nn.functional.cross_entropy(distribute_tensor(logits, mesh, [Shard(1)]), labels)
-        torch.testing.assert_close(full(found), expected)
-
-
 def two_dimensional(size: int) -> dist.DeviceMesh:
     shape = (size // 2, 2) if size % 2 == 0 else (size, 1)
     return init_device_mesh("cpu", shape, mesh_dim_names=("data", "tensor"))
@@ -159,16 +117,6 @@ def test_fsdp_and_tensor_parallel(size: int) -> None:
     data = mesh["data"]
     train(model, (part(vectors(step), data.get_local_rank(), data.size()) for step in range(STEPS)))
     assert_same(model, alone)
-
-
-def test_ddp_of_dtensors_on_two_dimensions(size: int) -> None:
-    """A tensor on a two-dimensional mesh, sharded in one and replicated in the other."""
-    mesh = two_dimensional(size)
-    x = matrix(8, 4)
-    for placements in ([Shard(0), Replicate()], [Replicate(), Shard(1)], [Shard(0), Shard(1)], [Shard(0), Shard(0)]):
-        d = distribute_tensor(x, mesh, placements)
-        assert torch.equal(full(d), x)
-        torch.testing.assert_close(full(d @ d.t()), x @ x.t())
 
 
 def test_what_stands_for_memory_elsewhere_is_refused_by_name(size: int) -> None:

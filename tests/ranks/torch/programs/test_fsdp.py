@@ -53,21 +53,14 @@ def test_fully_shard(memory_of_group: bool, rank: int, size: int) -> None:
     assert_same(model, alone, 1e-4, 1e-5)
 
 
-def test_mixed_precision(rank: int, size: int) -> None:
-    """Parameters travel and compute in bf16, gradients are reduced in fp32, the optimizer's copy is fp32."""
+@pytest.mark.parametrize("reduced_in", [torch.float32, torch.bfloat16], ids=str)
+def test_mixed_precision(reduced_in: torch.dtype, rank: int, size: int) -> None:
+    """Parameters travel and compute in bf16, and the optimizer's copy is fp32."""
     alone = train(transformer(), map(tokens, range(STEPS)))
-    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
-    model = sharded(init_device_mesh("cpu", (size,)), mp_policy=policy)
-    train(model, (part(tokens(step), rank, size) for step in range(STEPS)))
-    assert all(p.dtype == torch.float32 for p in model.parameters())
-    assert_same(model, alone, 5e-2, 2e-2)
-
-
-def test_gradients_reduced_in_bf16(rank: int, size: int) -> None:
-    alone = train(transformer(), map(tokens, range(STEPS)))
-    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.bfloat16)
+    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=reduced_in)
     model = sharded(init_device_mesh("cpu", (size,)), mp_policy=policy, reshard_after_forward=False)
     train(model, (part(tokens(step), rank, size) for step in range(STEPS)))
+    assert all(p.dtype == torch.float32 for p in model.parameters())
     assert_same(model, alone, 5e-2, 2e-2)
 
 

@@ -29,32 +29,6 @@ def rows(rank: int, size: int) -> torch.Tensor:
     return torch.stack([100.0 * rank + row(r) for r in range(size)])
 
 
-def test_operators(name: str, rank: int, size: int) -> None:
-    """An operator does not change its input. wait_tensor returns its result."""
-    wait = OPS.wait_tensor
-    x = row(rank)
-    assert torch.equal(wait(OPS.all_reduce(x, "sum", name)), total(size))
-    assert torch.equal(wait(OPS.all_reduce(x, "max", name)), row(size - 1))
-    torch.testing.assert_close(wait(OPS.all_reduce(x, "avg", name)), total(size) / size)
-    assert torch.equal(wait(OPS.all_gather_into_tensor(x, size, name)), torch.cat([row(r) for r in range(size)]))
-    mine = rows(rank, size)
-    expected = torch.stack([rows(r, size)[rank] for r in range(size)])
-    assert torch.equal(wait(OPS.reduce_scatter_tensor(mine, "sum", size, name)), expected.sum(0, keepdim=True))
-    assert torch.equal(wait(OPS.all_to_all_single(mine, [1] * size, [1] * size, name)), expected)
-    assert torch.equal(wait(OPS.broadcast(x, size - 1, name)), row(size - 1))
-    assert torch.equal(x, row(rank))
-    assert torch.equal(mine, rows(rank, size))
-
-
-def test_operators_in_place(name: str, rank: int, size: int) -> None:
-    x = row(rank)
-    assert OPS.wait_tensor(OPS.all_reduce_(x, "sum", name)) is not None
-    assert torch.equal(x, total(size))
-    y = row(rank)
-    OPS.wait_tensor(OPS.broadcast_(y, 0, name))
-    assert torch.equal(y, row(0))
-
-
 def test_the_operator_that_torch_keeps_to_itself(name: str, rank: int, size: int) -> None:
     """C++ calls this one on the backend of the group's device, and not on the group."""
     out = torch.empty(3 * size)
@@ -62,26 +36,6 @@ def test_the_operator_that_torch_keeps_to_itself(name: str, rank: int, size: int
         OPS.wait_tensor(OPS.all_gather_into_tensor_out(row(rank), size, name, out=out))
         assert torch.equal(out, torch.cat([row(r) for r in range(size)]))
     assert torch.equal(OPS.wait_tensor(OPS.all_reduce(row(rank), "sum", name)), total(size))
-
-
-def test_operators_on_several_tensors(name: str, rank: int, size: int) -> None:
-    given = [row(rank), row(rank)[:2] * 2]
-    reduced = [OPS.wait_tensor(t) for t in OPS.all_reduce_coalesced(given, "sum", name)]
-    assert torch.equal(reduced[0], total(size))
-    assert torch.equal(reduced[1], total(size)[:2] * 2)
-    gathered = [OPS.wait_tensor(t) for t in OPS.all_gather_into_tensor_coalesced(given, size, name)]
-    assert torch.equal(gathered[0], torch.cat([row(r) for r in range(size)]))
-    assert torch.equal(gathered[1], torch.cat([row(r)[:2] * 2 for r in range(size)]))
-    mine = [rows(rank, size), 2 * rows(rank, size)]
-    scattered = [OPS.wait_tensor(t) for t in OPS.reduce_scatter_tensor_coalesced(mine, "sum", size, name)]
-    expected = torch.stack([rows(r, size)[rank] for r in range(size)]).sum(0, keepdim=True)
-    assert torch.equal(scattered[0], expected)
-    assert torch.equal(scattered[1], 2 * expected)
-    assert torch.equal(given[0], row(rank))
-    OPS.wait_tensor(OPS.all_reduce_coalesced_(given, "sum", name)[0])
-    OPS.wait_tensor(given[1])
-    assert torch.equal(given[0], total(size))
-    assert torch.equal(given[1], total(size)[:2] * 2)
 
 
 def test_functions(rank: int, size: int) -> None:

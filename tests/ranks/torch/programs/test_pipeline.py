@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
 from torch import nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe, ScheduleInterleaved1F1B
 
@@ -67,35 +66,3 @@ def test_interleaved_schedule(rank: int, size: int) -> None:
         torch.testing.assert_close(out, expected)
     for m, i in zip(mine, (rank, rank + size), strict=True):
         assert_same_gradients(m, modules[i])
-
-
-def test_by_hand(rank: int, size: int) -> None:
-    """Activations go forth and gradients back by isend and irecv, one micro-batch after another."""
-    modules = stages(size)
-    reference(modules)
-    mine = stages(size)[rank]
-    x, y = vectors(0)
-    first, last = rank == 0, rank == size - 1
-    sent, kept = [], []
-    for i, (part, target) in enumerate(zip(x.chunk(MICRO_BATCHES), y.chunk(MICRO_BATCHES), strict=True)):
-        if not first:
-            part = torch.empty_like(part)
-            dist.recv(part, rank - 1, tag=i)
-        out = mine(part.requires_grad_(not first))
-        if last:
-            kept.append((part, nn.functional.mse_loss(out, target) / MICRO_BATCHES))
-        else:
-            kept.append((part, out))
-            sent.append(dist.isend(out.detach(), rank + 1, tag=i))
-    for i, (part, out) in enumerate(kept):
-        if last:
-            out.backward()
-        else:
-            gradient = torch.empty_like(out)
-            dist.irecv(gradient, rank + 1, tag=100 + i).wait()
-            out.backward(gradient)
-        if not first:
-            sent.append(dist.isend(part.grad, rank - 1, tag=100 + i))
-    for work in sent:
-        work.wait()
-    assert_same_gradients(mine, modules[rank])

@@ -7,24 +7,12 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from torch import nn
 from torch.distributed.algorithms.join import Join
 from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
 from torch.distributed.optim import PostLocalSGDOptimizer, ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
-from tests.ranks.torch.programs.training import (
-    STEPS,
-    WIDTH,
-    assert_equal_to_rounding,
-    loss_of,
-    mlp,
-    part,
-    sgd,
-    train,
-    vectors,
-)
+from tests.ranks.torch.programs.training import STEPS, assert_equal_to_rounding, loss_of, mlp, part, sgd, train, vectors
 
 
 @pytest.mark.parametrize("as_bucket_view", [False, True])
@@ -61,28 +49,6 @@ def test_zero_redundancy_optimizer_joins(rank: int, size: int) -> None:
         everywhere = [torch.empty_like(p) for _ in range(size)]
         dist.all_gather(everywhere, p.detach())
         assert all(torch.equal(x, everywhere[0]) for x in everywhere)
-
-
-def test_sync_batch_norm_is_refused_by_torch() -> None:
-    """torch's SyncBatchNorm takes tensors of GPUs only."""
-    model = nn.SyncBatchNorm.convert_sync_batchnorm(nn.BatchNorm1d(WIDTH))
-    with pytest.raises(ValueError, match="SyncBatchNorm expected input tensor to be on"):
-        model(vectors(0)[0])
-
-
-def test_distributed_sampler(rank: int, size: int) -> None:
-    """All ranks know each epoch's order, and each sample is drawn once."""
-    data = TensorDataset(torch.arange(24))
-    sampler: DistributedSampler[Any] = DistributedSampler(data, shuffle=True, seed=3)
-    orders = []
-    for epoch in range(2):
-        sampler.set_epoch(epoch)
-        mine = torch.cat([x for (x,) in DataLoader(data, batch_size=4, sampler=sampler)])
-        drawn = [torch.empty_like(mine) for _ in range(size)]
-        dist.all_gather(drawn, mine)
-        assert sorted(torch.cat(drawn).tolist()) == list(range(24))
-        orders.append(torch.cat(drawn).tolist())
-    assert orders[0] != orders[1]
 
 
 def test_local_steps_and_averages(rank: int, size: int) -> None:

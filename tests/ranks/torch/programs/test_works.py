@@ -94,21 +94,6 @@ def test_a_failure_that_is_waited_for_while_it_is_handed_on_counts_as_seen() -> 
         handle.get_future().wait()
 
 
-def test_callbacks(rank: int, size: int) -> None:
-    """Callbacks are chained and collected. Those of one collective run before the next collective starts."""
-    x, y = torch.ones(3), torch.ones(2)
-
-    def go_on(done: torch.futures.Future[list[torch.Tensor]]) -> torch.Tensor:
-        return done.value()[0] / size
-
-    first = dist.all_reduce(x, async_op=True).get_future().then(go_on)
-    second = dist.all_reduce(y, async_op=True).get_future()
-    third = first.then(lambda f: (f.value() + 1).sum().item())
-    both = torch.futures.collect_all([second, third]).wait()
-    assert torch.equal(both[0].value()[0], torch.full((2,), float(size)))
-    assert both[1].value() == 6.0
-
-
 def test_works_that_nobody_keeps(rank: int, size: int) -> None:
     """The program keeps neither the Work nor its tensors."""
     seen: list[float] = []

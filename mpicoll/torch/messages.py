@@ -15,8 +15,6 @@ from typing import Any
 import torch
 
 from mpicoll.calls.arguments import as_rank
-from mpicoll.communicator.engine.message_calls import BoundMessage
-from mpicoll.communicator.engine.requests import Request
 from mpicoll.errors import ArgumentError
 from mpicoll.torch.caller import Caller, caller_of, joined_caller, renamed
 from mpicoll.torch.work import MessageWork, Work
@@ -34,8 +32,7 @@ def send(
     if caller is not None:
         dest = caller.root("dst", dst, group_dst)
         _refuse_this_rank(caller, "dst", dest)
-        if _repeated(caller, tensor, dest, tag, False, False) is None:
-            caller.group.engine.transfer(bound(caller, tensor, dest, tag, False), tensor)
+        made(caller, tensor, dest, tag, False, begins=False)
 
 
 def recv(
@@ -50,14 +47,13 @@ def recv(
         return -1
     sender = caller.source(src, group_src)
     if sender is None:
-        request = started(caller, tensor, None, tag, True)
+        request = made(caller, tensor, None, tag, True)
         request.wait()
         sender = request.source
         assert sender is not None
     else:
         _refuse_this_rank(caller, "src", sender)
-        if _repeated(caller, tensor, sender, tag, True, False) is None:
-            caller.group.engine.transfer(bound(caller, tensor, sender, tag, True), tensor)
+        made(caller, tensor, sender, tag, True, begins=False)
     return caller.group.global_rank(sender)
 
 
@@ -69,7 +65,7 @@ def isend(
     if caller is None:
         return None
     dest = caller.root("dst", dst, group_dst)
-    return MessageWork(started(caller, tensor, dest, tag, False), caller.group.global_rank)
+    return MessageWork(made(caller, tensor, dest, tag, False), caller.group.global_rank)
 
 
 def irecv(
@@ -80,7 +76,7 @@ def irecv(
     if caller is None:
         return None
     source = caller.source(src, group_src)
-    return MessageWork(started(caller, tensor, source, tag, True), caller.group.global_rank)
+    return MessageWork(made(caller, tensor, source, tag, True), caller.group.global_rank)
 
 
 class P2POp:
@@ -119,9 +115,14 @@ def batch_isend_irecv(p2p_op_list: list[P2POp]) -> list[Work]:
         raise ArgumentError("batch_isend_irecv", "p2p_op_list", "a list of P2POp, at least one", repr(p2p_op_list))
     groups, messages = [], []
     for op in p2p_op_list:
-        caller = joined_caller("irecv" if op.op is irecv else "isend", op.group)
+        caller, receives = joined_caller(op.op.__name__, op.group), op.op is irecv
+        _check(caller, op.tensor, op.group_peer, op.tag, receives)
         groups.append(caller.group)
-        messages.append(bound(caller, op.tensor, op.group_peer, op.tag, op.op is irecv))
+        try:
+            message = caller.group.engine.message(caller.operation, op.tensor, op.group_peer, op.tag, receives)
+        except ArgumentError as e:
+            raise renamed(e, caller.operation, _NAMES) from None
+        messages.append(message)
     works: dict[int, Work] = {}
     # Receives start first: MPI need not copy a message for which a receive is waiting.
     for first in (irecv, isend):
@@ -131,34 +132,21 @@ def batch_isend_irecv(p2p_op_list: list[P2POp]) -> list[Work]:
     return [works[i] for i in range(len(works))]
 
 
-def bound(caller: Caller, tensor: Any, peer: int | None, tag: int, receives: bool) -> BoundMessage:
-    """Check a message to the group's rank ``peer``, or from it if this rank ``receives``, and bind it."""
+def made(caller: Caller, tensor: Any, peer: int | None, tag: int, receives: bool, begins: bool = True) -> Any:
+    """Send a message to the group's rank ``peer``, or receive one from it. If this only ``begins``, it returns a
+    request."""
+    engine = caller.group.engine
+    if engine.calls is not None and isinstance(tensor, torch.Tensor):
+        # What the kernel knows was checked before.
+        numbers = (None, None, peer, tag) if receives else (peer, tag, None, None)
+        known = engine.calls.message(caller.operation, tensor, *numbers, begins)
+        if known is not None:
+            return known
     _check(caller, tensor, peer, tag, receives)
     try:
-        return caller.group.engine.message(caller.operation, tensor, peer, tag, receives)
+        return (engine.begin if begins else engine.carry)(caller.operation, tensor, peer, tag, receives)
     except ArgumentError as e:
         raise renamed(e, caller.operation, _NAMES) from None
-
-
-def started(caller: Caller, tensor: Any, peer: int | None, tag: int, receives: bool) -> Request:
-    """The same message, under way."""
-    known: Request | None = _repeated(caller, tensor, peer, tag, receives, True)
-    if known is not None:
-        return known
-    _check(caller, tensor, peer, tag, receives)
-    try:
-        return caller.group.engine.begin(caller.operation, tensor, peer, tag, receives)
-    except ArgumentError as e:
-        raise renamed(e, caller.operation, _NAMES) from None
-
-
-def _repeated(caller: Caller, tensor: Any, peer: int | None, tag: int, receives: bool, begins: bool) -> Any:
-    """The message, if the kernel knows it: it was checked before. A request if it ``begins``. None if it is unknown."""
-    calls = caller.group.engine.calls
-    if calls is None or not isinstance(tensor, torch.Tensor):
-        return None
-    numbers = (None, None, peer, tag) if receives else (peer, tag, None, None)
-    return calls.message(caller.operation, tensor, *numbers, begins)
 
 
 def _check(caller: Caller, tensor: Any, peer: int | None, tag: int, receives: bool) -> None:

@@ -17,7 +17,7 @@ from mpicoll.torch import barriers, collectives, ddp, lists
 from mpicoll.torch.caller import caller_of
 from mpicoll.torch.group import ProcessGroup
 from mpicoll.torch.handles import FINISHED, Handle, Several, in_future
-from mpicoll.torch.messages import started
+from mpicoll.torch.messages import made
 from mpicoll.torch.operations import DEFAULTS, CallHooks, operation
 from mpicoll.torch.private import uncompiled
 from mpicoll.torch.work import CollectiveWork, MessageWork, Work
@@ -175,9 +175,10 @@ class TorchCalls(CallHooks, ProcessGroup):
 
     @operation("ALLTOALL_BASE", 1, 0)
     def all_to_all_single(
-        self, output: torch.Tensor, input: torch.Tensor, output_sizes: Any, input_sizes: Any, opts: Any = DEFAULTS
+        self, output: Any, input: Any, output_split_sizes: Any, input_split_sizes: Any, opts: Any = DEFAULTS
     ) -> Any:
-        return collectives.all_to_all_single(output, input, output_sizes, input_sizes, self, opts.asyncOp)
+        sizes = output_split_sizes, input_split_sizes
+        return collectives.all_to_all_single(output, input, *sizes, self, opts.asyncOp)
 
     @operation("BARRIER", simple="")
     def barrier(self, opts: Any = DEFAULTS) -> Any:
@@ -215,7 +216,7 @@ class TorchCalls(CallHooks, ProcessGroup):
 
     def _message(self, operation: str, tensors: Tensors, peer: int | None, tag: int, receives: bool) -> Handle:
         caller: Any = self.callers.get(operation) or caller_of(operation, self)
-        request = started(caller, _only(tensors, operation), peer, tag, receives)
+        request = made(caller, _only(tensors, operation), peer, tag, receives)
         work = MessageWork(request, int)  # torch itself makes the global rank of the group's
         if self._coalescing is not None:
             self._coalescing.append(work)

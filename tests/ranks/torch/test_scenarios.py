@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import sys
 from importlib import import_module
 from itertools import pairwise
@@ -71,18 +70,6 @@ def test_only_local_rank_0_downloads(rank: int, tmp_path_factory: pytest.TempPat
 # -- training ---------------------------------------------------------------------------------------------------------
 
 
-def test_average_gradients_is_the_gradient_of_the_whole_batch(rank: int, size: int) -> None:
-    sgd = example("sgd")
-    x, y = (part.double() for part in sgd.data_set())
-    model = sgd.make_model().double()
-    alone = copy.deepcopy(model)
-    mse_loss(model(sgd.my_part(x)), sgd.my_part(y)).backward()
-    sgd.average_gradients(model)
-    mse_loss(alone(x), y).backward()
-    for parameter, expected in zip(model.parameters(), alone.parameters(), strict=True):
-        torch.testing.assert_close(parameter.grad, expected.grad, rtol=1e-12, atol=1e-14)
-
-
 def test_synchronous_sgd(rank: int, size: int) -> None:
     """The loss falls in every epoch, as it does on one process, and all ranks hold equal parameters, bit for bit."""
     sgd = example("sgd")
@@ -111,9 +98,6 @@ def test_metrics(rank: int, size: int) -> None:
     predicted[: rank + 1] += 1
     found = example("metrics").accuracy(predicted, target)
     assert found == pytest.approx(1 - sum(range(1, size + 1)) / (12 * size), abs=1e-12)
-
-
-# -- one's own --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.processes

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -15,25 +14,11 @@ from mpicoll.errors import StateError
 from tests.ranks.torch.api import dist
 
 
-class OtherThread(threading.Thread):
-    """Another thread; ``join`` raises what it raised."""
-
-    def __init__(self, do: Callable[[], Any]) -> None:
-        super().__init__(daemon=True)
-        self.do = do
-        self.failure: Exception | None = None
-        self.start()
-
-    def run(self) -> None:
-        try:
-            self.do()
-        except Exception as e:
-            self.failure = e
-
-    def join(self, timeout: float | None = None) -> None:
-        super().join(timeout)
-        if self.failure is not None:
-            raise self.failure
+@pytest.fixture
+def others() -> Iterator[ThreadPoolExecutor]:
+    """Other threads. The result of what they do raises what they raised."""
+    with ThreadPoolExecutor() as threads:
+        yield threads
 
 
 def summed(group: Any, async_op: bool = False) -> None:
@@ -52,19 +37,21 @@ def summed(group: Any, async_op: bool = False) -> None:
     ids=["sum", "async", "barrier"],
 )
 @pytest.mark.parametrize("first", [lambda g: summed(g), lambda g: dist.barrier(g)], ids=["sum", "barrier"])
-def test_both_at_once(first: Callable[[Any], None], second: Callable[[Any], None], rank: int) -> None:
+def test_both_at_once(
+    first: Callable[[Any], None], second: Callable[[Any], None], rank: int, others: ThreadPoolExecutor
+) -> None:
     """The second thread is refused, and so is every later call."""
     group = dist.new_group()
     said = r"two threads called its collectives at once.* dist\.new_group\(\), which an async_save takes"
     if rank == 0:
-        one = OtherThread(lambda: first(group))
+        one = others.submit(first, group)
         while not group.comm._engine.recorder.under_way:
             time.sleep(0.001)
         for _ in range(2):
             with pytest.raises(StateError, match=said):
                 second(group)
         dist.barrier()
-        one.join()
+        one.result()
     else:
         dist.barrier()
         first(group)
@@ -72,27 +59,27 @@ def test_both_at_once(first: Callable[[Any], None], second: Callable[[Any], None
 
 
 @pytest.mark.processes
-def test_threads_that_take_turns() -> None:
+def test_threads_that_take_turns(others: ThreadPoolExecutor) -> None:
     group = dist.new_group()
     for _ in range(3):
         for async_op in (False, True):
-            OtherThread(partial(summed, group, async_op)).join()
+            others.submit(summed, group, async_op).result()
             summed(group, async_op)
     dist.destroy_process_group(group)
 
 
 @pytest.mark.processes
-def test_a_group_for_each_thread() -> None:
+def test_a_group_for_each_thread(others: ThreadPoolExecutor) -> None:
     groups = [dist.new_group() for _ in range(2)]
 
     def often(group: Any) -> None:
         for _ in range(50):
             summed(group)
 
-    threads = [OtherThread(partial(often, g)) for g in groups]
+    works = [others.submit(often, g) for g in groups]
     often(None)
-    for thread in threads:
-        thread.join()
+    for work in works:
+        work.result()
 
 
 @pytest.mark.processes

@@ -14,7 +14,6 @@ import torch
 
 import mpicoll
 from mpicoll.errors import ArgumentError, DeviceError, DeviceFailure, StateError, TimeoutError
-from tests.devices.simulated_queue import Costs
 from tests.devices.tensors import SimulatedGpu, values
 from tests.ranks.torch.api import dist, ours_alone
 from tests.ranks.torch.cases import FUNCTIONS, Case, Group, run
@@ -37,19 +36,6 @@ def test_every_function(groups: list[Group], gpu: SimulatedGpu, function: str) -
             for g in groups:
                 run(case, g)
     run(Case(function, "float32", "max", 0, (70,), async_ranks="some", device=gpu.name), groups[0])
-
-
-@ours_alone("torch's functions have no argument for the algorithm")
-@pytest.mark.parametrize("algorithm", ["staged", "device", "ipc"])
-def test_routes(algorithm: str) -> None:
-    gpu = SimulatedGpu(Costs(delay=1e-3), mpi=True)
-    for n in (3, 70):
-        x = gpu.tensor(np.zeros(n, np.float32))
-        x.fill_(2)
-        works = [dist.all_reduce(x, async_op=True, algorithm=algorithm) for _ in range(3)]
-        works[-1].wait()
-        x.mul_(2)
-        assert values(x) == [4 * dist.get_world_size() ** 3] * n
 
 
 def test_a_call_does_not_wait_for_the_caller_s_queue(gpu: SimulatedGpu) -> None:

@@ -61,9 +61,12 @@ def operation(
             if simple is not None:
                 as_torch = (given and type(given[-1]) in OPTIONS) or (named and named.keys() <= names)
                 if not as_torch:
-                    given, named = _with_options(form.bind(*given, **named)), {}
+                    try:
+                        given, named = _with_options(form.bind(*given, **named)), {}
+                    except TypeError as e:
+                        raise TypeError(f"{method.__name__}: {e}") from None
             if self.hooks is None:
-                work = method(self, *given) if not named else method(self, *given, **named)
+                work = method(self, *given, **named)
                 if work is None:
                     self.calls += 1
                     return FINISHED
@@ -83,11 +86,12 @@ def operation(
 def _with_options(simple: BoundArguments) -> tuple[Any, ...]:
     """The arguments of a simple form as torch itself passes them. Tensors may be in lists already."""
     simple.apply_defaults()
-    *tensors, timeout = ((name, value) for name, value in simple.arguments.items() if name not in ("root", "op"))
-    root, op = simple.arguments.get("root", 0), simple.arguments.get("op", ReduceOp.SUM)
-    options = Options(op, root, bool(tensors) or timeout[1] is None, timeout[1] or timedelta(0))
-    are_single = any(isinstance(value, torch.Tensor) for _, value in tensors)
-    return *([value] if are_single else value for _, value in tensors), options
+    tensors = dict(simple.arguments)
+    timeout, root, op = tensors.pop("timeout"), tensors.pop("root", 0), tensors.pop("op", ReduceOp.SUM)
+    waits = timeout is not None and not tensors  # a barrier, of which alone the time is limited
+    are_single = any(isinstance(value, torch.Tensor) for value in tensors.values())
+    listed = ([value] if are_single else value for value in tensors.values())
+    return *listed, Options(op, root, not waits, timeout or timedelta(0))
 
 
 # -- hooks ------------------------------------------------------------------------------------------------------------

@@ -167,6 +167,8 @@ def test_a_simple_form_with_a_wrong_argument() -> None:
     world: Any = dist.group.WORLD
     with pytest.raises(ArgumentError, match="broadcast: group_src: expected a rank of the group"):
         world.broadcast(torch.ones(1), "0")
+    with pytest.raises(TypeError, match="reduce: missing a required argument: 'tensor'"):
+        world.reduce(root=0)
     with pytest.raises(ArgumentError, match="all_reduce: tensors: expected one tensor; given 5"):
         world.allreduce(5)
 

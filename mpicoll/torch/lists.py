@@ -207,7 +207,7 @@ def _whole(g: ProcessGroup, which: int, given: Given, flat: bool) -> Whole:
         return known
     counts = [x.numel() for x in tensors]
     nbytes = sum(counts) * first.itemsize
-    keeps = first.is_cpu and nbytes <= _KEPT
+    keeps = first.is_cpu and 0 < nbytes <= _KEPT
     if keeps:
         (memory,) = g.scratch[which].arrays(np.dtype(np.uint8), nbytes)
         whole = torch.from_numpy(memory).view(first.dtype)

@@ -33,6 +33,7 @@ from tests.ranks.torch.cases import (
     start,
     values_of,
 )
+from tests.sharing import NEEDS_SHARED
 
 DRAWS = 2000
 GROUPS = 5
@@ -104,6 +105,13 @@ def test_long_lists(groups: list[Group], function: str, mode: str, size: int) ->
     run(Case(function, "uint8", "max", groups[0].size - 1, (n,), "strided", async_ranks=mode, seed=5), groups[0])
 
 
+def test_a_list_of_nothing_may_be_the_first_one_of_a_group(size: int) -> None:
+    outs = [torch.empty(0, dtype=torch.bfloat16) for _ in range(size)]
+    dist.all_gather(outs, torch.empty(0, dtype=torch.bfloat16), group=dist.new_group())
+
+
+@NEEDS_SHARED
+@pytest.mark.processes
 @pytest.mark.parametrize("function", LISTS)
 def test_lists_find_their_plan_again(groups: list[Group], function: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The plan serves other tensors, too. It holds none of them."""

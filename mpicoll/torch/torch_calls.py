@@ -86,11 +86,12 @@ class TorchCalls(CallHooks, ProcessGroup):
     @operation("ALLREDUCE", 0, simple="tensor op")
     def allreduce(self, tensors: Tensors, opts: Any = DEFAULTS) -> Any:
         tensor = _only(tensors, "all_reduce")
-        is_async = opts.asyncOp
-        is_bucket = is_async and ddp.called_by_reducer()
+        if not opts.asyncOp:
+            return collectives.all_reduce(tensor, opts.reduceOp, self)
+        is_bucket = ddp.called_by_reducer()
         if is_bucket:
             self.buckets.take(tensor, self)
-        work = collectives.all_reduce(tensor, opts.reduceOp, self, is_async)
+        work = collectives.all_reduce(tensor, opts.reduceOp, self, True)
         if is_bucket and isinstance(work, CollectiveWork) and work.thread is not None:
             self.progress.hurry()
             if self.reducer_waits:

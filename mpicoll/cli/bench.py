@@ -22,6 +22,7 @@ from mpicoll.errors import ArgumentError
 from mpicoll.launch.launch_env import check_not_alone, under_launcher
 from mpicoll.launch.launcher import Job
 from mpicoll.launch.run import run
+from mpicoll.supervise.host import Host
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
@@ -60,7 +61,7 @@ def handle(args: argparse.Namespace) -> int:
         stop = Path(folder, "stop")
         os.environ[STOP] = str(stop)
         program = ["-m", "mpicoll", "bench", *args.typed]
-        code = run(Job(program, ranks, interrupted=partial(_ask_to_stop, stop)))
+        code = run(Job(program, ranks, interrupted=partial(ask_to_stop, stop)), Host)
         return 128 + signal.SIGINT if stop.exists() else code
 
 

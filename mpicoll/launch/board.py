@@ -16,7 +16,7 @@ from contextlib import suppress
 from struct import Struct
 
 from mpicoll.launch import lifecycle
-from mpicoll.launch.launch_env import launched_rank
+from mpicoll.launch.launch_env import COORDINATOR, is_elastic, launched_rank
 from mpicoll.machine import linux
 from mpicoll.units import alike, named, rows
 
@@ -129,6 +129,19 @@ class CrashBoard:
                 print("\n".join(lines), file=sys.stderr, flush=True)
         return (code and wanted) or code
 
+    def last_call(self, rank: int) -> str:
+        """What a rank called last, as far as that is known."""
+        return _call_of(self._file, rank)
+
+    def left(self, words: str) -> bool:
+        """Say this when the launcher has ended."""
+        _leave(self._file, words)
+        return True
+
+    def wanted(self) -> int:
+        """The exit code that a rank wants for the job; 0 if that is the launcher's."""
+        return os.pread(self._file, 1, _STATUS)[0]
+
     def close(self) -> None:
         """Nobody asks it any more."""
         for file in (self._file, self.news, self._told_news):
@@ -166,10 +179,13 @@ def _opened(given: str) -> tuple[int | None, str]:
 
 
 def _room_of(file: int | None, rank: int | None) -> mmap.mmap | None:
-    """Where this rank notes its calls. None where nobody reads them."""
+    """Where this rank notes its calls. None where nobody reads them, and in a process that a rank has spawned by MPI:
+    its number is another rank's."""
     if file is None or rank is None or os.fstat(file).st_size < _HEAD + (rank + 1) * _ROOM:
         return None
-    return mmap.mmap(file, _ROOM, offset=_HEAD + rank * _ROOM)
+    room = mmap.mmap(file, _ROOM, offset=_HEAD + rank * _ROOM)
+    process = int.from_bytes(room[8 * _PROCESS : 8 * _PROCESS + 8], sys.byteorder)
+    return room if process in (0, os.getpid()) else None
 
 
 _given = os.environ.pop(_VARIABLE, "")
@@ -179,6 +195,8 @@ _file, _news = _opened(_given)
 are_read = _file is not None
 """Whether mpicoll run of this node reads what is noted."""
 _room = _room_of(_file, launched_rank())
+coordinator = os.environ.pop(COORDINATOR, "") if _room is not None or is_elastic() else ""
+"""Where the coordinator listens that is in mpicoll run; empty if there is none."""
 last: memoryview | list[int] = [0] if _room is None else memoryview(_room).cast("Q")
 """Its first element is the number of this rank's last call."""
 

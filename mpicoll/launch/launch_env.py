@@ -15,7 +15,9 @@ from mpicoll.machine.cpu import cpus
 from mpicoll.machine.vendors import RANK_VARIABLES
 
 ELASTIC = "MPICOLL_ELASTIC"
-"""The variable that tells ranks where ``mpicoll run --elastic`` listens, and the token by which it knows them."""
+"""The variable that tells ranks that the job goes on when some of them are lost, if it is 1."""
+COORDINATOR = "MPICOLL_COORDINATOR"
+"""The variable that tells ranks where the coordinator listens that is in ``mpicoll run``, and its token."""
 WATCH = "MPICOLL_WATCH"
 """The variable by which a rank watches the calls that its program makes of mpi4py itself, if it is 1."""
 RANK = "MPICOLL_RANK"
@@ -42,7 +44,7 @@ def _first_number(*variables: str) -> int | None:
 
 def is_elastic() -> bool:
     """Whether this rank's job goes on when a rank is lost."""
-    return ELASTIC in os.environ
+    return os.environ.get(ELASTIC) == "1"
 
 
 def cores_of_a_rank() -> float:

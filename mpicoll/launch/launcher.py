@@ -18,7 +18,7 @@ from typing import NoReturn
 
 from mpicoll.errors import LaunchError
 from mpicoll.launch import cores, interrupt
-from mpicoll.launch.launch_env import ELASTIC, RANK, WATCH
+from mpicoll.launch.launch_env import COORDINATOR, ELASTIC, RANK, WATCH
 from mpicoll.machine import linux
 from mpicoll.machine.system import home, version_of
 from mpicoll.machine.vendors import OF_A_RANK, OPEN_MPI, PLACES, Vendor, empty_wheels, vendor_that_says
@@ -129,7 +129,9 @@ def _folder_of_this_process() -> dict[str, str]:
 def of_no_rank() -> dict[str, str]:
     """This process's environment, without what a launcher says in it to a rank. A user without a home gets the one that
     containers give: Open MPI does not start without."""
-    given = {k: v for k, v in os.environ.items() if not OF_A_RANK.fullmatch(k) and k not in (ELASTIC, RANK)}
+    given = {
+        k: v for k, v in os.environ.items() if not OF_A_RANK.fullmatch(k) and k not in (COORDINATOR, ELASTIC, RANK)
+    }
     return given if home() is not None else {**given, "HOME": "/"}
 
 
@@ -204,7 +206,7 @@ def command(job: Job) -> Command:
     if not placed:
         argv += vendor.unbound
     if vendor.exports and not job.on_this_node:
-        for name in sorted(adds.keys() & {cores.ORDER, WATCH}):
+        for name in (cores.ORDER, *[WATCH] * job.watch, *[ELASTIC, COORDINATOR] * job.elastic):
             argv += [vendor.exports, name]
     adds |= dict.fromkeys(vendor.passes_on, ",".join(map(str, interrupt.PASSED)))
     if vendor.mpirun_is_a_script and job.on_this_node:

@@ -29,6 +29,8 @@ class Event(Enum):
 
     FORK = auto()
     """In a child that was just forked."""
+    RANK_FAILS = auto()
+    """This rank ends a job that goes on when ranks are lost. The functions get the exit code."""
     MPI_BEGUN = auto()
     """The program has imported mpi4py.MPI, or MPI.Init has returned. ``mpi_init`` sees it."""
     JOB_FAILS = auto()
@@ -52,7 +54,7 @@ class Hook(Enum):
 
     # In a forked child, nothing of the parent's may be used, closed for the parent, or waited for.
     CLOSE_STDERR = (Event.FORK, "A launcher waits until nobody holds the rank's stderr: a child may live on.")
-    LEAVE_ELASTIC_JOB = Event.FORK, "The connection to `mpicoll run` ends with the rank, also if a child lives on."
+    LEAVE_ELASTIC_JOB = Event.FORK, "A child that exits with a failure is no rank that is lost."
     REFUSE_MPI = Event.FORK, "MPI does not serve a child: communicators refuse every use."
     LET_WATCHERS_GO = Event.FORK, "The watchers' threads are the parent's, and so are their connections."
     FORGET_THREADS = Event.FORK, "So are the threads of collectives that go on beside the program."
@@ -60,8 +62,9 @@ class Hook(Enum):
     FORGET_DEVICES = Event.FORK, "A GPU that the parent has used cannot be reached from a child."
     FORGET_PEERS = Event.FORK, "A child has no memory of other processes' GPUs open."
 
-    TELL_BEGUN = Event.MPI_BEGUN, "`mpicoll run --elastic` knows then that no rank waits in MPI_Init for a lost one."
     WATCH_PROGRAM = (Event.MPI_BEGUN, "The program's own calls of mpi4py are watched, if that was asked for.")
+
+    TELL_FAILURE = Event.RANK_FAILS, "`mpicoll run --elastic` ends the job: MPI_Abort may end this rank alone."
 
     # The error has been printed, and the other ranks still live.
     WRITE_FILES = Event.JOB_FAILS, "All processes write their last calls to files: soon they are gone."
@@ -78,9 +81,9 @@ class Hook(Enum):
     CLOSE_COMMUNICATORS = Event.FINALIZE, "Communicators refuse every later use: MPI is as good as gone."
 
     # After all other handlers, which may need MPI.
-    LEAVE_JOB = (Event.END_OF_PROCESS, "In an elastic job: wait for the ranks that are left, end MPI without others.")
-    END_CHILD = Event.END_OF_PROCESS, "A forked child ends here: mpi4py would finalise or abort the parent's MPI."
     NOTE_END = (Event.END_OF_PROCESS, "Tell `mpicoll run` that the program is over: an end is no failure from here on.")
+    LEAVE_JOB = Event.END_OF_PROCESS, "In an elastic job: end MPI, or the process without it if ranks were lost."
+    END_CHILD = Event.END_OF_PROCESS, "A forked child ends here: mpi4py would finalise or abort the parent's MPI."
 
     def __init__(self, event: Event, why: str) -> None:
         self.event, self.why = event, why

@@ -56,7 +56,7 @@ def main() -> None:
     lifecycle.set_excepthook(failure.report)
     if is_elastic():
         mpi4py.rc.finalize = False
-        elastic.join()
+        elastic.begin()
     run.run_command_line = _run_program
     rank, code = os.getpid(), 0
     try:

@@ -16,12 +16,13 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack, suppress
 from types import FrameType
-from typing import Any
+from typing import Any, Protocol
 
 from mpicoll.errors import ArgumentError
-from mpicoll.launch import board, elastic
+from mpicoll.launch import board
+from mpicoll.launch.elastic import Outcome
 from mpicoll.launch.interrupt import HANDED_ON, LOOKS, SECONDS
-from mpicoll.launch.launch_env import STDIN
+from mpicoll.launch.launch_env import ELASTIC, STDIN
 from mpicoll.launch.launcher import Command, Job, command
 from mpicoll.machine import linux
 from mpicoll.machine.system import exit_code
@@ -33,11 +34,25 @@ _SECONDS_TO_BEGIN = 1.0
 """A rank that is still within MPI_Init so long after another one has ended without it waits for that one."""
 _SECONDS_BETWEEN_LOOKS = None if linux.TELLS else 0.05
 """How often processes are looked at where the system does not tell when one ends."""
+_SECONDS_TO_END = 10.0
+"""What the launcher may take to end after the last rank has, where some were lost, or after one has failed."""
 
 
-def run(job: Job) -> int:
+class Supervisor(Protocol):
+    """Watches over the calls of a job: ``mpicoll.supervise.host.Host``."""
+
+    variables: dict[str, str]
+    outcome: Outcome | None
+
+    def serve(self) -> None: ...
+
+    def stop(self, serving: threading.Thread, /) -> None: ...
+
+
+def run(job: Job, supervise: Callable[[Job, board.CrashBoard], Supervisor]) -> int:
     """Start the job, and return its exit code: the launcher's, unless a rank wants another one. A job that fails is
-    started again as often as it says.
+    started again as often as it says. ``supervise`` makes what watches over its calls; where ranks on other nodes may
+    not reach this process, the first of them does that.
 
     Raises ArgumentError if the script or the hostfile does not exist, and LaunchError if there is no MPI."""
     name = job.program[0]
@@ -53,7 +68,7 @@ def run(job: Job) -> int:
     sys.stdout.flush()
     stdin = _given_to_rank_0() if job.on_this_node and job.interrupted is None else {}
     for restarted in range(job.restarts + 1):
-        attempt = _Attempt(job, launch, stdin)
+        attempt = _Attempt(job, launch, stdin, supervise)
         torchs = {"TORCHELASTIC_RESTART_COUNT": str(restarted), "TORCHELASTIC_MAX_RESTARTS": str(job.restarts)}
         code = attempt.run(torchs if job.restarts else {})
         if code == 0 or attempt.ended_by_user or restarted == job.restarts:
@@ -66,9 +81,12 @@ class _Attempt:
     """One start of a job, from ``run`` to its end. ``stdin`` has the variables that tell rank 0 where it is. There are
     none if the launcher reads it."""
 
-    def __init__(self, job: Job, launch: Command, stdin: dict[str, str]) -> None:
+    def __init__(
+        self, job: Job, launch: Command, stdin: dict[str, str], supervise: Callable[[Job, board.CrashBoard], Supervisor]
+    ) -> None:
         self._job, self._launch, self._stdin = job, launch, stdin
         self._board = board.CrashBoard(job.nprocs)
+        self._supervisor = supervise(job, self._board) if job.on_this_node or job.elastic else None
         self._launcher: subprocess.Popen[bytes] | None = None
         self.ended_by_user = False
         """Whether a signal came that ends a job."""
@@ -87,23 +105,52 @@ class _Attempt:
                 signal.signal(number, handler)
         with ExitStack() as until_ended:
             until_ended.callback(self._board.close)
-            return self._attend(variables) if self._job.elastic else self._monitor(variables)
+            return self._monitor(variables)
 
     def _monitor(self, variables: dict[str, str]) -> int:
-        launcher = self._start(variables)
+        supervisor = self._supervisor
+        outcome = None if supervisor is None else supervisor.outcome
+        launcher = self._start(
+            variables
+            | ({} if supervisor is None else supervisor.variables)
+            | ({} if outcome is None else {ELASTIC: "1"})
+        )
         monitor = ExitMonitor(self._board, self._end_waiting)
         watching = _masked_thread(monitor.watch)
-        code = self._code(launcher.wait())
+        serving = None if supervisor is None else _masked_thread(supervisor.serve)
+        ended = launcher.wait() if outcome is None else self._attend(launcher, outcome)
+        code = self._code(ended)
         first = monitor.stop(watching)
-        return code if self.ended_by_user else self._board.report(code, first)
-
-    def _attend(self, variables: dict[str, str]) -> int:
-        """The same where ranks may be lost."""
-        attendance = elastic.Attendance(self._job.nprocs, self._job.on_this_node)
-        code = attendance.attend(self._start(variables | attendance.variables()))
+        if supervisor is not None and serving is not None:
+            supervisor.stop(serving)
+        if outcome is None:
+            return code if self.ended_by_user else self._board.report(code, first)
         self._board.report(0)  # what ranks have left to be said
-        lost = attendance.report(code)
-        return self._code(code if self._interrupted and code else lost)
+        outcome.code = outcome.code or self._board.wanted()
+        return code if self._interrupted and code else outcome.report(self._job.nprocs, self._lost(outcome), code)
+
+    def _lost(self, outcome: Outcome) -> set[int]:
+        """The ranks that have not come to their end in order. Of those on other nodes, only such are known that have
+        made a communicator."""
+        known = {*range(self._job.nprocs)} if self._job.on_this_node else outcome.gone | outcome.without
+        return {rank for rank in known - outcome.ended if not self._board.is_over(rank)}
+
+    def _attend(self, launcher: subprocess.Popen[bytes], outcome: Outcome) -> int:
+        """Wait for the end of a launcher whose ranks may be lost, and end it if it does not end by itself. It may still
+        wait for ranks that were lost. And where ranks can be lost, a rank of another node that calls MPI_Abort may end
+        itself alone: SIGTERM ends all. Returns its exit code."""
+        ends: list[Callable[[], object]] | None = None
+        deadline = 0.0
+        while (code := launcher.poll()) is None:
+            time.sleep(LOOKS)
+            over = len(outcome.gone) == self._job.nprocs and bool(self._lost(outcome))
+            if ends is None and (over or outcome.code):
+                ends = [*([launcher.terminate] if outcome.code else []), launcher.kill]
+                deadline = time.monotonic() + _SECONDS_TO_END
+            elif ends and time.monotonic() >= deadline:
+                ends.pop(0)()
+                deadline = time.monotonic() + _SECONDS_TO_END
+        return code
 
     def _code(self, of_launcher: int) -> int:
         """The exit code where the launcher has ended with this one."""

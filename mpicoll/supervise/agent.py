@@ -14,18 +14,17 @@ from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from functools import partial
 from hashlib import blake2b
-from pathlib import Path
 from time import monotonic
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from mpicoll import errors
+from mpicoll.launch import board, elastic
 from mpicoll.launch.failure import is_first, was_done
-from mpicoll.launch.launch_env import is_elastic
 from mpicoll.supervise import ending, report, tape
 from mpicoll.supervise import messages as msg
-from mpicoll.supervise.coordinator import Coordinator
 from mpicoll.supervise.demand import when_asked
 from mpicoll.supervise.dump import DumpWriter
+from mpicoll.supervise.rendezvous import Rendezvous
 from mpicoll.supervise.sites import DaemonThread
 from mpicoll.supervise.tape import Excerpt
 from mpicoll.supervise.watched import (
@@ -38,7 +37,10 @@ from mpicoll.supervise.watched import (
     Watched,
     patience_at_end,
 )
-from mpicoll.supervise.wire import LIMIT, Rendezvous, connect, happens, heard, say
+from mpicoll.supervise.wire import LIMIT, connect, happens, heard, say
+
+if TYPE_CHECKING:
+    from mpicoll.supervise.coordinator import Coordinator
 
 _CHANGES = 2.0
 """Seconds between two messages that say no more than that calls were made."""
@@ -52,7 +54,7 @@ _RECORDINGS = 4
 """How many of them a process keeps, because other ranks may come to their ends later."""
 
 _END = "coordinator"
-"""What one rank of a node does: it says that the coordinator does not answer, and ends it."""
+"""What one rank of a node does: it says that the coordinator does not answer, and ends the job."""
 
 T = TypeVar("T")
 Write = Callable[[str, dict[str, int]], msg.Files]
@@ -65,6 +67,8 @@ class Agent:
         self.rank, self._rendezvous, self._write = rank, rendezvous, write
         self._recordings: dict[str, Excerpt] = {}
         """By their files. That of the whole job has no name."""
+        self._trace = ""
+        """The file of the whole job's trace, if there is one."""
         self.watched: dict[str, Watched] = {}
         self.reached: Future[str] = Future()
         """Empty when the coordinator has answered, or why it cannot be reached."""
@@ -105,6 +109,8 @@ class Agent:
         for each in self._all():
             each.reported = None
         self.writer, self._coordinator, self._silent = writer, coordinator, 0.0
+        if self._trace:
+            say(writer, msg.Traced(self._trace))
         self._reach("")
         while not self.may_leave.is_set() and (message := await heard(reader)) is not None:
             self._silent = 0.0
@@ -150,10 +156,10 @@ class Agent:
             waits = waits or state[2] >= LONG
             if state != told and (everything or told is None or state[2] != told[2]):
                 first = told is None and each.ranks[0] == self.rank
-                states.append(msg.State(each.name, *state, each.ranks if first else None))
+                states.append(msg.State(each.name, *state, each.timeout, each.ranks if first else None))
                 each.reported = state
         if states or (self._leaving and everything):
-            say(self.writer, msg.StatusUpdate(states, self._leaving, self._serves))
+            say(self.writer, msg.StatusUpdate(states, self._leaving, self._serves, sorted(elastic.lost())))
         if self._since_heartbeat >= (HEARTBEAT_WHILE_WAITING if waits else HEARTBEAT):
             self._since_heartbeat = 0.0
             say(self.writer, msg.Heartbeat())
@@ -165,8 +171,7 @@ class Agent:
             self._end("is at its end", "does not answer")
         for each in self._all():
             late = each.state()[2] == TIME_IS_UP and each.seconds >= each.timeout + SECONDS_TO_HEAR
-            # Where a communicator can be cut, MPI tells that the coordinator has ended.
-            coordinator_has_ended = self._since_lost >= _SECONDS_FOR_LAUNCHER and each.cut is None
+            coordinator_has_ended = self._since_lost >= _SECONDS_FOR_LAUNCHER
             if (late and self._silent >= SECONDS_TO_HEAR) or (
                 coordinator_has_ended and each.seconds >= SECONDS_TO_HEAR
             ):
@@ -178,29 +183,29 @@ class Agent:
     def _lose(self, watched: Watched, ranks: Sequence[int]) -> None:
         """These ranks of the communicator are lost: it is cut, and need not be watched over any more."""
         self.watched.pop(watched.name, None)
-        if self.writer is not None:
-            say(self.writer, msg.Lost([watched.ranks[rank] for rank in ranks]))
+        self.say(msg.Lost([watched.ranks[rank] for rank in ranks]))
 
     def _say_loss(self) -> None:
         """Say what this rank does when the coordinator has ended too early. The launcher is about to end this rank,
         too."""
-        known = self._coordinator is None or ending.is_known() or is_elastic() or was_done(_END)
-        exit_reason = "" if known or self._coordinator is None else ending.exit_reason(self._coordinator)
+        coordinator = self._rendezvous.rank
+        if self._coordinator is None or coordinator is None or ending.is_known() or was_done(_END):
+            return
+        exit_reason = ending.exit_reason(self._coordinator)
         if exit_reason and not self.may_leave.is_set():
-            coordinator = self._rendezvous.rank
             those = [each for each in self._all() if coordinator in each.ranks and self.rank in each.ranks[:_SAY]]
             statuses = [(each, each.status(None)) for each in those]
             if statuses:  # mpicoll run tells of ranks that were ended before they could say so
                 each, status = max(statuses, key=lambda said: said[1].tells)
                 next_one = each.ranks[:2] in ([coordinator, self.rank], [self.rank, coordinator])
                 lost: dict[int, report.Missing] = (
-                    {coordinator: report.with_last_call(exit_reason, coordinator)} if next_one else {}
+                    {coordinator: report.with_last_call(exit_reason, board.last_call(coordinator))} if next_one else {}
                 )
                 report.show(report.loss(each.ranks, {self.rank: status}, lost))
 
     def _end(self, does: str, why: str) -> None:
         if is_first(_END):
-            first = f"The first rank, which compares ranks, {why}"
+            first = f"{self._rendezvous.who}, which compares ranks, {why}"
             report.show(f"mpicoll: rank {self.rank} {does}. {first}. The job ends")
         ending.end([self._coordinator] if self._coordinator is not None and not self._lost else [])
 
@@ -223,9 +228,10 @@ class Agent:
                 ending.kill(message.silent)
                 if (failed := self.watched.pop(message.name, None)) is not None and failed.cut is not None:
                     failed.cut.fail(_failure(message))
-            case msg.End(silent):
-                ending.prepare_to_end(silent)
-            case msg.Leave():
+            case msg.End(silent, leads):
+                (ending.end if leads else ending.prepare_to_end)(silent)
+            case msg.Leave(lost):
+                elastic.others_are_lost |= lost
                 self.may_leave.set()
 
     def _answer(self, question: msg.Question[Any]) -> Any:
@@ -260,9 +266,19 @@ class Agent:
 
     def give_up(self) -> None:
         """Tell the coordinator, and who waits in this process, that this process cannot watch any more."""
-        if self.writer is not None:
-            say(self.writer, msg.Failed())
+        self.say(msg.Failed())
         self._reach("its port, because this rank's watcher has failed")
+
+    def say(self, message: object) -> None:
+        """Tell the coordinator, if it is there."""
+        if self.writer is not None:
+            say(self.writer, message)
+
+    def trace(self, file: str) -> None:
+        """Let all calls of this process be in a trace of the whole job."""
+        if file != self._trace:
+            self._trace = file
+            self.say(msg.Traced(file))
 
     async def dump(self, why: str) -> None:
         """Let all processes write their files. If the coordinator cannot be asked, this one writes its own."""
@@ -277,7 +293,7 @@ class Agent:
         for old in [name for name in self._recordings if name][:-_RECORDINGS]:
             del self._recordings[old]
         if self.writer is None:
-            return "the first rank, which writes it, has ended"
+            return "the coordinator, which writes it, has ended"
         written = self._written.setdefault(file, asyncio.get_running_loop().create_future())
         say(self.writer, msg.Recorded(file, ""))
         return await written
@@ -301,26 +317,23 @@ def _failure(told: msg.Fail) -> errors.MpicollError:
 
 
 class AgentThread:
-    """A thread with an agent of a job and, where this process is the job's first, with its coordinator.
+    """A thread with an agent of a job and, where this process listens at ``sock``, with the job's coordinator.
 
-    ``timeout``, ``folder`` and ``trace`` are those of the rules. ``all_watched`` tells the process's communicators."""
+    ``folder`` is the text of MPICOLL_DUMP. ``all_watched`` tells the process's communicators."""
 
     def __init__(
         self,
         rank: int,
         rendezvous: Rendezvous,
         sock: socket.socket | None,
-        timeout: float,
         folder: str,
-        trace: Path | None,
         all_watched: Callable[[], list[Watched]],
     ) -> None:
         self.has_folder = bool(folder)
         """Whether the user has named one for the files of last calls."""
         dump = DumpWriter(rank, folder, blake2b(rendezvous.token.encode(), digest_size=4).hexdigest(), all_watched)
         self.agent = Agent(rank, rendezvous, dump.write)
-        self._token, self._sock, self._trace = rendezvous.token, sock, trace
-        self._longest = lambda: max((each.timeout for each in all_watched()), default=timeout)
+        self._token, self._sock = rendezvous.token, sock
         self._coordinator: Coordinator | None = None
         self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
         self._loop = self._runner.get_loop()
@@ -346,7 +359,9 @@ class AgentThread:
     async def _serve(self) -> None:
         async with asyncio.TaskGroup() as tasks:
             if self._sock is not None:
-                coordinator = self._coordinator = Coordinator(self._token, self._longest, tasks, self._trace)
+                from mpicoll.supervise.coordinator import Coordinator
+
+                coordinator = self._coordinator = Coordinator(self._token, tasks, board)
                 server = await asyncio.start_server(
                     lambda reader, writer: tasks.create_task(coordinator.serve(reader, writer)),
                     sock=self._sock,

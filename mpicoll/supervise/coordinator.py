@@ -1,15 +1,14 @@
-"""The coordinator of a job, in the process of its first rank: it knows what all ranks have told, and ends the job if
-they cannot go on together."""
+"""The coordinator of a job, in ``mpicoll run`` or in the process of the job's first rank: it knows what all ranks have
+told, and ends the job if they cannot go on together."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
-from mpicoll.launch import board
-from mpicoll.launch.launch_env import is_elastic
+from mpicoll.launch.elastic import Outcome
 from mpicoll.supervise import ending, report
 from mpicoll.supervise import messages as msg
 from mpicoll.supervise.deadlock import Deadlocks
@@ -36,23 +35,34 @@ _SECONDS_OF_THE_LAUNCHER = 5.0
 A = TypeVar("A")
 
 
-class Coordinator:
-    """Knows all processes of the job by their ranks in its world. A process must answer within ``timeout()`` seconds
-    while others wait for its end. What takes long is done in ``tasks``. ``trace`` is a file, written at
-    the end of the job, if there is one."""
+class Board(Protocol):
+    """What is known of ranks of this node that cannot answer: ``mpicoll.launch.board``, seen by a rank or by ``mpicoll
+    run``."""
 
-    def __init__(
-        self, token: str, timeout: Callable[[], float], tasks: asyncio.TaskGroup, trace: Path | None = None
-    ) -> None:
-        self._token, self._timeout, self._tasks = token, timeout, tasks
+    def last_call(self, rank: int, /) -> str:
+        """What a rank of this job called last, as far as that is known here."""
+
+    def left(self, words: str, /) -> bool:
+        """Leave it to mpicoll run to say this when its launcher has ended. Returns whether it will."""
+
+
+class Coordinator:
+    """Knows all processes of the job by their ranks in its world. What takes long is done in ``tasks``. ``outcome`` is
+    told how ranks end, in a job that goes on when some are lost."""
+
+    def __init__(self, token: str, tasks: asyncio.TaskGroup, board: Board, outcome: Outcome | None = None) -> None:
+        self._token, self._tasks, self._board, self._outcome = token, tasks, board, outcome
         self.writers: set[asyncio.StreamWriter] = set()
         self._processes = Processes()
-        self._trace = Trace(trace, self._processes.ask) if trace is not None else None
+        self._traces: dict[str, Trace] = {}
+        """By their files. They are written at the end of the job."""
         self._recordings: dict[str, Trace] = {}
         """By their files."""
         self._communicators: dict[str, CommunicatorState] = {}
         self._deadlocks = Deadlocks(self._processes, self._communicators)
-        self._ending = self._dismissed = False
+        self._ending = False
+        self._dismissed = asyncio.Event()
+        """Set when nobody watches over the processes any more."""
         self._dumping = asyncio.Lock()
         self._dumps = 0
         """How often all processes have begun to write their files."""
@@ -67,8 +77,8 @@ class Coordinator:
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Serve one connection until it ends."""
         self.writers.add(writer)
-        hello = None if self._dismissed else await greeted(reader, writer, self._token)
-        if hello is not None:
+        hello = await greeted(reader, writer, self._token)
+        if hello is not None and not self._dismissed.is_set():
             await self._serve_process(hello, reader, writer)
         self.writers.discard(writer)
         writer.close()
@@ -78,8 +88,8 @@ class Coordinator:
     ) -> None:
         rank = hello.rank
         here = self._processes[rank] = RankProcess(writer, hello.process)
-        if self._trace is not None:
-            self._tasks.create_task(self._trace.read_clock(rank))
+        if self._outcome is not None:
+            self._outcome.gone.discard(rank)
         while (message := await heard(reader)) is not None:
             here.silent = 0.0
             match message:
@@ -93,14 +103,20 @@ class Coordinator:
                     self._tasks.create_task(self._dump_for(rank, message))
                 case msg.Recorded(file):
                     self._tasks.create_task(self._write_recording_for(rank, file))
+                case msg.Traced(file):
+                    self._trace(rank, file)
                 case msg.Lost(ranks):
                     self._lose({*ranks})
+                case msg.Ends(code) if self._outcome is not None:
+                    self._outcome.code = self._outcome.code or code
                 case msg.Failed():
                     self.dismiss()
                 case msg.Heartbeat():
                     self._processes.tell(rank, msg.Heartbeat())
         here.gone = 0.0
-        if not (self._ending or self._dismissed or self._dumps or here.left is not None or is_elastic()):
+        if self._outcome is not None:
+            self._outcome.gone.add(rank)
+        elif not (self._ending or self._dismissed.is_set() or self._dumps or here.left is not None):
             await self._say_loss(rank, ending.exit_reason(hello.process))
 
     async def _say_loss(self, rank: int, exit_reason: str) -> None:
@@ -118,9 +134,9 @@ class Coordinator:
                 number = await self._first_difference(each, calls, others) if len(hashes) > 1 else None
             why = Why.IS_LOST if number is None else Why.DIFFERENT
             statuses, missing = await self._statuses(each, number, _SECONDS_OF_A_LOSS)
-            missing[rank] = report.with_last_call(exit_reason, rank)
+            missing[rank] = self._with_last_call(exit_reason, rank)
             words = report.text(why, each.ranks, statuses, missing)
-            if not board.left(words):
+            if not self._board.left(words):
                 report.show(words)
 
     async def _without(self, rank: int, seconds: float = SECONDS_TO_ANSWER) -> CommunicatorState | None:
@@ -137,10 +153,14 @@ class Coordinator:
     def _update(self, rank: int, update: msg.StatusUpdate) -> None:
         if update.leaving and self._processes[rank].left is None:
             self._processes[rank].left, self._processes[rank].serves = 0.0, update.serves
+            if self._outcome is not None:
+                self._outcome.ended.add(rank)
+                self._outcome.without.update(update.without)
             self._leaving.set()
         for state in update.states:
             each = self._communicators.setdefault(state.name, CommunicatorState(state.name))
             each.calls[rank], each.states[rank], each.waits[rank] = state.calls, state.state, state.wait
+            each.timeout = state.timeout
             if state.ranks and self._lost.isdisjoint(state.ranks):
                 each.ranks = state.ranks
 
@@ -156,7 +176,7 @@ class Coordinator:
 
     async def look_on(self) -> None:
         """Check again and again what is known. Returns when all processes have left."""
-        while self._ending or not (self._dismissed or self._all_have_left()):
+        while not self._dismissed.is_set() and (self._ending or not self._all_have_left()):
             if not await happens(self._leaving, LOOK):
                 self._processes.time_passes(LOOK)
                 for each in self._communicators.values():
@@ -165,14 +185,14 @@ class Coordinator:
             await asyncio.gather(*(self._check(each) for each in [*self._communicators.values()] if each.ranks))
             await self._check_waits()
             await self._check_silence()
-        if self._trace is not None and not self._dismissed:
-            self._say_once(await self._trace.write(self._processes, len(self._processes)))
+        await self._write_traces()
         self.dismiss()
 
     def dismiss(self) -> None:
         """Let all processes go. Nobody watches over them any more."""
-        self._dismissed = True
-        self._processes.tell_all(msg.Leave())
+        self._dismissed.set()
+        lost = any(each.gone is not None and each.left is None for each in self._processes.values())
+        self._processes.tell_all(msg.Leave(lost or bool(self._lost)))
         for writer in self.writers:
             writer.close()
 
@@ -231,9 +251,9 @@ class Coordinator:
         if process.left is not None:
             return Why.HAS_LEFT if process.left >= _SECONDS_TO_FOLLOW else None
         if process.gone is not None:
-            ends = not is_elastic() and process.gone > _SECONDS_OF_THE_LAUNCHER
+            ends = self._outcome is None and process.gone > _SECONDS_OF_THE_LAUNCHER
             return Why.IS_GONE if ends else None
-        if each.states.get(rank) == BROKEN and not is_elastic():
+        if each.states.get(rank) == BROKEN and self._outcome is None:
             return Why.HAS_FAILED
         return Why.HAS_FREED if each.states.get(rank) == FREED else None
 
@@ -262,7 +282,7 @@ class Coordinator:
 
     async def _check_waits(self) -> None:
         """End the job if ranks wait for each other, or for one that does nothing more."""
-        if self._dismissed or is_elastic() or not self._deadlocks.are_due():
+        if self._dismissed.is_set() or self._outcome is not None or not self._deadlocks.are_due():
             return
         found = await self._deadlocks.found()
         if found is not None and found[0].name in self._communicators:
@@ -272,8 +292,9 @@ class Coordinator:
     async def _check_silence(self) -> None:
         """End the job if processes wait at their end for one that does not answer any more."""
         left = [rank for rank, process in self._processes.items() if process.left is not None]
-        for rank, process in self._processes.items():
-            silent = process.gone is None and process.silent > patience_at_end(self._timeout())
+        timeout = max((each.timeout for each in self._communicators.values()), default=0.0)
+        for rank, process in [*self._processes.items()]:
+            silent = process.gone is None and process.silent > patience_at_end(timeout)
             each = await self._without(rank) if left and silent else None
             if each is not None:
                 await self._end(each, None, Why.IS_SILENT)
@@ -344,8 +365,12 @@ class Coordinator:
                 hurried = seconds < SECONDS_TO_ANSWER
                 why = Silence.HAD_NO_TIME if hurried else Silence.DOES_NOT_ANSWER
                 why = Silence.NEVER_REACHED if process is None else Silence.HAS_ENDED if gone else why
-                missing[rank] = report.with_last_call(why, rank) if gone or hurried else why
+                missing[rank] = self._with_last_call(why, rank) if gone or hurried else why
         return statuses, missing
+
+    def _with_last_call(self, why: Missing, rank: int) -> Missing:
+        """Why a rank gives no status, and what it called last, as far as that is known on this node."""
+        return report.with_last_call(why, self._board.last_call(rank))
 
     async def _warn(self, why: Why, each: CommunicatorState) -> None:
         """Show the table if a rank waits."""
@@ -358,8 +383,7 @@ class Coordinator:
         """Let all processes write their files."""
         since = {each.name: kept_by_all(each.most()) for each in self._communicators.values()}
         self._say_once(report.files(await self._processes.ask(self._processes, msg.WriteFiles(why, since))))
-        if self._trace is not None:
-            self._say_once(await self._trace.write(self._processes, len(self._processes), SECONDS_TO_ANSWER))
+        await self._write_traces(SECONDS_TO_ANSWER)
 
     async def _dump_for(self, asking: int, request: msg.Dump) -> None:
         """All ranks may ask at once. Files serve everybody who has asked before they were begun.
@@ -374,6 +398,19 @@ class Coordinator:
                 self._dumps += 1
                 await self._dump(request.why)
         self._processes.tell(asking, request)
+
+    def _trace(self, rank: int, file: str) -> None:
+        """The rank's calls are to be in this trace, and in no other one: it may have got to know rank 0 since then."""
+        for other in self._traces.values():
+            other.told_by.discard(rank)
+        trace = self._traces.setdefault(file, Trace(Path(file), self._processes.ask))
+        trace.told_by.add(rank)
+        self._tasks.create_task(trace.read_clock(rank))
+
+    async def _write_traces(self, *seconds: float) -> None:
+        for each in [*self._traces.values()]:
+            if each.told_by and not self._dismissed.is_set():
+                self._say_once(await each.write(each.told_by, len(each.told_by), *seconds))
 
     async def _write_recording_for(self, asking: int, file: str) -> None:
         """All ranks ask, each when it has recorded. The file has what those have told that have asked by then."""
@@ -393,14 +430,14 @@ class Coordinator:
     async def _end(self, each: CommunicatorState, number: int | None, why: Why, waiting: Iterable[int] = ()) -> None:
         """Say why, let all processes write their files, and end the job, unless one of those that are ``waiting`` no
         longer waits, or does not say so. Where ranks can be lost, a call may fail instead, on all ranks."""
-        if self._ending or self._dismissed:
+        if self._ending or self._dismissed.is_set():
             return
         self._ending = True
         statuses, missing = await self._statuses(each, number)
         if not all(rank in statuses and statuses[rank].seconds > 0 for rank in waiting):
             self._ending = False
             return
-        job_ends = not (is_elastic() and why in (Why.TIME_IS_UP, Why.DIFFERENT))
+        job_ends = self._outcome is None or why not in (Why.TIME_IS_UP, Why.DIFFERENT)
         text = report.text(why, each.ranks, statuses, missing, number is None, job_ends)
         report.show(text)
         for other in [*self._communicators.values()]:  # ranks may wait for each other in two communicators
@@ -412,10 +449,13 @@ class Coordinator:
         there = [self._processes[rank] for rank in does_not_answer if rank in self._processes]
         silent = [process.process for process in there if process.gone is None]
         if job_ends:
-            self._processes.tell_all(msg.End(silent))
-            await asyncio.sleep(0.1)  # until it is on its way
-            self._ending, self._dismissed = False, True
-            ending.end(silent)
+            # The rank that leads knows how to end the job with its launcher. If none answers, all are ended.
+            answer = {r: p for r, p in self._processes.items() if p.gone is None and r not in does_not_answer}
+            leads = min(answer, key=lambda rank: (not ending.is_near(answer[rank].process), rank), default=None)
+            for rank in self._processes:
+                self._processes.tell(rank, msg.End(silent, rank == leads))
+            ending.kill(silent)
+            await self._dismissed.wait()  # who has asked for something gets no answer, and so does not go on
         else:
             calls = [(each.ranks.index(rank), status.description or "no call") for rank, status in statuses.items()]
             operation = next((status.operation for _, status in sorted(statuses.items()) if status.operation), "")

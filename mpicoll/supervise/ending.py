@@ -26,7 +26,7 @@ def this_process() -> Process:
     return Process(os.getpid(), socket.gethostname(), linux.process_space())
 
 
-def _is_near(process: Process) -> bool:
+def is_near(process: Process) -> bool:
     """Whether this process knows the other one by the same number."""
     here = this_process()
     return (process.host, process.space) == (here.host, here.space)
@@ -35,7 +35,7 @@ def _is_near(process: Process) -> bool:
 def exit_reason(process: Process) -> str:
     """How this process has ended, as far as it can be known. Empty if it goes on, if it has ended in order, or if
     somebody wanted it to end."""
-    if not _is_near(process):
+    if not is_near(process):
         return ""  # the network may have lost the connection
     try:
         code = exit_code(process.pid)
@@ -75,7 +75,7 @@ def prepare_to_end(silent: list[Process]) -> None:
 def kill(silent: list[Process]) -> None:
     """End these processes, as far as they are on this node: one that is stopped does not see a launcher's signal."""
     for process in silent:
-        if _is_near(process) and process.pid != os.getpid():
+        if is_near(process) and process.pid != os.getpid():
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(process.pid, signal.SIGKILL)
 

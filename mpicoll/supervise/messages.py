@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from inspect import get_annotations
-from typing import Any, ClassVar, Generic, Self, TypeVar, dataclass_transform, get_args
+from typing import Any, ClassVar, Generic, Self, TypeVar, dataclass_transform
 
 A = TypeVar("A", covariant=True)
 
@@ -64,10 +64,11 @@ class Nonce(Message):
 
 
 class Welcome(Message):
-    """The coordinator shows it, and asks the same."""
+    """The coordinator shows it, asks the same, and says which process it is."""
 
     proof: str
     nonce: str
+    coordinator: Process
 
 
 class Hello(Message):
@@ -78,33 +79,29 @@ class Hello(Message):
     process: Process
 
 
-class Accepted(Message):
-    """The coordinator has taken the process in, and says which process it is itself."""
-
-    coordinator: Process
-
-
 # -- what a process says ----------------------------------------------------------------------------------------------
 
 
 class State(Message):
-    """The state of a communicator: how many calls can be compared, whether more can come, and how long the oldest wait
-    lasts. Its first rank also says which ranks it has."""
+    """The state of a communicator: how many calls can be compared, whether more can come, how long the oldest wait
+    lasts, and how many seconds a call may take. Its first rank also says which ranks it has."""
 
     name: str
     calls: int
     state: str
     wait: int
+    timeout: float
     ranks: list[int] | None
 
 
 class StatusUpdate(Message):
-    """What has changed in a process. ``leaving`` says that it makes no more calls. If it ``serves``, messages may still
-    come from it, or be taken by it."""
+    """What has changed in a process. ``leaving`` says that it makes no more calls, and has gone on ``without`` these
+    ranks of the world. If it ``serves``, messages may still come from it, or be taken by it."""
 
     states: list[State]
     leaving: bool
     serves: bool
+    without: list[int]
 
 
 class Heartbeat(Message):
@@ -135,6 +132,18 @@ class Lost(Message):
     """These ranks of the world are lost. The job goes on without them."""
 
     ranks: list[int]
+
+
+class Traced(Message):
+    """Write a trace of the whole job to this file."""
+
+    file: str
+
+
+class Ends(Message):
+    """This rank ends the job with this exit code."""
+
+    code: int
 
 
 class Failed(Message):
@@ -171,13 +180,16 @@ class Fail(Message):
 
 
 class End(Message):
-    """The job ends. The ``silent`` processes do not answer."""
+    """The job ends. The ``silent`` processes do not answer. The process that ``leads`` ends all."""
 
     silent: list[Process]
+    leads: bool
 
 
 class Leave(Message):
-    """Nobody needs this process any more."""
+    """Nobody needs this process any more. Others may be ``lost``."""
+
+    lost: bool
 
 
 # -- what the coordinator asks ----------------------------------------------------------------------------------------
@@ -185,11 +197,6 @@ class Leave(Message):
 
 class Question(Message, Generic[A]):
     """A question whose answer is an ``A``."""
-
-    @classmethod
-    def answer(cls) -> Any:
-        """The type of the answer."""
-        return get_args(cls.__orig_bases__[0])[0]  # type: ignore[attr-defined]  # every generic class has them
 
 
 class Lock(Message):
@@ -364,4 +371,4 @@ class Ask(Message):
     """The question of this number."""
 
     number: int
-    question: CallsOf | HashOf | StatusOf | WriteFiles | Clock | EventsFrom
+    question: Question[Any]

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from mpicoll.supervise.messages import Answer, Ask, Process, Question
 from mpicoll.supervise.watched import LATE, SHORT
-from mpicoll.supervise.wire import read, say
+from mpicoll.supervise.wire import say
 
 SECONDS_TO_ANSWER = 3.0
 _LOOKS = 6
@@ -44,8 +43,8 @@ class Processes(dict[int, RankProcess]):
 
     def __init__(self) -> None:
         super().__init__()
-        self._questions: dict[int, tuple[Any, asyncio.Future[Any]]] = {}
-        """Those that are not answered, by their numbers: the type of the answer, and where it is awaited."""
+        self._questions: dict[int, asyncio.Future[Any]] = {}
+        """Where the answers are awaited, by the numbers of the questions."""
         self._asked = 0
 
     def tell(self, rank: int, message: object) -> None:
@@ -68,9 +67,8 @@ class Processes(dict[int, RankProcess]):
             if rank in self and self[rank].gone is None:
                 self._asked += 1
                 numbers.append(self._asked)
-                asked[rank] = asyncio.get_running_loop().create_future()
-                self._questions[self._asked] = question.answer(), asked[rank]
-                self.tell(rank, Ask(self._asked, question))  # type: ignore[arg-type]  # it is one of those
+                asked[rank] = self._questions[self._asked] = asyncio.get_running_loop().create_future()
+                self.tell(rank, Ask(self._asked, question))
         for _ in range(_LOOKS):
             if not all(answer.done() for answer in asked.values()):
                 await asyncio.wait(asked.values(), timeout=seconds / _LOOKS)
@@ -79,11 +77,9 @@ class Processes(dict[int, RankProcess]):
         return {rank: answer.result() for rank, answer in asked.items() if answer.done()}
 
     def take(self, answer: Answer) -> None:
-        """An answer has come, perhaps too late. One that does not fit the question is none."""
-        kind, awaited = self._questions.pop(answer.number, (None, None))
-        if awaited is not None:
-            with suppress(ValueError):
-                awaited.set_result(read(answer.value, kind))
+        """An answer has come, perhaps too late."""
+        if (awaited := self._questions.pop(answer.number, None)) is not None:
+            awaited.set_result(answer.value)
 
     def time_passes(self, seconds: float) -> None:
         """For so many more seconds, nobody was heard, and those that leave or are gone were away."""
@@ -104,6 +100,8 @@ class CommunicatorState:
     calls: dict[int, int] = field(default_factory=dict)
     states: dict[int, str] = field(default_factory=dict)
     waits: dict[int, int] = field(default_factory=dict)
+    timeout: float = 0.0
+    """Seconds that a call may take."""
     compared: int = 0
     """How many first calls are known to be the same on all ranks."""
     comparing: asyncio.Lock = field(default_factory=asyncio.Lock)

@@ -3,12 +3,10 @@ communicator."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import NamedTuple
 
-from mpicoll.launch import board
 from mpicoll.launch.failure import say
 from mpicoll.supervise.messages import Files, RankStatus
 from mpicoll.supervise.record import BROKEN, CLOSED, FREED, OPEN
@@ -137,8 +135,8 @@ def _likeliest(statuses: dict[int, RankStatus]) -> list[str]:
     ended = [rank for rank, each in sorted(statuses.items()) if each.leaving and each.begun and each.state != BROKEN]
     if not ended or not any(status.waits and status.operation.startswith(_MORE) for status in statuses.values()):
         return []
-    ddp = ", or let DDP wait for the others: `with model.join():`" if "torch" in sys.modules else ""
-    return [f"  Often {named(ended)} had fewer batches than the others: give all ranks equally many{ddp}"]
+    ddp = "or let torch's DDP wait for the others: `with model.join():`"
+    return [f"  Often {named(ended)} had fewer batches than the others: give all ranks equally many, {ddp}"]
 
 
 def loss(ranks: Sequence[int], statuses: dict[int, RankStatus], lost: dict[int, Missing]) -> str:
@@ -182,10 +180,9 @@ def _line(status: RankStatus, furthest: int, many: bool = False) -> _Line:
     return _Line(does if status.leaving else f"{does}. {it_is} at {status.where}{handles}")
 
 
-def with_last_call(exit_reason: Missing, rank: int) -> Missing:
-    """What became of a rank's process, and what it called last, as far as that is known on this node."""
-    call = board.last_call(rank)
-    return f"{_instead(exit_reason)}; its last collective: {call}" if call else exit_reason
+def with_last_call(why: Missing, call: str) -> Missing:
+    """Why a rank gives no status, and what it called last, if that is known."""
+    return f"{_instead(why)}; its last collective: {call}" if call else why
 
 
 def files(written: dict[int, Files]) -> str:

@@ -10,26 +10,28 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from mpicoll.launch import lifecycle
-from mpicoll.launch.elastic import lost
+from mpicoll.launch import board, lifecycle
 from mpicoll.launch.lifecycle import Hook
 from mpicoll.supervise import report, tape
 from mpicoll.supervise.dump import checked_trace, file_of_part
+from mpicoll.supervise.messages import Ends
 from mpicoll.supervise.record import Recorder, Waits
+from mpicoll.supervise.rendezvous import Rendezvous, listen
 from mpicoll.supervise.sites import is_alone
 from mpicoll.supervise.watched import Cut, Watched, under_way
 from mpicoll.units import named
 
 if TYPE_CHECKING:
     from mpicoll.supervise.agent import AgentThread
-    from mpicoll.supervise.wire import Rendezvous
 
 _SECONDS_TO_COMPARE = _SECONDS_TO_DUMP = 10.0
 _SECONDS_TO_PROGRESS = 0.02
 _SECONDS_TO_WRITE = 120.0
 
 _watchers: dict[Rendezvous, AgentThread] = {}
-"""One for each job that this process belongs to: usually one."""
+"""One for each coordinator that this process has: usually one."""
+_first: list[int] = []
+"""The lowest rank with which this process has communicators, perhaps by way of others."""
 _made: Counter[str] = Counter()
 """How many communicators there were of the same ranks, of which this one is the first."""
 _naming = threading.Lock()
@@ -64,20 +66,15 @@ def watch(
 ) -> Watched | None:
     """Watch over the calls of a communicator. Collective. Returns None if a rank cannot reach the coordinator. ``dump``
     and ``trace`` are the texts of MPICOLL_DUMP and MPICOLL_TRACE."""
-    ranks = group.ranks
-    left_over = _forget_lost()
-    found = _common_watcher(group, timeout, dump, trace)
+    found = _common_watcher(group, dump, trace)
     if found is None:
         return None
     watcher, name = found
-    if trace and not _traces:
-        _traces.append(tape.begin())  # it runs to the end of the job
-    watched = _known_to(watcher, Watched(name, ranks, recorder, waits, timeout, agrees, cut))
-    for each in left_over:
-        if {*each.ranks} <= {*ranks}:
-            each.reported = None
-            watcher.agent.watched[each.name] = each
-    return watched
+    if trace:
+        watcher.soon(partial(watcher.agent.trace, str(file_of_part(Path(trace).absolute(), _first[0]))))
+        if not _traces:
+            _traces.append(tape.begin())  # it runs to the end of the job
+    return _known_to(watcher, Watched(name, group.ranks, recorder, waits, timeout, agrees, cut))
 
 
 def watch_part(of: Watched, name: str, ranks: list[int], recorder: Recorder, waits: Waits) -> Watched | None:
@@ -97,18 +94,6 @@ def _known_to(watcher: AgentThread, watched: Watched) -> Watched:
     return watched
 
 
-def _forget_lost() -> list[Watched]:
-    """End the watchers whose coordinator is lost. Returns the communicators that they watched over and that still
-    work."""
-    left_over: list[Watched] = []
-    for rendezvous, watcher in [*_watchers.items()]:
-        if rendezvous.rank in lost():
-            left_over += watcher.agent.watched.values()
-            watcher.soon(watcher.agent.may_leave.set)
-            del _watchers[rendezvous]
-    return left_over
-
-
 def _all_watched() -> list[Watched]:
     return [watched for watcher in [*_watchers.values()] for watched in [*watcher.agent.watched.values()]]
 
@@ -122,25 +107,26 @@ def _name(ranks: Sequence[int]) -> str:
         return f"{of}.{_made[of]}"
 
 
-def _common_watcher(group: Group, timeout: float, dump: str, trace: str) -> tuple[AgentThread, str] | None:
+def _common_watcher(group: Group, dump: str, trace: str) -> tuple[AgentThread, str] | None:
     """The watcher of this process that has the same coordinator as those of the other ranks, and the communicator's
     name. None if a rank cannot reach the coordinator."""
     from mpicoll.supervise.agent import AgentThread  # not before the first communicator: it loads asyncio
-    from mpicoll.supervise.wire import listen
 
-    ranks, first = group.ranks, group.ranks[0]
-    sock = rendezvous = trace_file = None
-    name = ""
+    ranks = group.ranks
+    sock = rendezvous = None
+    first, name = min([*_first, ranks[0]]), ""
     if group.rank == 0:
         name = _name(ranks)
         there = [rendezvous for rendezvous, watcher in [*_watchers.items()] if not watcher.has_left(0)]
+        there += [Rendezvous.given(board.coordinator)] if board.coordinator else []
         rendezvous = next((each for each in there if group.one_node or not each.on_one_node), None)
+        if trace and not _watchers:
+            checked_trace(trace, first)
         if rendezvous is None:
-            trace_file = checked_trace(trace, first) if trace else None
-            sock, rendezvous = listen(group.one_node, first, len(ranks))
-    rendezvous, name = group.bcast((rendezvous, name))
-    me = ranks[group.rank]
-    watcher = _watchers.get(rendezvous) or AgentThread(me, rendezvous, sock, timeout, dump, trace_file, _all_watched)
+            sock, rendezvous = listen(group.one_node, ranks[0], len(ranks))
+    rendezvous, name, first = group.bcast((rendezvous, name, first))
+    _first[:] = [min([*_first, first])]
+    watcher = _watchers.get(rendezvous) or AgentThread(ranks[group.rank], rendezvous, sock, dump, _all_watched)
     problems = group.allgather(watcher.agent.reached.result())
     if not any(problems):
         _watchers[rendezvous] = watcher
@@ -149,7 +135,7 @@ def _common_watcher(group: Group, timeout: float, dump: str, trace: str) -> tupl
         watcher.soon(watcher.agent.leave)
     if group.rank == 0:
         apart = [rank for rank, problem in zip(ranks, problems, strict=True) if problem]
-        said = f"mpicoll: {named(apart)} cannot reach the first rank's watcher"
+        said = f"mpicoll: {named(apart)} cannot reach the coordinator"
         why = next(filter(None, problems))
         report.show(f"{said} at {why}. Calls are not compared, and may wait forever")
     return None
@@ -169,14 +155,13 @@ def write_recording(file: Path, recording: tape.Excerpt) -> str:
     if not _watchers:
         return written(file, {0: recording.told(0)}, {}, 1)
     # A rank that has met others in a part of the job, too, must choose the same process as all of them.
-    rendezvous = min(_watchers, key=lambda each: (each.rank, each.on_one_node))
+    rendezvous = min(_watchers, key=lambda each: (each.rank or 0, each.on_one_node))
     watcher = _watchers[rendezvous]
     if watcher.has_left(0):
         return "the part that is recorded must end before MPI is finalised"
-    if not lost():  # else rank 0 has no file any more
-        file = file_of_part(file, rendezvous.rank)
+    file = file_of_part(file, _first[0])
     failure = watcher.do(watcher.agent.write_recording(str(file), recording), _SECONDS_TO_WRITE)
-    return "the first rank, which writes it, does not answer" if failure is None else failure
+    return "the coordinator, which writes it, does not answer" if failure is None else failure
 
 
 def compare(watched: Watched) -> None:
@@ -210,6 +195,14 @@ def _dump(why: str, of_calls: bool) -> None:
 
 
 lifecycle.add(Hook.WRITE_FILES, _dump)
+
+
+def _tell_failure(code: int) -> None:
+    for watcher in _watchers.values():
+        watcher.soon(partial(watcher.agent.say, Ends(code)))
+
+
+lifecycle.add(Hook.TELL_FAILURE, _tell_failure)
 
 _of_parent: list[AgentThread] = []
 """In a forked child, the parent's watchers. To collect them would close what the parent still uses."""

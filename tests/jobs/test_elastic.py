@@ -5,16 +5,11 @@ from __future__ import annotations
 import os
 import re
 import signal
-import socket
-import subprocess
 import sys
-import threading
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from mpicoll.launch import elastic as elastic_jobs
 from mpicoll.launch import launcher
 from tests.jobs.jobs import Done, ended, python, script, started, until
 
@@ -250,34 +245,6 @@ def test_without_a_loss_all_is_as_ever(tmp_path: Path, size: int, does: str, cod
     assert it.code == code, it.output
     assert "lost" not in it.output
     assert "MPI_ABORT" not in it.output
-
-
-@pytest.mark.parametrize("then", ["pass", "import time; time.sleep(60)"])
-def test_the_code_of_a_rank_is_that_of_the_job(then: str) -> None:
-    """After MPI_Abort the launcher may end with 0, before the rank was heard, or go on. This one does so."""
-    rank = f"from mpicoll.launch import elastic\nelastic.join()\nelastic.fails(3)\n{then}"
-    environment = {**os.environ, "OMPI_COMM_WORLD_RANK": "0"}
-    attendance = elastic_jobs.Attendance(2, True)
-    launcher = subprocess.Popen([sys.executable, "-c", rank], env={**environment, **attendance.variables()})
-    assert attendance.report(attendance.attend(launcher)) == 3
-
-
-@pytest.mark.parametrize("says", [b"[1]\n", b"no json\n", b"[" * 200 + b"\n", b'{"token": 1}\n', b"x" * (1 << 16)])
-def test_a_stranger_at_the_port(says: bytes, capfd: pytest.CaptureFixture[str]) -> None:
-    """It is refused after 256 bytes, and nothing is printed."""
-    attendance = elastic_jobs.Attendance(1, True)
-    (address,) = attendance.variables().values()
-    host, port, _ = address.split(":")
-    with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as launcher:
-        attending = threading.Thread(target=attendance.attend, args=[launcher])
-        attending.start()
-        with socket.create_connection((host, int(port)), 10) as connection, suppress(ConnectionError):
-            connection.sendall(says)
-            assert connection.recv(1) == b""
-    attending.join()
-    assert "".join(capfd.readouterr()) == ""
-    attendance.report(0)
-    assert capfd.readouterr().err == "mpicoll: 1 of 1 ranks was lost (rank 0), and no rank went on without rank 0\n"
 
 
 @needs_ulfm

@@ -10,14 +10,16 @@ from typing import Any
 
 import pytest
 
+from mpicoll.launch import board
 from mpicoll.supervise import agent, coordinator, ending, ranks, wire
 from mpicoll.supervise.agent import Agent
 from mpicoll.supervise.coordinator import Coordinator
 from mpicoll.supervise.messages import Files, Process, RankStatus
 from mpicoll.supervise.record import OPEN, Record, Recorder, Waits
+from mpicoll.supervise.rendezvous import Rendezvous, listen
 from mpicoll.supervise.sites import is_program
 from mpicoll.supervise.watched import LOOK, Watched
-from mpicoll.supervise.wire import LIMIT, Rendezvous, listen
+from mpicoll.supervise.wire import LIMIT
 
 is_program(__file__)  # from now on this is known, so that the first call that is made here looks like all others
 FASTER = 50
@@ -82,7 +84,7 @@ class Job:
 
     def __init__(self, size: int, timeout: float, tasks: asyncio.TaskGroup) -> None:
         self._sock, self.rendezvous = listen(True)
-        self.coordinator = Coordinator(self.rendezvous.token, lambda: timeout, tasks)
+        self.coordinator = Coordinator(self.rendezvous.token, tasks, board)
         self._tasks, self._timeout, self.all = tasks, timeout, [*range(size)]
         self.ranks: list[Rank] = []
         self.recorders: list[Recorder] = []
@@ -118,7 +120,7 @@ class Job:
     async def all_leave(self) -> None:
         for rank in self.ranks:
             rank.agent.leave()
-        await until(lambda: self.looking.done())
+        await until(lambda: self.looking.done() or bool(ends))
 
 
 def status(**given: Any) -> RankStatus:

@@ -14,9 +14,10 @@ import pytest
 from mpicoll.supervise import coordinator, ending
 from mpicoll.supervise.messages import Heartbeat
 from mpicoll.supervise.record import BROKEN, FREED, OPEN, Ends, Pending, Record, Recorder, Waits
+from mpicoll.supervise.rendezvous import Rendezvous, listen
 from mpicoll.supervise.report import Why
 from mpicoll.supervise.watched import HEARTBEAT, SECONDS_TO_HEAR, Watched
-from mpicoll.supervise.wire import Rendezvous, connect, heard, listen, say
+from mpicoll.supervise.wire import connect, heard, say
 from tests.pure.supervise.invented import FASTER, Job, Rank, begin, ends, give_up_soon, let_time_fly, looks, play, until
 
 Output = pytest.CaptureFixture[str]
@@ -57,12 +58,12 @@ def test_a_connection_is_lost_and_made_again(capfd: Output, monkeypatch: pytest.
         b"\n",
         b"\xff\x00\x80" * 999 + b"\n",
         b"[" * 100_000 + b"\n",
-        b'["Nonce", "x"]\n["Hello", "guess", 0, ["Process", 1, "host", 1]]\n',
-        b'["Nonce", "x"]\n["Hello", "\xc3\xa9", 0, ["Process", 1, "host", 1]]\n',
-        b'["Nonce", "\\ud800"]\n["StatusUpdate", [], true]\n',
+        b'{"Nonce": ["x"]}\n{"Hello": ["guess", 0, {"Process": [1, "host", 1]}]}\n',
+        b'{"Nonce": ["x"]}\n{"Hello": ["\xc3\xa9", 0, {"Process": [1, "host", 1]}]}\n',
+        b'{"Nonce": ["\\ud800"]}\n{"StatusUpdate": [[], true, true, []]}\n',
         b"GET / HTTP/1.1\r\n\r\n",
         b"[1, 2]\n",
-        b'["Nonce", {"x": 1}]\n',
+        b'{"Nonce": [{"x": 1}]}\n{"Hello": [[], [], []]}\n',
     ],
     ids=[
         "nothing",
@@ -184,7 +185,7 @@ def test_a_rank_at_its_end_tells_of_the_coordinators_crash_before_it_goes(
         it.ranks[1].agent.leave()
         it.looking.cancel()
         it.server.close()
-        it.coordinator._dismissed = True  # it is gone, and says nothing
+        it.coordinator._dismissed.set()  # it is gone, and says nothing
         for process in it.coordinator._processes.values():
             process.writer.transport.abort()
         await until(it.ranks[1].agent.may_leave.is_set)
@@ -257,7 +258,7 @@ def test_a_stranger_who_listens_learns_nothing() -> None:
 
     async def stranger(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         heard_there.append(await reader.readline())
-        writer.write(b'["Welcome", "guess", "mine"]\n')
+        writer.write(b'{"Welcome": ["guess", "mine", {"Process": [1, "host", 1]}]}\n')
         heard_there.append(await reader.read(1000))
         writer.close()
         done.set()

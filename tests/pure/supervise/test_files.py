@@ -15,11 +15,11 @@ import pytest
 from mpicoll.algorithms.collectives import COLLECTIVES
 from mpicoll.supervise import tape
 from mpicoll.supervise.dump import kept_by_all, recording
-from mpicoll.supervise.messages import EventList, EventsFrom, Question
+from mpicoll.supervise.messages import EventsFrom, Question
 from mpicoll.supervise.record import LENGTH, Record, Recorder, Waits
 from mpicoll.supervise.trace import Trace, by_this_clock, chrome, difference
 from mpicoll.supervise.watched import Watched
-from mpicoll.supervise.wire import line_of, read
+from mpicoll.supervise.wire import line_of, message_in
 
 OPERATIONS = [
     *COLLECTIVES, "gatherv", "allgatherv", "scatterv", "reduce_scatterv", "alltoallv", "bcast_object", "gather_object",
@@ -117,7 +117,7 @@ def test_a_trace_that_fits_into_no_message(answers: list[int], tmp_path: Path, m
             return {}
         told = {rank: line_of(events[rank].told(question.first)) for rank in ranks if rank in events}
         longest = max([longest, *map(len, told.values())])
-        return {rank: read(json.loads(each), EventList | None) for rank, each in told.items()}
+        return {rank: message_in(each) for rank, each in told.items()}
 
     file = tmp_path / "trace.json"
     said = asyncio.run(Trace(file, ask).write([0, 1, 2], 3))

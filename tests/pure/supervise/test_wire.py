@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
 import os
 import resource
 from typing import Any, get_args, get_origin, get_type_hints
@@ -12,20 +10,22 @@ import pytest
 
 from mpicoll.errors import LaunchError
 from mpicoll.supervise import messages
-from mpicoll.supervise.messages import Answer, CallsOf, HashOf, Message, RankStatus, State, StatusOf, StatusUpdate
-from mpicoll.supervise.ranks import Processes
-from mpicoll.supervise.wire import line_of, listen, message_in, read
+from mpicoll.supervise.messages import Message
+from mpicoll.supervise.rendezvous import listen
+from mpicoll.supervise.wire import line_of, message_in
 
 
 def some(kind: Any) -> Any:
     """A value of this type."""
+    if kind is messages.Question[Any]:
+        return messages.HashOf("c", 3)
     if isinstance(kind, type) and issubclass(kind, Message):
         hints = get_type_hints(kind)
         return kind(*(some(hints[name]) for name in kind.fields))
     if get_origin(kind) is list:
         return [some(get_args(kind)[0])] * 2
     if get_origin(kind) is tuple:
-        return tuple(map(some, get_args(kind)))
+        return [*map(some, get_args(kind))]  # JSON knows no others
     if get_origin(kind) is dict:
         return {"key": some(get_args(kind)[1])}
     if get_args(kind):
@@ -56,19 +56,6 @@ def test_messages_are_values() -> None:
         messages.Compare("name", name="twice")  # type: ignore[misc]
 
 
-def test_every_question_and_its_answer() -> None:
-    questions = [
-        kind for kind in vars(messages).values() if isinstance(kind, type) and issubclass(kind, messages.Question)
-    ]
-    questions.remove(messages.Question)
-    assert len(questions) == 6
-    for kind in questions:
-        ask = messages.Ask(3, some(kind))
-        assert message_in(line_of(ask)) == ask
-        answer = some(kind.answer())
-        assert read(json.loads(line_of(answer)), kind.answer()) == answer
-
-
 @pytest.mark.parametrize(
     "line",
     [
@@ -76,50 +63,17 @@ def test_every_question_and_its_answer() -> None:
         b"7\n",
         b"[]\n",
         b"{}\n",
-        b'["StatusUpdate"]\n',
-        b'["StatusUpdate", [], true',
-        b'["StatusUpdate", [], 1]\n',
-        b'["StatusUpdate", [["State", "c", 1, "open", 0]], true]\n',
-        b'["StatusUpdate", [["State", "c", true, "open", 0, null]], true]\n',
-        b'["StatusUpdate", [["State", "c", 1.0, "open", 0, null]], true]\n',
-        b'["StatusUpdate", [["State", "c", 1, "open", 0, ["x"]]], true]\n',
-        b'["StatusUpdate", [["Heartbeat"]], true]\n',
-        b'["Heartbeat", 1]\n',
-        b'["Ask", 1, ["Clock", 2]]\n',
-        b'["Ask", 1, ["Heartbeat"]]\n',
-        b'["Fail", "c", true, [[1]], "", []]\n',
-        b'[["Heartbeat"]]\n',
-        b"[null]\n",
+        b"{\n",
+        b'"Heartbeat"\n',
+        b'{"Heartbeat": {}}\n',
+        b'{"Heartbeat": [1]}\n',
+        b'{"Nothing": []}\n',
+        b'{"Heartbeat": []}',
     ],
 )
 def test_what_is_no_message(line: bytes) -> None:
-    with pytest.raises(ValueError, match=r"not |none of|Expecting"):
+    with pytest.raises(ValueError, match=r"not |given|Expecting"):
         message_in(line)
-
-
-def test_a_state_without_ranks() -> None:
-    told = StatusUpdate([State("c", 1, "open", 0, None), State("d", 1, "open", 0, [0, 2])], False, False)
-    assert message_in(line_of(told)) == told
-
-
-@pytest.mark.parametrize(("given", "taken"), [(3, 3), (None, None), ("3", "refused"), (True, "refused")])
-def test_an_answer_must_fit_the_question(given: Any, taken: Any) -> None:
-    async def scene() -> None:
-        processes = Processes()
-        awaited = asyncio.get_running_loop().create_future()
-        processes._questions[5] = CallsOf.answer(), awaited
-        processes.take(Answer(4, "to no question"))
-        processes.take(Answer(5, given))
-        processes.take(Answer(5, "once more"))
-        assert (awaited.result() if awaited.done() else "refused") == taken
-
-    asyncio.run(scene())
-
-
-def test_the_types_of_answers() -> None:
-    assert CallsOf.answer() == int | None
-    assert HashOf.answer() == str | None
-    assert StatusOf.answer() == RankStatus | None
 
 
 NO_LIMIT = resource.RLIM_INFINITY

@@ -1,0 +1,83 @@
+"""The coordinator of a job in ``mpicoll run``, which survives every rank."""
+
+from __future__ import annotations
+
+import threading
+import time
+import traceback
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from mpicoll.launch.elastic import Outcome
+from mpicoll.launch.failure import say
+from mpicoll.launch.launch_env import COORDINATOR
+from mpicoll.supervise.rendezvous import listen
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from mpicoll.launch.board import CrashBoard
+    from mpicoll.launch.launcher import Job
+    from mpicoll.supervise.coordinator import Coordinator
+
+_SECONDS_TO_END = 10.0
+"""What the last words of ranks may take to come after the end of the launcher."""
+
+
+class Host:
+    """Listens as soon as it is made, so that ranks can be told where. ``serve`` is to run in a thread that begins after
+    the launcher has started: what it loads must not delay that."""
+
+    def __init__(self, job: Job, board: CrashBoard) -> None:
+        self._sock, rendezvous = listen(job.on_this_node, None, job.nprocs)
+        self._board, self._token = board, rendezvous.token
+        self.outcome = Outcome() if job.elastic else None
+        self.variables = {COORDINATOR: str(rendezvous)}
+        """What the ranks must find in their environment."""
+        self._coordinator: Coordinator | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._serves = threading.Event()
+
+    def serve(self) -> None:
+        """Serve the ranks until ``stop``."""
+        import asyncio
+
+        with suppress(asyncio.CancelledError), asyncio.Runner(loop_factory=asyncio.new_event_loop) as runner:
+            try:
+                runner.run(self._serve())
+            except Exception:  # a mistake of its own must not end a job that may be sound
+                said = "mpicoll: the coordinator has failed. From now on, calls are not compared, and may wait forever"
+                say(f"{said}\n{traceback.format_exc().rstrip()}")
+                if self._coordinator is not None:
+                    self._coordinator.dismiss()
+            finally:
+                self._serves.set()
+
+    async def _serve(self) -> None:
+        import asyncio
+
+        from mpicoll.supervise.coordinator import Coordinator
+        from mpicoll.supervise.wire import LIMIT
+
+        async with asyncio.TaskGroup() as tasks:
+            it = self._coordinator = Coordinator(self._token, tasks, self._board, self.outcome)
+            await asyncio.start_server(
+                lambda reader, writer: tasks.create_task(it.serve(reader, writer)), sock=self._sock, limit=LIMIT
+            )
+            self._task = asyncio.current_task()
+            self._serves.set()
+            while True:
+                await it.look_on()
+                # Ranks that meet after all others have left get another one.
+                it = self._coordinator = Coordinator(self._token, tasks, self._board, self.outcome)
+
+    def stop(self, serving: threading.Thread) -> None:
+        """The launcher has ended: return when all is said of how ranks have ended. ``serve`` runs in this thread."""
+        self._serves.wait()
+        deadline = time.monotonic() + _SECONDS_TO_END
+        while self._coordinator and self._coordinator.writers and serving.is_alive() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        if self._task is not None:
+            with suppress(RuntimeError):  # it has failed
+                self._task.get_loop().call_soon_threadsafe(self._task.cancel)
+        serving.join()

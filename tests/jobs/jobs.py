@@ -17,7 +17,8 @@ from typing import TypeVar
 
 import pytest
 
-from mpicoll.launch.launcher import find_launcher
+from mpicoll.launch.launcher import Job as ToStart
+from mpicoll.launch.launcher import command, find_launcher
 from tests.processes import Job, job
 
 DEADLINE = 90.0
@@ -106,6 +107,13 @@ def python(*argv: str, env: dict[str, str] | None = None) -> Done:
 
 def run(n: int, *program: str, env: dict[str, str] | None = None) -> Done:
     return python("-m", "mpicoll", "run", "-n", str(n), *program, env=env)
+
+
+def plainly(n: int, *program: str, env: dict[str, str] | None = None) -> Done:
+    """With the environment's launcher, and without what ``mpicoll run`` puts before the program."""
+    launch = command(ToStart(program, n))
+    before = launch.argv.index(sys.executable)
+    return done(*launch.argv[: before + 1], *program, env=launch.adds | (env or {}))
 
 
 def together(n: int, folder: Path) -> dict[str, str]:

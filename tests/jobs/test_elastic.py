@@ -336,7 +336,7 @@ def test_a_rank_that_is_lost_before_mpi_begins(tmp_path: Path) -> None:
     it = elastic(3, script(tmp_path, program))
     assert it.code == 1, it.output
     assert it.output.splitlines()[0] == (
-        "mpicoll: rank 1 was lost before MPI began, which needs all ranks. The job ends"
+        "mpicoll: rank 1 has ended before MPI began, which needs all ranks. The job ends"
     ), it.output
 
 

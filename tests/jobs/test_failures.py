@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import re
 import socket
-import sys
 import textwrap
 import time
 from pathlib import Path
@@ -18,8 +17,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from mpicoll.launch import failure, launcher
-from tests.jobs.jobs import ON_LINUX, Done, done, half, run, script, together
+from mpicoll.launch import failure
+from tests.jobs.jobs import ON_LINUX, half, plainly, run, script, together
 
 pytestmark = pytest.mark.usefixtures("usual_end")
 
@@ -103,13 +102,6 @@ elif rank == 1:
         ["StateError", "allreduce", "MPI was finalised"],
     ),
 }
-
-
-def plainly(n: int, *program: str) -> Done:
-    """With the environment's launcher, and without what ``mpicoll run`` puts before the program."""
-    command = launcher.command(launcher.Job(program, n))
-    before = command.argv.index(sys.executable)
-    return done(*command.argv[: before + 1], *program, env=command.adds)
 
 
 # How a job ends depends on the launcher. So these run on both MPIs, and also start by `mpicoll run`.
@@ -332,9 +324,9 @@ def test_no_file_is_left_for_the_connections_of_the_ranks(tmp_path: Path) -> Non
         import os
         import resource
         import mpicoll
-        from mpicoll.supervise import wire
+        from mpicoll.supervise import watch
 
-        listen, taken = wire.listen, []
+        listen, taken = watch.listen, []
 
         def listen_and_take(*given):
             made = listen(*given)
@@ -342,10 +334,10 @@ def test_no_file_is_left_for_the_connections_of_the_ranks(tmp_path: Path) -> Non
             taken.extend(os.open(os.devnull, 0) for _ in range(200 - 8 - len(os.listdir("/proc/self/fd"))))
             return made
 
-        wire.listen = listen_and_take
+        watch.listen = listen_and_take
         mpicoll.Communicator().barrier()
     """
-    result = run(3, script(tmp_path, program))
+    result = plainly(3, script(tmp_path, program))
     assert result.code != 0, result.output
     assert result.output.count("mpicoll: rank 0 cannot take the connection of another rank: Too many open files") == 1
     assert "socket.accept()" not in result.output, result.output

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.jobs.jobs import half, run, script
+from tests.jobs.jobs import half, plainly, run, script
 from tests.jobs.programs import sound
 
 pytestmark = pytest.mark.slow
@@ -32,15 +32,15 @@ BREAKS = {
     "an agent": "from mpicoll.supervise.agent import Agent\nif launched_rank() == 1: Agent._check_coordinator = None",
     "the network": """
 from dataclasses import replace
-from mpicoll.supervise import wire
+from mpicoll.supervise import watch
 
-listen = wire.listen
+listen = watch.listen
 
 def nowhere(*given):
     sock, place = listen(*given)
     return sock, replace(place, port=1)
 
-wire.listen = nowhere
+watch.listen = nowhere
 """,
 }
 USES = """
@@ -54,9 +54,9 @@ print("went on")
 
 @pytest.mark.parametrize("what", half(BREAKS))
 def test_a_watcher_that_fails_ends_nothing(what: str, tmp_path: Path) -> None:
-    """The program goes on, and is told that nobody watches any more."""
+    """The program goes on, and is told that nobody watches any more. The coordinator is in rank 0 here."""
     begin = "import time\nimport numpy as np\nfrom mpicoll.launch.launch_env import launched_rank\nimport mpicoll\n"
-    result = run(3, script(tmp_path, begin + BREAKS[what] + USES))
+    result = plainly(3, script(tmp_path, begin + BREAKS[what] + USES))
     assert result.code == 0, result.output
     assert result.output.count("went on") == 3, result.output
     assert result.output.count("mpicoll: ") == 1, result.output

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.jobs import fuzzed
-from tests.jobs.jobs import MPICH, Done, ended, half, run, script, started, until
+from tests.jobs.jobs import MPICH, Done, ended, half, plainly, run, script, started, until
 from tests.jobs.programs import faults
 from tests.jobs.titles import DIFFERENT, FIRST_IS_SILENT, IS_GONE, STUCK
 
@@ -39,6 +39,15 @@ def test_a_fault_ends_the_job(name: str) -> None:
     assert "went on" not in result.output
     # MPICH's launcher ends all ranks when one of them exits, and may call that a success.
     assert result.code != 0 or (MPICH and "_exit" in name), result.output
+
+
+def test_the_rank_that_compares_is_stopped() -> None:
+    """Under the MPI's own launcher, that is the first one."""
+    result = plainly(3, faults.__file__, "rank 0 stopped", env={"MPICOLL_TIMEOUT": "3"})
+    assert result.code != 0, result.output
+    assert FIRST_IS_SILENT in result.output, result.output
+    assert "barrier, at faults.py" in result.output, result.output
+    said_once(result)
 
 
 CRASHES = """

@@ -12,7 +12,7 @@ import numpy as np
 
 import mpicoll
 from tests.jobs.programs.declared import HERE, Faults
-from tests.jobs.titles import FIRST_IS_SILENT, HAS_LEFT, TIME_IS_UP
+from tests.jobs.titles import HAS_LEFT, TIME_IS_UP
 
 FAULTS = Faults()
 fault = FAULTS.declare
@@ -36,7 +36,7 @@ def stopped(comm: mpicoll.Communicator) -> None:
         os.kill(os.getpid(), signal.SIGSTOP)
 
 
-@fault("rank 0 stopped", FIRST_IS_SILENT, "barrier, at faults.py")
+@fault("rank 0 stopped", TIME_IS_UP, "rank 0", "does not answer: it is stopped")
 def rank_0_stopped(comm: mpicoll.Communicator) -> None:
     if comm.rank == 0:
         os.kill(os.getpid(), signal.SIGSTOP)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from mpicoll import errors
 from mpicoll.launch import board, elastic
-from mpicoll.launch.failure import is_first, was_done
+from mpicoll.launch.failure import is_first
 from mpicoll.supervise import ending, report, tape
 from mpicoll.supervise import messages as msg
 from mpicoll.supervise.demand import when_asked
@@ -45,8 +45,6 @@ if TYPE_CHECKING:
 _CHANGES = 2.0
 """Seconds between two messages that say no more than that calls were made."""
 _SECONDS_TO_DUMP = 5.0
-_SAY = 8
-"""How many ranks say what they do if the coordinator is lost. Each speaks for itself."""
 _SECONDS_FOR_LAUNCHER = 2.0
 """A launcher ends all ranks when one has ended. Only where it does not, a rank does so, and says why."""
 
@@ -82,10 +80,8 @@ class Agent:
         self._since_lost = 0.0
         """Seconds since the coordinator was lost."""
         self._leaving = self._serves = self._lost = False
-        self._requests: dict[msg.Compare | msg.Dump, asyncio.Event] = {}
-        """What the coordinator was asked to do. An event is set when it has done so."""
-        self._written: dict[str, asyncio.Future[str]] = {}
-        """The recordings that it was asked to write, by their files. The result says why it could not."""
+        self._requests: dict[msg.Request, asyncio.Future[str]] = {}
+        """What the coordinator was asked to do. The result says why it could not."""
         self.may_leave = asyncio.Event()
         """Set when nobody needs this process any more."""
 
@@ -95,7 +91,6 @@ class Agent:
             if self._coordinator is not None and ending.exit_reason(self._coordinator):
                 break  # it cannot be reached again, as it can where a network has lost the connection
         self._lost = True
-        self._say_loss()
         if self._leaving or self._coordinator is None:
             self.may_leave.set()  # there is nobody to ask
 
@@ -185,29 +180,12 @@ class Agent:
         self.watched.pop(watched.name, None)
         self.say(msg.Lost([watched.ranks[rank] for rank in ranks]))
 
-    def _say_loss(self) -> None:
-        """Say what this rank does when the coordinator has ended too early. The launcher is about to end this rank,
-        too."""
-        coordinator = self._rendezvous.rank
-        if self._coordinator is None or coordinator is None or ending.is_known() or was_done(_END):
-            return
-        exit_reason = ending.exit_reason(self._coordinator)
-        if exit_reason and not self.may_leave.is_set():
-            those = [each for each in self._all() if coordinator in each.ranks and self.rank in each.ranks[:_SAY]]
-            statuses = [(each, each.status(None)) for each in those]
-            if statuses:  # mpicoll run tells of ranks that were ended before they could say so
-                each, status = max(statuses, key=lambda said: said[1].tells)
-                next_one = each.ranks[:2] in ([coordinator, self.rank], [self.rank, coordinator])
-                lost: dict[int, report.Missing] = (
-                    {coordinator: report.with_last_call(exit_reason, board.last_call(coordinator))} if next_one else {}
-                )
-                report.show(report.loss(each.ranks, {self.rank: status}, lost))
-
     def _end(self, does: str, why: str) -> None:
         if is_first(_END):
             first = f"{self._rendezvous.who}, which compares ranks, {why}"
             report.show(f"mpicoll: rank {self.rank} {does}. {first}. The job ends")
-        ending.end([self._coordinator] if self._coordinator is not None and not self._lost else [])
+        is_of_rank = self._rendezvous.rank is not None and not self._lost
+        ending.end([self._coordinator] if self._coordinator is not None and is_of_rank else [])
 
     # -- what the coordinator and the program ask ----------------------------------------------------------------------
 
@@ -216,12 +194,9 @@ class Agent:
             case msg.Ask(number, question):
                 assert self.writer is not None
                 say(self.writer, msg.Answer(number, self._answer(question)))
-            case msg.Compare() | msg.Dump():
-                if (done := self._requests.pop(message, None)) is not None:
-                    done.set()
-            case msg.Recorded(file, failure):
-                if (written := self._written.pop(file, None)) is not None:
-                    written.set_result(failure)
+            case msg.Done(request, failure):
+                if (done := self._requests.pop(request, None)) is not None:
+                    done.set_result(failure)
             case msg.Forget(name):
                 self.watched.pop(name, None)
             case msg.Fail():
@@ -282,9 +257,8 @@ class Agent:
 
     async def dump(self, why: str) -> None:
         """Let all processes write their files. If the coordinator cannot be asked, this one writes its own."""
-        if self.writer is not None and await happens(self._request(self.writer, msg.Dump(why)), _SECONDS_TO_DUMP):
-            return
-        report.show(report.files({self.rank: self._write(why, {})}))
+        if await self._ask(msg.Dump(why), _SECONDS_TO_DUMP) is None:
+            report.show(report.files({self.rank: self._write(why, {})}))
 
     async def write_recording(self, file: str, recording: Excerpt) -> str:
         """Let the coordinator write a file with what this process and others have recorded for it. Returns why it could
@@ -292,23 +266,23 @@ class Agent:
         self._recordings[file] = recording
         for old in [name for name in self._recordings if name][:-_RECORDINGS]:
             del self._recordings[old]
-        if self.writer is None:
-            return "the coordinator, which writes it, has ended"
-        written = self._written.setdefault(file, asyncio.get_running_loop().create_future())
-        say(self.writer, msg.Recorded(file, ""))
-        return await written
+        failure = await self._ask(msg.WriteRecording(file))
+        return "the coordinator, which writes it, has ended" if failure is None else failure
 
     async def compare(self, watched: Watched) -> None:
         """Let the coordinator compare the calls of a communicator now. If they differ, it ends the job."""
-        if self.writer is not None:
-            self.tell(everything=True)
-            await self._request(self.writer, msg.Compare(watched.name)).wait()
+        self.tell(everything=True)
+        await self._ask(msg.Compare(watched.name))
 
-    def _request(self, writer: asyncio.StreamWriter, request: msg.Compare | msg.Dump) -> asyncio.Event:
-        """Ask the coordinator for this. The event is set when it has done so."""
-        done = self._requests.setdefault(request, asyncio.Event())
-        say(writer, request)
-        return done
+    async def _ask(self, request: msg.Request, seconds: float | None = None) -> str | None:
+        """Let the coordinator do this. Returns why it could not, or an empty text; None if it has not answered within
+        so many seconds, or is not there."""
+        if self.writer is None:
+            return None
+        done = self._requests.setdefault(request, asyncio.get_running_loop().create_future())
+        say(self.writer, request)
+        await asyncio.wait([done], timeout=seconds)
+        return done.result() if done.done() else None
 
 
 def _failure(told: msg.Fail) -> errors.MpicollError:

@@ -97,12 +97,8 @@ class Coordinator:
                     self._processes.take(message)
                 case msg.StatusUpdate():
                     self._update(rank, message)
-                case msg.Compare():
-                    self._tasks.create_task(self._compare_for(rank, message))
-                case msg.Dump():
-                    self._tasks.create_task(self._dump_for(rank, message))
-                case msg.Recorded(file):
-                    self._tasks.create_task(self._write_recording_for(rank, file))
+                case msg.Request():
+                    self._tasks.create_task(self._do(rank, message))
                 case msg.Traced(file):
                     self._trace(rank, file)
                 case msg.Lost(ranks):
@@ -171,6 +167,17 @@ class Coordinator:
             if not ranks.isdisjoint(each.ranks):
                 del self._communicators[name]
         self._leaving.set()
+
+    async def _do(self, asking: int, request: msg.Request) -> None:
+        failure = ""
+        match request:
+            case msg.Compare(name):
+                await self._compare_for(asking, name)
+            case msg.Dump(why):
+                await self._dump_for(why)
+            case msg.WriteRecording(file):
+                failure = await self._write_recording_for(asking, file)
+        self._processes.tell(asking, msg.Done(request, failure))
 
     # -- what it does -------------------------------------------------------------------------------------------------
 
@@ -299,10 +306,10 @@ class Coordinator:
             if each is not None:
                 await self._end(each, None, Why.IS_SILENT)
 
-    async def _compare_for(self, asking: int, request: msg.Compare) -> None:
+    async def _compare_for(self, asking: int, name: str) -> None:
         """Compare all calls of the rank that asks, for which others may have to come first."""
         for _ in range(_LOOKS_FOR_OTHERS):
-            each = self._communicators.get(request.name)
+            each = self._communicators.get(name)
             if each is None:  # its ranks were lost
                 break
             if each.ranks:  # the first of them may not have told yet which they are
@@ -310,7 +317,6 @@ class Coordinator:
             if self._ending or each.compared >= each.calls.get(asking, 0):
                 break
             await asyncio.sleep(_SECONDS_FOR_OTHERS / _LOOKS_FOR_OTHERS)
-        self._processes.tell(asking, request)
 
     async def _compare(self, each: CommunicatorState) -> None:
         """Compare the calls that all ranks have begun. If they differ, this ends the job."""
@@ -385,7 +391,7 @@ class Coordinator:
         self._say_once(report.files(await self._processes.ask(self._processes, msg.WriteFiles(why, since))))
         await self._write_traces(SECONDS_TO_ANSWER)
 
-    async def _dump_for(self, asking: int, request: msg.Dump) -> None:
+    async def _dump_for(self, why: str) -> None:
         """All ranks may ask at once. Files serve everybody who has asked before they were begun.
 
         A rank that fails asks for them. It may fail because others made another call, and it got what these sent."""
@@ -396,8 +402,7 @@ class Coordinator:
         async with self._dumping:
             if self._dumps == before:
                 self._dumps += 1
-                await self._dump(request.why)
-        self._processes.tell(asking, request)
+                await self._dump(why)
 
     def _trace(self, rank: int, file: str) -> None:
         """The rank's calls are to be in this trace, and in no other one: it may have got to know rank 0 since then."""
@@ -412,15 +417,16 @@ class Coordinator:
             if each.told_by and not self._dismissed.is_set():
                 self._say_once(await each.write(each.told_by, len(each.told_by), *seconds))
 
-    async def _write_recording_for(self, asking: int, file: str) -> None:
-        """All ranks ask, each when it has recorded. The file has what those have told that have asked by then."""
+    async def _write_recording_for(self, asking: int, file: str) -> str:
+        """All ranks ask, each when it has recorded. The file has what those have told that have asked by then. Returns
+        why it could not be written."""
         recording = self._recordings.setdefault(file, Trace(Path(file), self._processes.ask, file))
         recording.told_by.add(asking)
         before = recording.begun
         async with recording.writing:
             if recording.begun == before:
                 await recording.write(recording.told_by, len(self._processes))
-        self._processes.tell(asking, msg.Recorded(file, recording.failure))
+        return recording.failure
 
     def _say_once(self, text: str) -> None:
         if text not in self._said:

@@ -108,24 +108,26 @@ class Heartbeat(Message):
     """The sender is there. The coordinator answers with the same."""
 
 
-class Compare(Message):
-    """Compare the calls of this communicator now. The coordinator answers with the same when it has."""
+class Request(Message):
+    """What a process asks the coordinator to do, which answers with ``Done``."""
+
+
+class Compare(Request):
+    """Compare the calls of this communicator now."""
 
     name: str
 
 
-class Dump(Message):
-    """Let all processes write their files. The coordinator answers with the same when they have."""
+class Dump(Request):
+    """Let all processes write their files."""
 
     why: str
 
 
-class Recorded(Message):
-    """Write this file with the calls of all processes that have recorded for it. The coordinator answers with the same
-    when it has, or says why it could not."""
+class WriteRecording(Request):
+    """Write this file with the calls of all processes that have recorded for it."""
 
     file: str
-    failure: str
 
 
 class Lost(Message):
@@ -158,6 +160,13 @@ class Answer(Message):
 
 
 # -- what the coordinator says ----------------------------------------------------------------------------------------
+
+
+class Done(Message):
+    """This was done, or could not be done because of this ``failure``."""
+
+    request: Request
+    failure: str
 
 
 class Forget(Message):

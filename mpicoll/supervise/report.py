@@ -139,12 +139,6 @@ def _likeliest(statuses: dict[int, RankStatus]) -> list[str]:
     return [f"  Often {named(ended)} had fewer batches than the others: give all ranks equally many, {ddp}"]
 
 
-def loss(ranks: Sequence[int], statuses: dict[int, RankStatus], lost: dict[int, Missing]) -> str:
-    """What is known in a process of its own: the table if it is the one that tells of ``lost`` ranks, or one line."""
-    table = _table([*statuses, *lost], statuses, lost)
-    return "\n".join([Why.IS_LOST.title(ranks, sorted(lost)), *table] if lost else table)
-
-
 def _since(ranks: list[int], statuses: dict[int, RankStatus]) -> str:
     """How long these ranks have waited. Their looks differ a little: that must not tear them apart."""
     seconds = max(statuses[rank].seconds for rank in ranks)

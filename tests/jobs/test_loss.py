@@ -16,10 +16,9 @@ import pytest
 from mpicoll.launch.board import CrashBoard
 from mpicoll.launch.failure import is_first
 from mpicoll.launch.run import ExitMonitor
-from mpicoll.supervise import dump, ending, report
+from mpicoll.supervise import dump, ending
 from mpicoll.supervise.dump import DumpWriter
 from tests.jobs.jobs import run, script
-from tests.pure.supervise import invented
 
 PROGRAM = """
     import os, signal, time
@@ -285,15 +284,6 @@ def test_how_a_process_has_ended(code: str, says: str) -> None:
     process.wait()
     assert "its process has ended" in ending.exit_reason(known)
     assert ending.exit_reason(known.changed(host="another")) == ""
-
-
-def test_a_rank_that_speaks_for_itself_alone() -> None:
-    status = invented.status(begun=1, number=0, seconds=0.0, where="its end")
-    assert report.loss(range(3), {2: status}, {}) == "  rank 2  call 0: barrier, at a.py:1 in f: waiting"
-    assert report.loss(range(3), {1: status}, {0: "is gone"}).splitlines()[1:] == [
-        "  rank 0  is gone",
-        "  rank 1  call 0: barrier, at a.py:1 in f: waiting",
-    ]
 
 
 def test_a_name_that_another_user_has_taken(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,6 @@ import time
 
 import pytest
 
-from mpicoll.supervise import ending
 from mpicoll.supervise.coordinator import Coordinator
 from mpicoll.supervise.messages import CallsOf
 from mpicoll.supervise.report import Why
@@ -161,12 +160,8 @@ def test_a_rank_crashes_and_another_one_is_too_slow_to_answer(capfd: Output) -> 
     assert "rank 2  has had no time to answer" in said
 
 
-@pytest.mark.parametrize("lost", [0, 1])
-def test_the_table_is_of_the_communicator_in_which_ranks_are(
-    lost: int, capfd: Output, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """They have used another one before. Where the coordinator is lost, each rank speaks for itself."""
-    monkeypatch.setattr(ending, "exit_reason", lambda _: "its process was killed")
+def test_the_table_is_of_the_communicator_in_which_ranks_are(capfd: Output) -> None:
+    """They have used another one before."""
 
     async def scene(it: Job) -> None:
         others = [rank.joins("d", it.all) for rank in it.ranks]
@@ -174,11 +169,7 @@ def test_the_table_is_of_the_communicator_in_which_ranks_are(
         for recorder in others:
             begin(recorder, "bcast")
         await until(lambda: it.told(2))
-        if lost:
-            await it.coordinator._say_loss(lost, "its process was killed")
-        else:
-            for rank in it.ranks[1:]:
-                rank.agent._say_loss()
+        await it.coordinator._say_loss(1, "its process was killed")
         await it.all_leave()
 
     play(scene)

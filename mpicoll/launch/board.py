@@ -2,8 +2,9 @@
 
 A rank may end without a word: MPICH ends the whole job where a message is longer than the memory for it, and any rank
 may be killed. So each rank notes its calls on the board, and ``mpicoll run`` says after such an end what they were.
-The board is a file that ranks of the same node open. A call is a number there. What the number means is noted once,
-when the call is prepared. A rank that knows more leaves that to be said instead."""
+The board is a file that ranks of the same node map. A call is a number there. What the number means is noted once,
+when the call is prepared. A rank that no ``mpicoll run`` of its node has started notes all that in memory of its own,
+which nobody reads."""
 
 from __future__ import annotations
 
@@ -28,15 +29,12 @@ the same numbers of a process and a file mean another file."""
 _TOLD, _STATUS, _INTERRUPTED = range(_MARK, _MARK + 3)
 """Where these bytes are: whether mpicoll has told why the job ends, the exit code that a rank wants for it (0 if that
 is the launcher's), and what has become of Ctrl-C."""
-_LEFT = _INTERRUPTED + 1
-"""Where that is which a rank has left for ``mpicoll run`` to say."""
-_HEAD = 1 << 14
+_HEAD = 1 << 12
 _ROOM = 1 << 18
 """Bytes of each rank: numbers, and then what the last numbers of calls mean."""
 _CALL, _PROCESS, _MPI, _CTRL_C = range(4)
 """The numbers of a rank: its last call, its process, its MPI, and whether Ctrl-C has reached it."""
 _TEXTS, _TEXT = 1024, Struct("=QH244s")
-_WORDS = Struct(f"=H{_HEAD - _LEFT - 2}s")
 _KILLED = (9, 128 + 9)
 """Exit codes of launchers where SIGKILL has ended a rank."""
 _OVER = (1 << 64) - 1
@@ -48,6 +46,29 @@ INTERRUPTED, ENDED = 1, 2
 WAIT, GO, APART = 1, 2, 3
 """After Ctrl-C, ranks that have ended wait for each other, until ``mpicoll run`` lets them go. Ranks of several nodes,
 whose ends it does not see, have the whole time."""
+
+
+# -- of both ----------------------------------------------------------------------------------------------------------
+
+
+def _numbers(memory: mmap.mmap, rank: int) -> memoryview:
+    """The numbers of this rank."""
+    start = _HEAD + rank * _ROOM
+    return memoryview(memory)[start : start + 32].cast("Q")
+
+
+def _call_of(memory: mmap.mmap, rank: int) -> str:
+    """The rank's last call, empty if it has made none or its program has come to its end."""
+    number = _numbers(memory, rank)[_CALL]
+    if number in (0, _OVER):
+        return ""
+    noted, length, text = _TEXT.unpack_from(memory, _text_at(rank, number))
+    return str(text[:length], errors="replace") if noted == number else "a call that it has prepared long before"
+
+
+def _text_at(rank: int, number: int) -> int:
+    """Where it is noted what a rank's number means."""
+    return _HEAD + rank * _ROOM + _TEXT.size * (1 + number % _TEXTS)
 
 
 # -- in mpicoll run ---------------------------------------------------------------------------------------------------
@@ -64,14 +85,16 @@ class CrashBoard:
             os.set_blocking(end, False)
         self._file, self._path = linux.new_file(_NAME)
         os.truncate(self._file, _HEAD + nprocs * _ROOM)
-        os.pwrite(self._file, self._mark, 0)
+        self._memory = mmap.mmap(self._file, 0)
+        self._memory[:_MARK] = self._mark
+        self._words = ""
 
     def variables(self) -> dict[str, str]:
         """What the ranks must find in their environment."""
         return {_VARIABLE: f"{self._mark.hex()}:{os.getpid()}:{self._told_news}:{self._path}"}
 
     def _number(self, rank: int, which: int) -> int:
-        return int.from_bytes(os.pread(self._file, 8, _HEAD + rank * _ROOM + 8 * which), sys.byteorder)
+        return int(_numbers(self._memory, rank)[which])
 
     def process_of(self, rank: int) -> int:
         """The rank's process, 0 if it has not come so far."""
@@ -85,6 +108,10 @@ class CrashBoard:
         """Whether the rank ``BEGINS`` MPI or has ``BEGUN`` it; 0 if neither."""
         return self._number(rank, _MPI)
 
+    def last_call(self, rank: int) -> str:
+        """What the rank called last, as far as that is known."""
+        return _call_of(self._memory, rank)
+
     def interrupted(self) -> tuple[int, int]:
         """The number of ranks that Ctrl-C has reached, and of those that have ended after it."""
         states = [self._number(rank, _CTRL_C) for rank in range(self.nprocs)]
@@ -92,12 +119,19 @@ class CrashBoard:
 
     def after_ctrl_c(self, what: int) -> None:
         """Ctrl-C was pressed: let ranks that end ``WAIT``, ``GO``, or know that they are ``APART``."""
-        os.pwrite(self._file, bytes([what]), _INTERRUPTED)
+        self._memory[_INTERRUPTED] = what
+
+    def told(self) -> None:
+        """A table has said why the job ends."""
+        self._memory[_TOLD] = 1
+
+    def wanted(self) -> int:
+        """The exit code that a rank wants for the job; 0 if that is the launcher's."""
+        return self._memory[_STATUS]
 
     def says(self, words: str) -> None:
         """Say this when the launcher has ended. The job has failed."""
-        _leave(self._file, words)
-        _end_with(self._file, 1)
+        self._words, self._memory[_STATUS] = words, 1
 
     def send(self, number: int) -> None:
         """Send this signal to all ranks of this node whose programs run."""
@@ -107,15 +141,13 @@ class CrashBoard:
                     os.kill(process, number)
 
     def report(self, code: int, first: Sequence[int] = ()) -> int:
-        """The launcher has ended with this ``code``. Say what a rank has left to be said, or what the ranks called last
-        and which one ended ``first`` (one of these), if the launcher failed and no table of all ranks has said it.
-        Returns the exit code of the job."""
-        told, wanted = os.pread(self._file, 2, _TOLD)
-        length, words = _WORDS.unpack(os.pread(self._file, _WORDS.size, _LEFT))
-        if length:
-            print(words[:length].decode(errors="replace"), file=sys.stderr, flush=True)
-        elif code and not told:
-            calls = {rank: call for rank in range(self.nprocs) if (call := _call_of(self._file, rank))}
+        """The launcher has ended with this ``code``. Say why, or what the ranks called last and which one ended
+        ``first`` (one of these), if the launcher failed and no table of all ranks has said it. Returns the exit code of
+        the job."""
+        if self._words:
+            print(self._words, file=sys.stderr, flush=True)
+        elif code and not self._memory[_TOLD]:
+            calls = {rank: call for rank in range(self.nprocs) if (call := self.last_call(rank))}
             killed = " (killed: often the system was out of memory, see dmesg)" if code in _KILLED else ""
             lines = [f"mpicoll: the job has ended with {code}{killed}."]
             if len(first) == 1:
@@ -127,78 +159,49 @@ class CrashBoard:
                 lines += rows([(ranks, call) for call, ranks in alike(calls).items()])
             if calls or first:
                 print("\n".join(lines), file=sys.stderr, flush=True)
-        return (code and wanted) or code
-
-    def last_call(self, rank: int) -> str:
-        """What a rank called last, as far as that is known."""
-        return _call_of(self._file, rank)
-
-    def left(self, words: str) -> bool:
-        """Say this when the launcher has ended."""
-        _leave(self._file, words)
-        return True
-
-    def wanted(self) -> int:
-        """The exit code that a rank wants for the job; 0 if that is the launcher's."""
-        return os.pread(self._file, 1, _STATUS)[0]
+        return (code and self.wanted()) or code
 
     def close(self) -> None:
         """Nobody asks it any more."""
+        self._memory.close()
         for file in (self._file, self.news, self._told_news):
             os.close(file)
         linux.forget(self._path)
 
 
-def _call_of(file: int, rank: int) -> str:
-    """The rank's last call, empty if it has made none or its program has come to its end."""
-    start = _HEAD + rank * _ROOM
-    number = int.from_bytes(os.pread(file, 8, start), sys.byteorder)
-    if number in (0, _OVER):
-        return ""
-    noted, length, text = _TEXT.unpack(os.pread(file, _TEXT.size, start + _TEXT.size * (1 + number % _TEXTS)))
-    return text[:length].decode(errors="replace") if noted == number else "a call that it has prepared long before"
-
-
 # -- in a rank --------------------------------------------------------------------------------------------------------
 
 
-def _opened(given: str) -> tuple[int | None, str]:
-    """The file of ``mpicoll run``, and where it reads news. None if this rank was not started so, or on another
-    node."""
+def _mapped(given: str, rank: int | None) -> tuple[mmap.mmap | None, str]:
+    """The board of ``mpicoll run``, and where that reads news. None if this rank was not started so, or on another
+    node, or if another rank has spawned this process by MPI: its number is another rank's."""
     mark, process, news, path = (given.split(":", 3) + [""] * 3)[:4]
     try:
-        if not mark or not linux.is_called(path, _NAME):
+        if not mark or rank is None or not linux.is_called(path, _NAME):
             return None, ""
         file = os.open(path, os.O_RDWR)
+        memory = mmap.mmap(file, 0)
     except OSError:
         return None, ""
-    if os.pread(file, _MARK, 0).hex() != mark:
-        os.close(file)
-        return None, ""
-    return file, f"/proc/{process}/fd/{news}"
-
-
-def _room_of(file: int | None, rank: int | None) -> mmap.mmap | None:
-    """Where this rank notes its calls. None where nobody reads them, and in a process that a rank has spawned by MPI:
-    its number is another rank's."""
-    if file is None or rank is None or os.fstat(file).st_size < _HEAD + (rank + 1) * _ROOM:
-        return None
-    room = mmap.mmap(file, _ROOM, offset=_HEAD + rank * _ROOM)
-    process = int.from_bytes(room[8 * _PROCESS : 8 * _PROCESS + 8], sys.byteorder)
-    return room if process in (0, os.getpid()) else None
+    os.close(file)
+    is_ours = memory[:_MARK].hex() == mark and len(memory) >= _HEAD + (rank + 1) * _ROOM
+    if is_ours and _numbers(memory, rank)[_PROCESS] in (0, os.getpid()):
+        return memory, f"/proc/{process}/fd/{news}"
+    return None, ""
 
 
 _given = os.environ.pop(_VARIABLE, "")
 by_mpicoll_run = bool(_given)
 """Whether mpicoll run of some node has started this rank."""
-_file, _news = _opened(_given)
-are_read = _file is not None
+_common, _news = _mapped(_given, launched_rank())
+are_read = _common is not None
 """Whether mpicoll run of this node reads what is noted."""
-_room = _room_of(_file, launched_rank())
-coordinator = os.environ.pop(COORDINATOR, "") if _room is not None or is_elastic() else ""
-"""Where the coordinator listens that is in mpicoll run; empty if there is none."""
-last: memoryview | list[int] = [0] if _room is None else memoryview(_room).cast("Q")
+_rank = (launched_rank() or 0) if are_read else 0
+_memory = _common or mmap.mmap(-1, _HEAD + _ROOM)
+last = _numbers(_memory, _rank)
 """Its first element is the number of this rank's last call."""
+coordinator = os.environ.pop(COORDINATOR, "") if are_read or is_elastic() else ""
+"""Where the coordinator listens that is in mpicoll run; empty if there is none."""
 
 
 def _tell() -> None:
@@ -210,69 +213,47 @@ def _tell() -> None:
         os.close(file)
 
 
-if _room is not None:
+if are_read:
     last[_PROCESS] = os.getpid()
     _tell()
 
 
 def note_mpi(state: int) -> None:
     """Note whether this rank ``BEGINS`` MPI or has ``BEGUN`` it; 0 if neither."""
-    if _room is not None:
-        last[_MPI] = state
+    last[_MPI] = state
+    if are_read:
         _tell()
 
 
 def note_ctrl_c(state: int) -> None:
     """Note that this rank is ``INTERRUPTED``, or has ``ENDED`` after that."""
-    if _room is not None:
-        last[_CTRL_C] = state
+    last[_CTRL_C] = state
 
 
 def after_ctrl_c() -> int:
     """What ``mpicoll run`` says of ranks that end after Ctrl-C; 0 if nobody has pressed it there."""
-    return APART if _file is None else os.pread(_file, 1, _INTERRUPTED)[0]
+    return _memory[_INTERRUPTED] if are_read else APART
 
 
 def note(number: int, description: str) -> None:
     """Note what a number means."""
-    if _room is not None:
-        text = description.encode()[:244]
-        _TEXT.pack_into(_room, _TEXT.size * (1 + number % _TEXTS), number, len(text), text)
+    text = description.encode()[:244]
+    _TEXT.pack_into(_memory, _text_at(_rank, number), number, len(text), text)
 
 
 def last_call(rank: int) -> str:
     """What a rank of this job called last, as far as that is known here."""
-    return "" if _file is None else _call_of(_file, rank)
+    return _call_of(_memory, rank) if are_read else ""
 
 
 def told() -> None:
     """A table of all ranks, or the error of one, has said why the job ends: mpicoll run need not."""
-    if _file is not None:
-        os.pwrite(_file, b"\1", _TOLD)
-
-
-def left(words: str) -> bool:
-    """Leave it to mpicoll run to say this when its launcher has ended: a launcher that ends a job may lose what ranks
-    write meanwhile. Returns whether it will."""
-    if _file is None:
-        return False
-    _leave(_file, words)
-    return True
-
-
-def _leave(file: int, words: str) -> None:
-    text = words.encode(errors="replace")[: _WORDS.size - 2]
-    os.pwrite(file, _WORDS.pack(len(text), text), _LEFT)
+    _memory[_TOLD] = 1
 
 
 def job_ends_with(status: int) -> None:
     """Let the job's exit code be this one, whatever the launcher's."""
-    if _file is not None:
-        _end_with(_file, status)
-
-
-def _end_with(file: int, status: int) -> None:
-    os.pwrite(file, bytes([status & 0xFF]), _STATUS)
+    _memory[_STATUS] = status & 0xFF
 
 
 def _over(rank: int = os.getpid()) -> None:

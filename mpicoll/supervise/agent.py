@@ -18,7 +18,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from mpicoll import errors
-from mpicoll.launch import board, elastic
+from mpicoll.launch import elastic
 from mpicoll.launch.failure import is_first
 from mpicoll.supervise import ending, report, tape
 from mpicoll.supervise import messages as msg
@@ -335,7 +335,7 @@ class AgentThread:
             if self._sock is not None:
                 from mpicoll.supervise.coordinator import Coordinator
 
-                coordinator = self._coordinator = Coordinator(self._token, tasks, board)
+                coordinator = self._coordinator = Coordinator(self._token, tasks)
                 server = await asyncio.start_server(
                     lambda reader, writer: tasks.create_task(coordinator.serve(reader, writer)),
                     sock=self._sock,

@@ -6,8 +6,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
+from mpicoll.launch import board
+from mpicoll.launch.board import CrashBoard
 from mpicoll.launch.elastic import Outcome
 from mpicoll.supervise import ending, report
 from mpicoll.supervise import messages as msg
@@ -35,22 +37,14 @@ _SECONDS_OF_THE_LAUNCHER = 5.0
 A = TypeVar("A")
 
 
-class Board(Protocol):
-    """What is known of ranks of this node that cannot answer: ``mpicoll.launch.board``, seen by a rank or by ``mpicoll
-    run``."""
-
-    def last_call(self, rank: int, /) -> str:
-        """What a rank of this job called last, as far as that is known here."""
-
-    def left(self, words: str, /) -> bool:
-        """Leave it to mpicoll run to say this when its launcher has ended. Returns whether it will."""
-
-
 class Coordinator:
-    """Knows all processes of the job by their ranks in its world. What takes long is done in ``tasks``. ``outcome`` is
-    told how ranks end, in a job that goes on when some are lost."""
+    """Knows all processes of the job by their ranks in its world. What takes long is done in ``tasks``. ``board`` is
+    that of ``mpicoll run`` if the coordinator is there. ``outcome`` is told how ranks end, in a job that goes on when
+    some are lost."""
 
-    def __init__(self, token: str, tasks: asyncio.TaskGroup, board: Board, outcome: Outcome | None = None) -> None:
+    def __init__(
+        self, token: str, tasks: asyncio.TaskGroup, board: CrashBoard | None = None, outcome: Outcome | None = None
+    ) -> None:
         self._token, self._tasks, self._board, self._outcome = token, tasks, board, outcome
         self.writers: set[asyncio.StreamWriter] = set()
         self._processes = Processes()
@@ -132,8 +126,9 @@ class Coordinator:
             statuses, missing = await self._statuses(each, number, _SECONDS_OF_A_LOSS)
             missing[rank] = self._with_last_call(exit_reason, rank)
             words = report.text(why, each.ranks, statuses, missing)
-            if not self._board.left(words):
-                report.show(words)
+            report.show(words)
+            if self._board is not None:  # in a rank, a launcher that ends the job may lose these words
+                self._board.told()
 
     async def _without(self, rank: int, seconds: float = SECONDS_TO_ANSWER) -> CommunicatorState | None:
         """The communicator of this rank in which others wait, or in which they were last."""
@@ -376,7 +371,8 @@ class Coordinator:
 
     def _with_last_call(self, why: Missing, rank: int) -> Missing:
         """Why a rank gives no status, and what it called last, as far as that is known on this node."""
-        return report.with_last_call(why, self._board.last_call(rank))
+        call = (self._board or board).last_call(rank)
+        return f"{report.instead(why)}; its last collective: {call}" if call else why
 
     async def _warn(self, why: Why, each: CommunicatorState) -> None:
         """Show the table if a rank waits."""

@@ -441,5 +441,5 @@ def _hash(before: bytes, digests: bytes) -> bytes:
 
 _last = board.last
 if kernel is not None:
-    kernel.prepare(is_library, _last if isinstance(_last, memoryview) else None)
+    kernel.prepare(is_library, _last)
 _NOTHING, _NOWHERE = Record(""), _hash.__code__

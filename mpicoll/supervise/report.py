@@ -114,18 +114,18 @@ def _table(
     ranks: Sequence[int], statuses: dict[int, RankStatus], missing: dict[int, Missing], latest: bool = True
 ) -> list[str]:
     furthest = max((status.begun for status in statuses.values()), default=0) if latest else 0
-    lines = {r: _Line(_instead(missing[r])) if r in missing else _line(statuses[r], furthest) for r in sorted(ranks)}
+    lines = {r: _Line(instead(missing[r])) if r in missing else _line(statuses[r], furthest) for r in sorted(ranks)}
     found: list[tuple[list[int], str]] = []
     for line, who in alike(lines).items():
         said = line.said
         if len(who) > 1:
             first = who[0]
-            said = _instead(missing[first], True) if first in missing else _line(statuses[first], furthest, True).said
+            said = instead(missing[first], True) if first in missing else _line(statuses[first], furthest, True).said
         found.append((who, said + (_since(who, statuses) if line.waits else "")))
     return rows(found)
 
 
-def _instead(missing: Missing, many: bool = False) -> str:
+def instead(missing: Missing, many: bool = False) -> str:
     """What is said in the place of a status, of one rank or of ``many``."""
     return missing if isinstance(missing, str) else missing.value[many]
 
@@ -172,11 +172,6 @@ def _line(status: RankStatus, furthest: int, many: bool = False) -> _Line:
         if status.state in (BROKEN, CLOSED):
             does += f". {'They' if many else 'It'} cannot use the communicator any more, which is {status.state}"
     return _Line(does if status.leaving else f"{does}. {it_is} at {status.where}{handles}")
-
-
-def with_last_call(why: Missing, call: str) -> Missing:
-    """Why a rank gives no status, and what it called last, if that is known."""
-    return f"{_instead(why)}; its last collective: {call}" if call else why
 
 
 def files(written: dict[int, Files]) -> str:

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from mpicoll.launch import board
 from mpicoll.supervise import agent, coordinator, ending, ranks, wire
 from mpicoll.supervise.agent import Agent
 from mpicoll.supervise.coordinator import Coordinator
@@ -84,7 +83,7 @@ class Job:
 
     def __init__(self, size: int, timeout: float, tasks: asyncio.TaskGroup) -> None:
         self._sock, self.rendezvous = listen(True)
-        self.coordinator = Coordinator(self.rendezvous.token, tasks, board)
+        self.coordinator = Coordinator(self.rendezvous.token, tasks)
         self._tasks, self._timeout, self.all = tasks, timeout, [*range(size)]
         self.ranks: list[Rank] = []
         self.recorders: list[Recorder] = []

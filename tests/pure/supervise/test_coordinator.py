@@ -53,9 +53,7 @@ def test_nobody_goes_before_the_end_is_said(capfd: Output, monkeypatch: pytest.M
 
     monkeypatch.setattr(Agent, "_obey", note)
     monkeypatch.setattr(ranks.Processes, "ask", slowly)
-    monkeypatch.setattr(
-        ending, "end", lambda _: gone_at_end.append([m for m in told if isinstance(m, (Done, Leave))])
-    )
+    monkeypatch.setattr(ending, "end", lambda _: gone_at_end.append([m for m in told if isinstance(m, (Done, Leave))]))
 
     async def scene(it: Job) -> None:
         it.make(times=3)

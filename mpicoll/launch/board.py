@@ -125,6 +125,10 @@ class CrashBoard:
         """A table has said why the job ends."""
         self._memory[_TOLD] = 1
 
+    def is_told(self) -> bool:
+        """Whether it was said why the job ends."""
+        return bool(self._words or self._memory[_TOLD])
+
     def wanted(self) -> int:
         """The exit code that a rank wants for the job; 0 if that is the launcher's."""
         return self._memory[_STATUS]
@@ -146,7 +150,7 @@ class CrashBoard:
         the job."""
         if self._words:
             print(self._words, file=sys.stderr, flush=True)
-        elif code and not self._memory[_TOLD]:
+        elif code and not self.is_told():
             calls = {rank: call for rank in range(self.nprocs) if (call := self.last_call(rank))}
             killed = " (killed: often the system was out of memory, see dmesg)" if code in _KILLED else ""
             lines = [f"mpicoll: the job has ended with {code}{killed}."]

@@ -44,7 +44,7 @@ class Supervisor(Protocol):
     variables: dict[str, str]
     outcome: Outcome | None
 
-    def serve(self) -> None: ...
+    def serve(self, monitor: ExitMonitor, /) -> None: ...
 
     def stop(self, serving: threading.Thread, /) -> None: ...
 
@@ -117,7 +117,7 @@ class _Attempt:
         )
         monitor = ExitMonitor(self._board, self._end_waiting)
         watching = _masked_thread(monitor.watch)
-        serving = None if supervisor is None else _masked_thread(supervisor.serve)
+        serving = None if supervisor is None else _masked_thread(supervisor.serve, monitor)
         ended = launcher.wait() if outcome is None else self._attend(launcher, outcome)
         code = self._code(ended)
         first = monitor.stop(watching)
@@ -239,16 +239,17 @@ class ExitMonitor:
         self._running: dict[int, int | None] = {}
         """The ranks that have come and not ended, and what can be read when their processes end."""
         self._ended: set[int] = set()
-        self._first: list[int] = []
+        self.first: list[int] = []
+        """The rank that ended before all others, and before its program did. They are several if one of them was the
+        first and it is not known which."""
         self._woken, self._wake = os.pipe()
 
     def stop(self, watching: threading.Thread) -> list[int]:
-        """Let ``watch``, which runs in this thread, return after a last look. Returns the rank that ended before all
-        others, and before its program did. They are several if one of them was the first and it is not known which."""
+        """Let ``watch``, which runs in this thread, return after a last look. Returns ``first``."""
         os.close(self._wake)
         watching.join()
         os.close(self._woken)
-        return self._first
+        return self.first
 
     def watch(self) -> None:
         """Look at the processes whenever something happens to one of them. This process forks none meanwhile."""
@@ -263,8 +264,8 @@ class ExitMonitor:
             states = {rank: self._board.mpi_of(rank) for rank in self._running}
             others_wait = board.BEGINS in states.values()
             early = {rank for rank in ended if not self._board.is_over(rank) or (others_wait and self._lacks(rank))}
-            if early and not self._first:
-                self._first = self._first_of(early)
+            if early and not self.first:
+                self.first = self._first_of(early)
             waited_for = sorted(rank for rank in self._ended if others_wait and self._lacks(rank))
             if seen != (waited_for, states):
                 seen, since = (waited_for, states), time.monotonic()

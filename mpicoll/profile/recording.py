@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from mpicoll.errors import ArgumentError
 from mpicoll.supervise.record import UNDER_WAY
-from mpicoll.supervise.trace import WAIT
+from mpicoll.supervise.tape import WAIT
 
 Span = tuple[float, float]
 """From when to when, in microseconds."""

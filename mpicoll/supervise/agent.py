@@ -215,7 +215,7 @@ class Agent:
                 return self._write(why, since)
             case msg.Clock():
                 return monotonic()
-            case msg.EventsFrom(file, first):
+            case msg.RowsFrom(file, first):
                 if not file and first == 0 and tape.active is not None:
                     self._recordings[file] = tape.active.copied(tape.active.begin)
                 recording = self._recordings.get(file)

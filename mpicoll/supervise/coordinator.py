@@ -6,10 +6,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from mpicoll.launch import board
-from mpicoll.launch.board import CrashBoard
 from mpicoll.launch.elastic import Outcome
 from mpicoll.supervise import ending, report
 from mpicoll.supervise import messages as msg
@@ -37,15 +36,32 @@ _SECONDS_OF_THE_LAUNCHER = 5.0
 A = TypeVar("A")
 
 
+class Host(Protocol):
+    """What ``mpicoll run`` knows of its job: ``mpicoll.supervise.host.Host``."""
+
+    def first_gone(self) -> Sequence[int]:
+        """The rank whose process has ended first, and before its program has; or several, if that is not known. None
+        before one has ended so."""
+
+    def is_told(self) -> bool:
+        """Whether it was said why the job ends."""
+
+    def last_call(self, rank: int) -> str:
+        """What a rank called last, as far as that is known."""
+
+    def told(self) -> None:
+        """It was said why the job ends."""
+
+
 class Coordinator:
-    """Knows all processes of the job by their ranks in its world. What takes long is done in ``tasks``. ``board`` is
-    that of ``mpicoll run`` if the coordinator is there. ``outcome`` is told how ranks end, in a job that goes on when
-    some are lost."""
+    """Knows all processes of the job by their ranks in its world. What takes long is done in ``tasks``. ``host`` is
+    there if the coordinator is in ``mpicoll run``. ``outcome`` is told how ranks end, in a job that goes on when some
+    are lost."""
 
     def __init__(
-        self, token: str, tasks: asyncio.TaskGroup, board: CrashBoard | None = None, outcome: Outcome | None = None
+        self, token: str, tasks: asyncio.TaskGroup, host: Host | None = None, outcome: Outcome | None = None
     ) -> None:
-        self._token, self._tasks, self._board, self._outcome = token, tasks, board, outcome
+        self._token, self._tasks, self._host, self._outcome = token, tasks, host, outcome
         self.writers: set[asyncio.StreamWriter] = set()
         self._processes = Processes()
         self._traces: dict[str, Trace] = {}
@@ -107,28 +123,42 @@ class Coordinator:
         if self._outcome is not None:
             self._outcome.gone.add(rank)
         elif not (self._ending or self._dismissed.is_set() or self._dumps or here.left is not None):
-            await self._say_loss(rank, ending.exit_reason(hello.process))
+            await self._say_loss(rank)
 
-    async def _say_loss(self, rank: int, exit_reason: str) -> None:
+    async def _say_loss(self, rank: int) -> None:
         """Say what all ranks do when a process has ended too early. The launcher is about to end the others, too. If
         these have made different calls, the process may have crashed of that: MPI writes beyond its memory then."""
-        if not exit_reason or Why.IS_LOST in self._said:
+        exit_reason = ending.exit_reason(self._processes[rank].process)
+        if Why.IS_LOST in self._said or (self._host.is_told() if self._host is not None else not exit_reason):
             return
         self._said.add(Why.IS_LOST)
         each = await self._without(rank, _SECONDS_OF_A_LOSS)
-        if each is not None:
-            others = [other for other in each.ranks if other != rank]
-            number = None
-            if len(others) > 1:  # one alone has nobody to differ from, and must hurry
-                calls, hashes = await self._hashes_now(each, others, _SECONDS_OF_A_LOSS)
-                number = await self._first_difference(each, calls, others) if len(hashes) > 1 else None
-            why = Why.IS_LOST if number is None else Why.DIFFERENT
-            statuses, missing = await self._statuses(each, number, _SECONDS_OF_A_LOSS)
+        if each is None:
+            return
+        others = [other for other in each.ranks if other != rank]
+        number = None
+        if len(others) > 1:  # one alone has nobody to differ from, and must hurry
+            calls, hashes = await self._hashes_now(each, others, _SECONDS_OF_A_LOSS)
+            number = await self._first_difference(each, calls, others) if len(hashes) > 1 else None
+        why = Why.IS_LOST if number is None else Why.DIFFERENT
+        statuses, missing = await self._statuses(each, number, _SECONDS_OF_A_LOSS)
+        if self._host is not None:  # it has seen whether the launcher has ended this one because of another one
+            first: Sequence[int] = ()
+            for _ in range(_LOOKS_FOR_OTHERS):
+                if first := self._host.first_gone():
+                    break
+                await asyncio.sleep(_SECONDS_OF_A_LOSS)
+            if len(first) != 1 or first[0] not in {*each.ranks} & self._processes.keys():
+                return
+            if first[0] != rank:
+                rank = first[0]
+                exit_reason = ending.exit_reason(self._processes[rank].process)
+            statuses.pop(rank, None)
+        if exit_reason:
             missing[rank] = self._with_last_call(exit_reason, rank)
-            words = report.text(why, each.ranks, statuses, missing)
-            report.show(words)
-            if self._board is not None:  # in a rank, a launcher that ends the job may lose these words
-                self._board.told()
+            report.show(report.text(why, each.ranks, statuses, missing))
+            if self._host is not None:  # in a rank, a launcher that ends the job may lose these words
+                self._host.told()
 
     async def _without(self, rank: int, seconds: float = SECONDS_TO_ANSWER) -> CommunicatorState | None:
         """The communicator of this rank in which others wait, or in which they were last."""
@@ -371,7 +401,7 @@ class Coordinator:
 
     def _with_last_call(self, why: Missing, rank: int) -> Missing:
         """Why a rank gives no status, and what it called last, as far as that is known on this node."""
-        call = (self._board or board).last_call(rank)
+        call = (board if self._host is None else self._host).last_call(rank)
         return f"{report.instead(why)}; its last collective: {call}" if call else why
 
     async def _warn(self, why: Why, each: CommunicatorState) -> None:

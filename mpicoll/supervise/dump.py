@@ -230,24 +230,9 @@ _DESCRIPTION = "mpicoll"
 _BACKEND = "gloo"
 """torchfrtrace refuses names of backends that it does not know."""
 
-# It also knows a list of collectives only. An operation that is not among them takes the name of a similar one, which
-# no other operation of the same shape has. mpicoll's own description follows the name.
-_NAMES = {each.name: each.torch for each in COLLECTIVES.values() if each.torch} | {
-    "gatherv": "gather",
-    "allgatherv": "all_gather_v",
-    "scatterv": "scatter",
-    "reduce_scatterv": "reduce_scatter_v",
-    "alltoall": "all_to_all_single",
-    "alltoallv": "all_to_all_v_single",
-    "scan": "_reduce_oop",
-    "exscan": "_reduce_oop",
-    "bcast_object": "_broadcast_oop",
-    "gather_object": "gather",
-    "allgather_object": "all_gather_v",
-    "scatter_object": "scatter",
-    "alltoall_object": "all_to_all_v_single",
-}
 _OTHER = "split"
+"""It also knows a list of collectives only. An operation that is not among them takes this name, and mpicoll's own
+description follows."""
 
 
 def kept_by_all(calls: int) -> int:
@@ -275,6 +260,8 @@ def recording(snapshot: dict[str, Any], since: dict[str, int]) -> dict[str, Any]
 
 def _entry(communicator: dict[str, Any], call: dict[str, Any]) -> dict[str, Any]:
     operation = call["operation"]
+    table = COLLECTIVES.get(operation)
+    name = (table and table.torch) or _OTHER
     given, gotten = _sizes(operation, call["elements"], len(communicator["ranks"]))
     seen = int(call["seen"] * 1e9)
     return {
@@ -284,7 +271,7 @@ def _entry(communicator: dict[str, Any], call: dict[str, Any]) -> dict[str, Any]
         "collective_seq_id": call["number"],
         "p2p_seq_id": 0,
         "op_id": call["number"],
-        "profiling_name": f"{_BACKEND}:{_NAMES.get(operation, _OTHER)} {call['description'].replace(':', '=')}",
+        "profiling_name": f"{_BACKEND}:{name} {call['description'].replace(':', '=')}",
         "time_created_ns": seen,
         "time_discovered_started_ns": seen,
         "time_discovered_completed_ns": None,

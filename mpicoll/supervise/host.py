@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 import traceback
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
     from mpicoll.launch.board import CrashBoard
     from mpicoll.launch.launcher import Job
+    from mpicoll.launch.run import ExitMonitor
     from mpicoll.supervise.coordinator import Coordinator
 
 _SECONDS_TO_END = 10.0
@@ -31,16 +33,25 @@ class Host:
     def __init__(self, job: Job, board: CrashBoard) -> None:
         self._sock, rendezvous = listen(job.on_this_node, None, job.nprocs)
         self._board, self._token = board, rendezvous.token
+        self.is_told, self.last_call, self.told = board.is_told, board.last_call, board.told
         self.outcome = Outcome() if job.elastic else None
         self.variables = {COORDINATOR: str(rendezvous)}
         """What the ranks must find in their environment."""
         self._coordinator: Coordinator | None = None
         self._task: asyncio.Task[None] | None = None
+        self._monitor: ExitMonitor | None = None
         self._serves = threading.Event()
 
-    def serve(self) -> None:
-        """Serve the ranks until ``stop``."""
+    def first_gone(self) -> Sequence[int]:
+        """The rank whose process has ended first, and before its program has; or several, if that is not known. None
+        before one has ended so."""
+        return () if self._monitor is None else self._monitor.first
+
+    def serve(self, monitor: ExitMonitor) -> None:
+        """Serve the ranks until ``stop``. The ``monitor`` knows which of them has ended first."""
         import asyncio
+
+        self._monitor = monitor
 
         with suppress(asyncio.CancelledError), asyncio.Runner(loop_factory=asyncio.new_event_loop) as runner:
             try:
@@ -60,7 +71,7 @@ class Host:
         from mpicoll.supervise.wire import LIMIT
 
         async with asyncio.TaskGroup() as tasks:
-            it = self._coordinator = Coordinator(self._token, tasks, self._board, self.outcome)
+            it = self._coordinator = Coordinator(self._token, tasks, self, self.outcome)
             await asyncio.start_server(
                 lambda reader, writer: tasks.create_task(it.serve(reader, writer)), sock=self._sock, limit=LIMIT
             )
@@ -69,7 +80,7 @@ class Host:
             while True:
                 await it.look_on()
                 # Ranks that meet after all others have left get another one.
-                it = self._coordinator = Coordinator(self._token, tasks, self._board, self.outcome)
+                it = self._coordinator = Coordinator(self._token, tasks, self, self.outcome)
 
     def stop(self, serving: threading.Thread) -> None:
         """The launcher has ended: return when all is said of how ranks have ended. ``serve`` runs in this thread."""

@@ -320,56 +320,21 @@ class Clock(Question[float]):
     """What time is it by ``time.monotonic``?"""
 
 
-class Event(Message):
-    """A collective or a message, for a trace. Times are in seconds of ``time.monotonic``."""
-
-    communicator: str
-    number: int | None
-    """Which of the communicator's collectives it is. None for a message."""
-    operation: str
-    description: str
-    nbytes: int
-    elements: int
-    dtype: str
-    root: int | None
-    sources: list[int]
-    """The ranks from which a message may come."""
-    source_tag: int | None
-    targets: list[int]
-    """The ranks that may take it."""
-    target_tag: int | None
-    algorithm: str
-    site: str
-    thread: int
-    issued: float
-    begun: float
-    returned: float | None
-    """When the method that has begun it returned. None if the program could only wait meanwhile."""
-    waits: list[tuple[float, float, int]]
-    """From when to when somebody has waited for it."""
-    complete: float | None
-    """When it was complete, if anybody knows that besides by waiting."""
-    backward: int | None
-    """If the reducer of DistributedDataParallel has issued it, the number of the backward pass."""
-    state: str
-
-
-class EventList(Message):
-    """The calls of a process for a trace, between ``begin`` and ``end``. ``communicators`` are its names and their
-    ranks. ``rest`` is the number of the first call that is still to be told."""
+class Rows(Message):
+    """The calls of a process as rows of a trace, between ``begin`` and ``end``. Times are in seconds of
+    ``time.monotonic``. ``communicators`` are names and ranks. ``rest`` is the number of the first row that is still to
+    be told."""
 
     host: str
-    main: int
-    threads: list[tuple[int, str]]
     communicators: list[tuple[str, list[int]]]
     begin: float
     end: float
-    events: list[Event]
+    rows: list[dict[str, Any]]
     rest: int | None
 
 
-class EventsFrom(Question[EventList | None]):
-    """What has been called, from this number on? ``file`` is that of a recording, and empty for all calls of the job.
+class RowsFrom(Question[Rows | None]):
+    """What has been called, from this row on? ``file`` is that of a recording, and empty for all calls of the job.
     The answer is None if this process has not recorded for it."""
 
     file: str

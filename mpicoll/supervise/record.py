@@ -12,20 +12,19 @@ import threading
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import count
 from sys import _getframe
 from time import monotonic
-from types import CodeType, FrameType
+from types import CodeType
 from typing import TYPE_CHECKING, NamedTuple
 
 from mpicoll.errors import StateError
 from mpicoll.launch import board
 from mpicoll.node.loaded import kernel
 from mpicoll.supervise.messages import Lock
-from mpicoll.supervise.sites import Site, here, is_library, place_of, site_of
+from mpicoll.supervise.sites import Site, is_library, place_of, site_of
 
 LENGTH = 256
 """Calls of a ring. Those of the ring before are kept, too."""
@@ -252,7 +251,6 @@ class Recorder(_Ring):
         "_handed_in",
         "_hash",
         "_looks",
-        "_nowhere",
         "_rings",
         "_tape",
         "_turning",
@@ -266,8 +264,6 @@ class Recorder(_Ring):
         super().__init__()
         self._records, self._codes, self._places = _empty()
         self._before: Ring = [], [], []
-        self._nowhere: tuple[CodeType | None, int, int] = (None, 0, 0)
-        """A call that no program had led to: the caller of mpicoll's method, and how deep the stack was."""
         self._first = 0
         """The number of the ring's first call."""
         self._hash = b""
@@ -316,21 +312,12 @@ class Recorder(_Ring):
     # -- what whoever makes calls says --------------------------------------------------------------------------------
 
     def _found(self) -> Site:
-        """The site of the program that has led to the caller. If there is none, as in a callback on a thread of
-        torch's, the next call from there does not look through the whole stack again."""
+        """The site of the program that has led to the caller."""
         try:
             frame = _getframe(1)
         except ValueError:  # C has called, as where atexit calls a method of a communicator
             frame = _getframe()
-        caller = frame.f_back
-        if caller is not None and self._nowhere[:2] == (caller.f_code, caller.f_lasti):
-            with suppress(ValueError):  # the stack is not so deep now
-                if _getframe(self._nowhere[2]).f_back is None:
-                    return here.site or (frame.f_code, frame.f_lasti)
-        site = site_of(frame)[0]
-        if caller is not None and site[0] is frame.f_code:
-            self._nowhere = caller.f_code, caller.f_lasti, _depth_of(frame)
-        return site
+        return site_of(frame)[0]
 
     def was_handed_in(self, site: Site, when: float | None) -> None:
         """The program has handed in the last call there and then, whoever carries it out now."""
@@ -416,14 +403,6 @@ class Recorder(_Ring):
         if not self._looks or self._looks[-1][0] != begun:
             self._looks.append((begun, monotonic()))
         return begun
-
-
-def _depth_of(frame: FrameType) -> int:
-    """How far out the outermost frame is, seen from the function that ``frame`` has called."""
-    depth, outer = 1, frame.f_back
-    while outer is not None:
-        depth, outer = depth + 1, outer.f_back
-    return depth
 
 
 def _empty() -> Ring:

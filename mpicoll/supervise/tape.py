@@ -8,13 +8,12 @@ import sys
 import threading
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from time import monotonic
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from mpicoll.supervise import messages
-from mpicoll.supervise.messages import EventList
 from mpicoll.supervise.record import DONE, UNDER_WAY, Begun, Ends, Pending, Record, Recorder, Waits
 from mpicoll.supervise.sites import Site, backward_pass, place_of, site_now
 
@@ -22,7 +21,8 @@ MOST = 100_000
 """The last calls of a process that are kept."""
 _PIECE = 1 << 22
 """Characters after which what is told goes on in another message."""
-
+WAIT = "wait"
+"""The category of the rows that are waits for calls of other rows."""
 
 Wait = tuple[float, float, int]
 """From when to when a thread has waited, and the number of the thread."""
@@ -60,34 +60,35 @@ class TapedCall:
         what = self.what
         return what.description if isinstance(what, Record) else f"{what.operation}: {what.what}"
 
-    def told(self, now: float, waits_now: Sequence[Wait] = ()) -> messages.Event:
-        """As plain values, with the waits that are not over."""
-        what, waits = self.what, [*self.waits, *waits_now]
+    def rows(self, now: float, waits_now: Sequence[Wait], rows_of: Mapping[int, int]) -> list[dict[str, Any]]:
+        """The call's row of a trace, and those of the waits for it if it does not block, also of waits that are not
+        over. ``rows_of`` has the rows of threads."""
+        what, waits = self.what, [(since, until, rows_of[thread]) for since, until, thread in [*self.waits, *waits_now]]
         route, root, ends = (what.route, what.root, Ends()) if isinstance(what, Record) else ("", None, what.ends)
-        return messages.Event(
-            communicator=self.communicator,
-            number=self.number,
-            operation=what.operation,
-            description=self.description,
-            nbytes=what.nbytes,
-            elements=what.elements,
-            dtype=what.dtype,
-            root=root,
-            sources=[*ends.sources],
-            source_tag=ends.source_tag,
-            targets=[*ends.targets],
-            target_tag=ends.target_tag,
-            algorithm=route,
-            site=place_of(self.site),
-            thread=self.thread,
-            issued=self.issued,
-            begun=self.begun,
-            returned=now if self.returned is None and not waits else self.returned,
-            waits=waits,
-            complete=self.complete,
-            backward=self.backward,
-            state=self.state,
-        )
+        whole = {"cat": what.operation, "name": self.description, "ph": "X", "tid": rows_of[self.thread]}
+        start, end = self.begun, now if self.returned is None else self.returned
+        if self.returned is None and waits:
+            (start, end, _), *waits = waits
+        complete = max([end, *(until for _, until, _ in waits)]) if self.complete is None else self.complete
+        about = {
+            "communicator": self.communicator,
+            "number": self.number,
+            "elements": what.elements,
+            "bytes": what.nbytes,
+            "dtype": what.dtype,
+            "root": root,
+            **ends._asdict(),
+            "algorithm": route,
+            "backward": self.backward,
+            "state": self.state,
+            "called at": place_of(self.site),
+            "issued": self.issued,
+            "complete": complete,
+            "waits": [(since, until) for since, until, _ in waits],
+        }
+        of_waits = whole | {"cat": WAIT, "name": f"wait: {self.description}"}
+        found = [{**whole, "ts": start, "dur": end - start, "args": about}]
+        return found + [{**of_waits, "tid": tid, "ts": since, "dur": until - since} for since, until, tid in waits]
 
 
 class Tape:
@@ -255,8 +256,16 @@ class Tape:
         kept = [*self.calls]
         if self.is_full and kept:
             begin = max(begin, kept[0].issued)
-        calls = [each.told(now, waits_now.get(each, ())) for each in kept if each.issued >= begin]
-        return Excerpt(begin, now, calls, dict(self.threads), dict(self.communicators))
+        main = threading.main_thread().ident or 0
+        rows_of = {thread: number for number, thread in enumerate(self.threads, 1)} | {main: 0}
+        rows = [
+            {"ph": "M", "name": "thread_name", "tid": rows_of[thread], "args": {"name": _ROWS.get(name, name)}}
+            for thread, name in self.threads.items()
+        ]
+        for each in kept:
+            if each.issued >= begin:
+                rows += each.rows(now, waits_now.get(each, ()), rows_of)
+        return Excerpt(begin, now, _apart(rows), [*self.communicators.items()])
 
 
 def _nearest(calls: list[TapedCall], since: float) -> int:
@@ -265,26 +274,39 @@ def _nearest(calls: list[TapedCall], since: float) -> int:
     return min(range(max(0, at - 1), min(at + 1, len(calls))), key=lambda each: abs(calls[each].issued - since))
 
 
+def _apart(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Where a thread waits for several calls at once, one wait after the other: what overlaps cannot be shown."""
+    taken: dict[int, float] = {}
+    for row in sorted((row for row in rows if row.get("cat") == WAIT), key=lambda row: row["ts"] + row["dur"]):
+        end = row["ts"] + row["dur"]
+        row["ts"] = max(row["ts"], taken.get(row["tid"], row["ts"]))
+        row["dur"], taken[row["tid"]] = end - row["ts"], end
+    return rows
+
+
+_ROWS = {"MainThread": "program", "mpicoll": "asynchronous calls"}
+"""What the rows of some threads are called, by the names of the threads."""
+
+
 class Excerpt(NamedTuple):
-    """Calls of this process between two times, as plain values."""
+    """Calls of this process between two times, as rows of a trace."""
 
     begin: float
     end: float
-    calls: list[messages.Event]
-    threads: dict[int, str]
-    communicators: dict[str, list[int]]
+    rows: list[dict[str, Any]]
+    communicators: list[tuple[str, list[int]]]
 
-    def told(self, first: int) -> EventList:
-        """The calls from number ``first`` on. What does not fit into one message is told when somebody asks for
+    def told(self, first: int) -> messages.Rows:
+        """The rows from number ``first`` on. What does not fit into one message is told when somebody asks for
         ``rest``."""
         size, last = 0, first
-        while last < len(self.calls) and size < _PIECE:
-            size += len(str(self.calls[last]))
+        while last < len(self.rows) and size < _PIECE:
+            size += len(str(self.rows[last]))
             last += 1
-        rest = last if last < len(self.calls) else None
-        main = threading.main_thread().ident or 0
-        about = socket.gethostname(), main, [*self.threads.items()], [*self.communicators.items()]
-        return EventList(*about, self.begin, self.end, self.calls[first:last], rest)
+        rest = last if last < len(self.rows) else None
+        return messages.Rows(
+            socket.gethostname(), self.communicators, self.begin, self.end, self.rows[first:last], rest
+        )
 
 
 class TapedWaits(Waits):

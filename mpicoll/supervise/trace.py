@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
 from pathlib import Path
 from time import monotonic
 from typing import Any
 
 from mpicoll.machine.system import write_whole
-from mpicoll.supervise.messages import Clock, Event, EventList, EventsFrom
+from mpicoll.supervise.messages import Clock, Rows, RowsFrom
 
 _LOOKS = 8
 """How often a clock is asked. The fastest answer counts."""
@@ -38,7 +39,7 @@ class Trace:
         """Why the file could not be written."""
         self._clocks: dict[int, list[Reading]] = {}
         self._written = 0, ""
-        """How many calls the file has, and what was said of it."""
+        """How many rows the file has, and what was said of it."""
 
     async def read_clock(self, rank: int) -> None:
         """Compare a rank's clock with that of this process."""
@@ -59,22 +60,22 @@ class Trace:
         await asyncio.gather(*map(self.read_clock, ranks))
         all_told = await asyncio.gather(*(self._told(rank, seconds) for rank in ranks))
         told = {rank: of for rank, of in zip(ranks, all_told, strict=True) if of is not None}
-        calls = sum(len(of.events) for of in told.values())
-        if calls < self._written[0] and not self._recording:  # at the end, ranks that were asked again have left
+        rows = sum(len(of.rows) for of in told.values())
+        if rows < self._written[0] and not self._recording:  # at the end, ranks that were asked again have left
             return self._written[1]
         self.failure = written(self._file, told, self._clocks, size)
         if self.failure:
             return f"mpicoll: the trace could not be written to {self._file}: {self.failure}"
         all_ranks = f"{size} ranks" if len(told) == size else f"{len(told)} of {size} ranks"
-        self._written = calls, f"mpicoll: the trace of {all_ranks} is in {self._file}"
+        self._written = rows, f"mpicoll: the trace of {all_ranks} is in {self._file}"
         return self._written[1]
 
-    async def _told(self, rank: int, seconds: float) -> EventList | None:
+    async def _told(self, rank: int, seconds: float) -> Rows | None:
         """What a rank tells, in one or more messages. None if it does not answer, or has not recorded."""
-        told: EventList | None = (await self._ask([rank], EventsFrom(self._recording, 0), seconds)).get(rank)
+        told: Rows | None = (await self._ask([rank], RowsFrom(self._recording, 0), seconds)).get(rank)
         while told is not None and told.rest is not None:
-            more = (await self._ask([rank], EventsFrom(self._recording, told.rest), seconds)).get(rank)
-            told = more and more.changed(events=told.events + more.events)
+            more = (await self._ask([rank], RowsFrom(self._recording, told.rest), seconds)).get(rank)
+            told = more and more.changed(rows=told.rows + more.rows)
         return told
 
 
@@ -98,7 +99,7 @@ def by_this_clock(time: float, readings: list[Reading]) -> float:
     return time - (ahead + (ahead_then - ahead) * min(max(passed, 0.0), 1.0))
 
 
-def written(file: Path, told: dict[int, EventList], clocks: dict[int, list[Reading]], size: int) -> str:
+def written(file: Path, told: dict[int, Rows], clocks: dict[int, list[Reading]], size: int) -> str:
     """Write what ranks tell of a job of so many ranks. Returns why that cannot be done, or an empty text."""
     try:
         write_whole(file, json.dumps(chrome(told, clocks, size)))
@@ -107,73 +108,36 @@ def written(file: Path, told: dict[int, EventList], clocks: dict[int, list[Readi
     return ""
 
 
-def chrome(told: dict[int, EventList], clocks: dict[int, list[Reading]], size: int) -> dict[str, Any]:
+def chrome(told: dict[int, Rows], clocks: dict[int, list[Reading]], size: int) -> dict[str, Any]:
     """The trace in the format of Chrome's: a process for each rank, a row for each of its threads. Times are in
     microseconds since the first rank has begun to record."""
-    starts = {rank: by_this_clock(of.begin, clocks.get(rank, [])) for rank, of in told.items()}
-    first = min(starts.values(), default=0.0)
+    first = min([by_this_clock(of.begin, clocks.get(rank, [])) for rank, of in told.items()], default=0.0)
     rows: list[dict[str, Any]] = []
     communicators: dict[str, list[int]] = {}
     ranks: dict[int, dict[str, Any]] = {}
     for rank, of in sorted(told.items()):
-        readings = clocks.get(rank, [])
-
-        def at(time: float, readings: list[Reading] = readings) -> float:
-            return round((by_this_clock(time, readings) - first) * 1e6, 3)
-
-        threads = {ident: number for number, (ident, _) in enumerate(of.threads, 1)} | {of.main: 0}
-        rows.append(_named("process_name", rank, 0, f"rank {rank} on {of.host}"))
-        rows.append({"ph": "M", "name": "process_sort_index", "pid": rank, "args": {"sort_index": rank}})
-        rows += [_named("thread_name", rank, threads[ident], _row(name)) for ident, name in of.threads]
-        rows += _apart([row for event in of.events for row in _rows(rank, threads, at, event)])
+        at = partial(_microseconds, first, clocks.get(rank, []))
+        for name, value in ("name", f"rank {rank} on {of.host}"), ("sort_index", rank):
+            rows.append({"ph": "M", "name": f"process_{name}", "pid": rank, "args": {name: value}})
+        rows += [_on_one_clock(row, at) | {"pid": rank} for row in of.rows]
         communicators |= dict(of.communicators)
         ranks[rank] = {"host": of.host, "begin": at(of.begin), "end": at(of.end)}
     about = {"size": size, "ranks": ranks, "communicators": communicators}
     return {"traceEvents": rows, "displayTimeUnit": "ms", "mpicoll": about}
 
 
-def _rows(rank: int, threads: dict[int, int], at: Callable[[float], float], event: Event) -> list[dict[str, Any]]:
-    """A call's row. One that does not block has a row for each wait, too."""
-    waits = [(at(since), at(until), threads[thread]) for since, until, thread in event.waits]
-    whole = {"cat": event.operation, "pid": rank, "tid": threads[event.thread], "name": event.description}
-    if event.returned is None:
-        (start, end, _), *waits = waits
-    else:
-        start, end = at(event.begun), at(event.returned)
-    about = {name: getattr(event, name) for name in _ALIKE}
-    about |= {"bytes": event.nbytes, "called at": event.site, "issued": at(event.issued)}
-    about["waits"] = [(since, until) for since, until, _ in waits]
-    about["complete"] = max([end, *(until for _, until, _ in waits)]) if event.complete is None else at(event.complete)
-    rows = [whole | {"ph": "X", "ts": start, "dur": end - start, "args": about}]
-    name = f"wait: {event.description}"
-    for since, until, thread in waits:
-        rows.append(whole | {"ph": "X", "cat": WAIT, "name": name, "tid": thread, "ts": since, "dur": until - since})
-    return rows
+def _microseconds(first: float, readings: list[Reading], time: float) -> float:
+    """A time of another clock, since the time ``first`` of this one."""
+    return round((by_this_clock(time, readings) - first) * 1e6, 3)
 
 
-def _apart(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Where a thread waits for several calls at once, one wait after the other: what overlaps cannot be shown."""
-    taken: dict[int, float] = {}
-    for row in sorted((row for row in rows if row["cat"] == WAIT), key=lambda row: row["ts"] + row["dur"]):
-        end = row["ts"] + row["dur"]
-        row["ts"] = max(row["ts"], taken.get(row["tid"], row["ts"]))
-        row["dur"], taken[row["tid"]] = end - row["ts"], end
-    return rows
-
-
-_OTHERWISE = {
-    "operation", "description", "nbytes", "site", "thread", "issued", "begun", "returned", "waits", "complete"
-}  # fmt: skip
-_ALIKE = [name for name in Event.fields if name not in _OTHERWISE]
-"""Fields of a call that have the same names and values in the file."""
-WAIT = "wait"
-"""The category of the rows that are waits for calls of other rows."""
-
-
-def _named(what: str, rank: int, thread: int, name: str) -> dict[str, Any]:
-    return {"ph": "M", "name": what, "pid": rank, "tid": thread, "args": {"name": name}}
-
-
-def _row(thread: str) -> str:
-    """What a thread's row is called, from the name of the thread."""
-    return {"MainThread": "program", "mpicoll": "asynchronous calls"}.get(thread, thread)
+def _on_one_clock(row: dict[str, Any], at: Callable[[float], float]) -> dict[str, Any]:
+    """The row, with the times that ``at`` gives."""
+    if "ts" not in row:
+        return row
+    start, end = at(row["ts"]), at(row["ts"] + row["dur"])
+    row = {**row, "ts": start, "dur": end - start}
+    if about := row.get("args"):
+        waits = [(at(since), at(until)) for since, until in about["waits"]]
+        row["args"] = {**about, "issued": at(about["issued"]), "complete": at(about["complete"]), "waits": waits}
+    return row

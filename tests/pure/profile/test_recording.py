@@ -15,7 +15,8 @@ from mpicoll.profile.picture import draw
 from mpicoll.profile.recording import Recording, load
 from mpicoll.supervise import sites, tape
 from mpicoll.supervise.record import Ends, Pending, Record, Recorder, Waits
-from mpicoll.supervise.trace import WAIT, written
+from mpicoll.supervise.tape import WAIT
+from mpicoll.supervise.trace import written
 from mpicoll.supervise.watched import Watched
 from tests.pure.profile import test_costs
 

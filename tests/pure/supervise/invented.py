@@ -157,7 +157,8 @@ async def job(size: int = 3, started: int | None = None, timeout: float = 600.0)
     async with asyncio.TaskGroup() as tasks:
         it = Job(size, timeout, tasks)
         await it.start(size if started is None else started)
-        await until(lambda: all(rank.agent.reached.done() for rank in it.ranks))  # no rank makes calls before
+        known = it.coordinator._processes  # no rank makes calls before it is known
+        await until(lambda: all(rank.agent.reached.done() and rank.agent.rank in known for rank in it.ranks))
         yield it
         for rank in it.ranks:
             rank.agent.leave()

@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from mpicoll.supervise import ending
 from mpicoll.supervise.coordinator import Coordinator
 from mpicoll.supervise.messages import CallsOf
 from mpicoll.supervise.report import Why
@@ -140,14 +141,15 @@ def test_a_process_is_lost(others_wait: bool, capfd: Output) -> None:
     assert len(ends) == others_wait
 
 
-def test_a_rank_crashes_and_another_one_is_too_slow_to_answer(capfd: Output) -> None:
+def test_a_rank_crashes_and_another_one_is_too_slow_to_answer(capfd: Output, monkeypatch: pytest.MonkeyPatch) -> None:
     """The launcher is about to end it: that it has not answered so soon does not mean that it is stuck."""
+    monkeypatch.setattr(ending, "exit_reason", lambda _: "its process was killed")
 
     async def scene(it: Job) -> None:
         _, writer, _ = await connect(it.rendezvous, 2)
         await until(lambda: 2 in it.coordinator._processes and bool(it.coordinator._communicators))
         await until(lambda: bool(it.coordinator._communicators["c"].ranks))
-        await it.coordinator._say_loss(1, "its process was killed")
+        await it.coordinator._say_loss(1)
         writer.close()
         for rank in it.ranks:
             rank.agent.may_leave.set()
@@ -160,8 +162,9 @@ def test_a_rank_crashes_and_another_one_is_too_slow_to_answer(capfd: Output) -> 
     assert "rank 2  has had no time to answer" in said
 
 
-def test_the_table_is_of_the_communicator_in_which_ranks_are(capfd: Output) -> None:
+def test_the_table_is_of_the_communicator_in_which_ranks_are(capfd: Output, monkeypatch: pytest.MonkeyPatch) -> None:
     """They have used another one before."""
+    monkeypatch.setattr(ending, "exit_reason", lambda _: "its process was killed")
 
     async def scene(it: Job) -> None:
         others = [rank.joins("d", it.all) for rank in it.ranks]
@@ -169,7 +172,7 @@ def test_the_table_is_of_the_communicator_in_which_ranks_are(capfd: Output) -> N
         for recorder in others:
             begin(recorder, "bcast")
         await until(lambda: it.told(2))
-        await it.coordinator._say_loss(1, "its process was killed")
+        await it.coordinator._say_loss(1)
         await it.all_leave()
 
     play(scene)

@@ -15,7 +15,7 @@ import pytest
 from mpicoll.algorithms.collectives import COLLECTIVES
 from mpicoll.supervise import tape
 from mpicoll.supervise.dump import kept_by_all, recording
-from mpicoll.supervise.messages import EventsFrom, Question
+from mpicoll.supervise.messages import Question, RowsFrom
 from mpicoll.supervise.record import LENGTH, Record, Recorder, Waits
 from mpicoll.supervise.trace import Trace, by_this_clock, chrome, difference
 from mpicoll.supervise.watched import Watched
@@ -113,7 +113,7 @@ def test_a_trace_that_fits_into_no_message(answers: list[int], tmp_path: Path, m
 
     async def ask(ranks: Iterable[int], question: Question[Any], seconds: float = 0.0) -> dict[int, Any]:
         nonlocal longest
-        if not isinstance(question, EventsFrom):
+        if not isinstance(question, RowsFrom):
             return {}
         told = {rank: line_of(events[rank].told(question.first)) for rank in ranks if rank in events}
         longest = max([longest, *map(len, told.values())])
@@ -141,7 +141,7 @@ def test_a_trace_is_not_replaced_by_less(tmp_path: Path) -> None:
     here = True
 
     async def ask(ranks: Iterable[int], question: Question[Any], seconds: float = 0.0) -> dict[int, Any]:
-        return dict.fromkeys(ranks, events.told(0)) if here and isinstance(question, EventsFrom) else {}
+        return dict.fromkeys(ranks, events.told(0)) if here and isinstance(question, RowsFrom) else {}
 
     written_to = Trace(tmp_path / "trace.json", ask)
     said = asyncio.run(written_to.write([0, 1], 2))
@@ -174,7 +174,7 @@ def test_a_recording_is_told_by_those_that_have_ended_it(tmp_path: Path) -> None
     async def ask(ranks: Iterable[int], question: Question[Any], seconds: float = 0.0) -> dict[int, Any]:
         asked.extend(ranks)
         begin = on.begin if len(asked) < 3 else on.calls[-1].issued
-        return dict.fromkeys(ranks, on.copied(begin).told(0)) if isinstance(question, EventsFrom) else {}
+        return dict.fromkeys(ranks, on.copied(begin).told(0)) if isinstance(question, RowsFrom) else {}
 
     for _ in range(3):
         recorder.begin(Record("barrier"))
@@ -195,7 +195,7 @@ def test_how_a_call_has_ended_is_in_the_trace() -> None:
     recorder.retract()
     recorder.begin(Record("allreduce"))
     recorder.close()
-    assert [(event.operation, event.state) for event in on.copied(on.begin).calls] == [
+    assert [(row["cat"], row["args"]["state"]) for row in on.copied(on.begin).rows if row["ph"] == "X"] == [
         ("barrier", "done"),
         ("allreduce", "ended midway"),
     ]

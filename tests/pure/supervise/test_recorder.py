@@ -9,17 +9,14 @@ import threading
 import time
 from collections.abc import Callable
 from functools import partial
-from types import FrameType
 from typing import Any
 
 import numpy as np
 import pytest
 
-import mpicoll.supervise.record as recorder_module
 from mpicoll.calls.call import checked, record_of
 from mpicoll.errors import StateError
 from mpicoll.supervise.record import BROKEN, CLOSED, FREED, LENGTH, OPEN, Record, Recorder
-from mpicoll.supervise.sites import Site, place_of, site_of
 
 RECORDS = [Record(f"call {i}") for i in range(7)]
 
@@ -224,34 +221,6 @@ def test_the_programs_line_is_found_from_any_depth() -> None:
         recorder.under_way = False
         code, _ = recorder.calls()[-1].site
         assert code is through.__code__
-
-
-def test_where_no_program_is_the_stack_is_looked_through_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in a callback on a thread of torch's. When a program's frame is further out, it is found all the same."""
-    walks: list[FrameType] = []
-
-    def counted(frame: FrameType) -> tuple[Site, int]:
-        walks.append(frame)
-        return site_of(frame)
-
-    monkeypatch.setattr(recorder_module, "site_of", counted)
-    recorder = Recorder()
-    library: dict[str, Any] = {"recorder": recorder, "record": Record("bcast")}
-    ours = "def begin():\n    recorder.begin(record)\n    recorder.under_way = False"
-    exec(compile(ours, recorder_module.__file__, "exec"), library)
-    theirs = "def call():\n    for _ in range(5):\n        begin()\ndef deep():\n    call()"
-    exec(compile(theirs, threading.__file__, "exec"), library)
-
-    for target, most in [(library["call"], 1), (library["deep"], 1)]:
-        walks.clear()
-        thread = threading.Thread(target=target)
-        thread.start()
-        thread.join()
-        assert len(walks) == most, target
-    assert all("test_recorder" not in place_of(made.site) for made in recorder.calls())
-
-    library["call"]()  # and now this test has led to it
-    assert [place_of(made.site).split(" in ")[0][:16] for made in recorder.calls()[-5:]] == ["test_recorder.py"] * 5
 
 
 def test_a_call_says_the_elements_that_its_program_gives() -> None:

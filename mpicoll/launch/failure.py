@@ -177,29 +177,24 @@ _names: list[socket.socket] = []
 
 
 def is_first(what: str) -> bool:
-    """Whether this is the first rank of the job on this node that asks so. True where that cannot be known."""
+    """Whether this is the first rank of the job on this node that asks so. True where that cannot be known. Any user of
+    the node can take the name: one that has just done so gets some time to say that it is a rank."""
     try:
         sock = socket.socket(socket.AF_UNIX)
     except OSError:  # this process may open no more files
         return True
+    name = _socket_name(what)
     try:
-        sock.bind(_socket_name(what))
+        sock.bind(name)
         sock.listen(4096)  # so that others can see whose it is
     except OSError as e:
-        sock.close()
-        return e.errno != errno.EADDRINUSE or not was_done(what, _SECONDS_TO_READ)
+        taken = e.errno == errno.EADDRINUSE
+        with sock, suppress(OSError):
+            _connect(sock, name, _SECONDS_TO_READ)
+            return not (taken and linux.is_own(sock))
+        return True
     _names.append(sock)
     return True
-
-
-def was_done(what: str, seconds: float = 0.0) -> bool:
-    """Whether a rank of the job on this node, which still lives, was the first to do this: see ``is_first``. Any user
-    of the node can take the name. One that has just done so gets so many ``seconds`` to say that it is a rank."""
-    with socket.socket(socket.AF_UNIX) as sock, suppress(OSError):
-        sock.setblocking(False)
-        _connect(sock, _socket_name(what), seconds)
-        return linux.is_own(sock)
-    return False
 
 
 def _socket_name(what: str) -> str:

@@ -139,17 +139,14 @@ class _Attempt:
         """Wait for the end of a launcher whose ranks may be lost, and end it if it does not end by itself. It may still
         wait for ranks that were lost. And where ranks can be lost, a rank of another node that calls MPI_Abort may end
         itself alone: SIGTERM ends all. Returns its exit code."""
-        ends: list[Callable[[], object]] | None = None
-        deadline = 0.0
+        since, ends = 0.0, [launcher.terminate, launcher.kill]
         while (code := launcher.poll()) is None:
             time.sleep(LOOKS)
-            over = len(outcome.gone) == self._job.nprocs and bool(self._lost(outcome))
-            if ends is None and (over or outcome.code):
-                ends = [*([launcher.terminate] if outcome.code else []), launcher.kill]
-                deadline = time.monotonic() + _SECONDS_TO_END
-            elif ends and time.monotonic() >= deadline:
-                ends.pop(0)()
-                deadline = time.monotonic() + _SECONDS_TO_END
+            if outcome.code or (len(outcome.gone) == self._job.nprocs and self._lost(outcome)):
+                since = since or time.monotonic()
+                if ends and time.monotonic() - since >= _SECONDS_TO_END:
+                    ends.pop(0)()
+                    since = 0.0
         return code
 
     def _code(self, of_launcher: int) -> int:

@@ -9,7 +9,7 @@ import faulthandler
 import os
 import socket
 import traceback
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from functools import partial
@@ -125,8 +125,8 @@ class Agent:
         while not await happens(self.may_leave, LOOK):
             for each in self._all():
                 each.look()
-                if each.cut is not None and (lost := each.cut.look()):
-                    self._lose(each, lost)
+                if each.cut is not None and each.cut.look():
+                    self.watched.pop(each.name, None)  # ranks of it are lost, and it is cut
             self._silent += LOOK
             self._since_told += LOOK
             self._since_heartbeat += LOOK
@@ -174,11 +174,6 @@ class Agent:
                 does = status.description if status.waits else status.message
                 waits = f"has waited for {each.seconds:g} s in {does}, at {status.where}"
                 self._end(waits, "has ended" if self._lost else "does not answer")
-
-    def _lose(self, watched: Watched, ranks: Sequence[int]) -> None:
-        """These ranks of the communicator are lost: it is cut, and need not be watched over any more."""
-        self.watched.pop(watched.name, None)
-        self.say(msg.Lost([watched.ranks[rank] for rank in ranks]))
 
     def _end(self, does: str, why: str) -> None:
         if is_first(_END):

@@ -6,10 +6,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from mpicoll.launch import board
-from mpicoll.launch.elastic import Outcome
 from mpicoll.supervise import ending, report
 from mpicoll.supervise import messages as msg
 from mpicoll.supervise.deadlock import Deadlocks
@@ -20,6 +19,9 @@ from mpicoll.supervise.report import Missing, Silence, Why
 from mpicoll.supervise.trace import Trace
 from mpicoll.supervise.watched import LONG, LOOK, SHORT, TIME_IS_UP, WARN, patience_at_end
 from mpicoll.supervise.wire import greeted, happens, heard
+
+if TYPE_CHECKING:
+    from mpicoll.supervise.host import Host
 
 _SECONDS_FOR_OTHERS, _LOOKS_FOR_OTHERS = 1.0, 10
 """How long a rank whose call has failed waits for others to come to that call, and how often the coordinator looks."""
@@ -36,32 +38,14 @@ _SECONDS_OF_THE_LAUNCHER = 5.0
 A = TypeVar("A")
 
 
-class Host(Protocol):
-    """What ``mpicoll run`` knows of its job: ``mpicoll.supervise.host.Host``."""
-
-    def first_gone(self) -> Sequence[int]:
-        """The rank whose process has ended first, and before its program has; or several, if that is not known. None
-        before one has ended so."""
-
-    def is_told(self) -> bool:
-        """Whether it was said why the job ends."""
-
-    def last_call(self, rank: int) -> str:
-        """What a rank called last, as far as that is known."""
-
-    def told(self) -> None:
-        """It was said why the job ends."""
-
-
 class Coordinator:
     """Knows all processes of the job by their ranks in its world. What takes long is done in ``tasks``. ``host`` is
-    there if the coordinator is in ``mpicoll run``. ``outcome`` is told how ranks end, in a job that goes on when some
-    are lost."""
+    there if the coordinator is in ``mpicoll run``."""
 
-    def __init__(
-        self, token: str, tasks: asyncio.TaskGroup, host: Host | None = None, outcome: Outcome | None = None
-    ) -> None:
-        self._token, self._tasks, self._host, self._outcome = token, tasks, host, outcome
+    def __init__(self, token: str, tasks: asyncio.TaskGroup, host: Host | None = None) -> None:
+        self._token, self._tasks, self._host = token, tasks, host
+        self._outcome = None if host is None else host.outcome
+        """Is told how ranks end, in a job that goes on when some are lost."""
         self.writers: set[asyncio.StreamWriter] = set()
         self._processes = Processes()
         self._traces: dict[str, Trace] = {}
@@ -100,6 +84,7 @@ class Coordinator:
         here = self._processes[rank] = RankProcess(writer, hello.process)
         if self._outcome is not None:
             self._outcome.gone.discard(rank)
+            self._lost.discard(rank)
         while (message := await heard(reader)) is not None:
             here.silent = 0.0
             match message:
@@ -111,8 +96,6 @@ class Coordinator:
                     self._tasks.create_task(self._do(rank, message))
                 case msg.Traced(file):
                     self._trace(rank, file)
-                case msg.Lost(ranks):
-                    self._lose({*ranks})
                 case msg.Ends(code) if self._outcome is not None:
                     self._outcome.code = self._outcome.code or code
                 case msg.Failed():
@@ -122,6 +105,7 @@ class Coordinator:
         here.gone = 0.0
         if self._outcome is not None:
             self._outcome.gone.add(rank)
+            self._lose(rank)
         elif not (self._ending or self._dismissed.is_set() or self._dumps or here.left is not None):
             await self._say_loss(rank)
 
@@ -185,11 +169,11 @@ class Coordinator:
             if state.ranks and self._lost.isdisjoint(state.ranks):
                 each.ranks = state.ranks
 
-    def _lose(self, ranks: set[int]) -> None:
-        """Forget the communicators of ranks that are lost: the others have cut them."""
-        self._lost |= ranks
+    def _lose(self, rank: int) -> None:
+        """Forget the communicators of a rank that is lost, or at its end: the others have cut them."""
+        self._lost.add(rank)
         for name, each in [*self._communicators.items()]:
-            if not ranks.isdisjoint(each.ranks):
+            if rank in each.ranks:
                 del self._communicators[name]
         self._leaving.set()
 

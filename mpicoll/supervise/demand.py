@@ -16,7 +16,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,9 +27,6 @@ from mpicoll.supervise.messages import Files
 
 if TYPE_CHECKING:
     import asyncio
-
-Written = tuple[Files, float]
-"""The files, and when they were written, in seconds since 1970."""
 
 _NAME = "mpicoll-files"
 
@@ -50,21 +47,20 @@ class Answer:
                 os.ftruncate(self._memory, os.pwrite(self._memory, text, 0))
 
 
-def answers(process: int) -> list[Written] | None:
-    """What a process says; None if it cannot be asked. Raises OSError if its files may not be seen."""
-    texts = []
+def answer(process: int, asked: float) -> Files | None:
+    """What a process says of the files that it has written since then; None if it has written none. Raises OSError if
+    its files may not be seen, and ArgumentError if it cannot be asked."""
+    can_be_asked = False
     for file in linux.files_of(process):
-        with suppress(OSError):  # it closes files meanwhile
+        with suppress(OSError, ValueError):  # it closes files meanwhile, has said nothing, or says something just now
             if linux.is_called(str(file), _NAME):
-                texts.append(file.read_text())
-    return [*_parsed(texts)] if texts else None
-
-
-def _parsed(texts: Iterable[str]) -> Iterator[Written]:
-    for text in texts:
-        with suppress(ValueError):  # nothing was said yet, or it is being written
-            folder, failure, written = json.loads(text)
-            yield Files(folder, failure), written
+                can_be_asked = True
+                folder, failure, written = json.loads(file.read_text())
+                if written >= asked:
+                    return Files(folder, failure)
+    if not can_be_asked:
+        raise _refused(f"{process}, which has made none, or has MPICOLL_CHECK=off")
+    return None
 
 
 SIGNAL = signal.SIGURG
@@ -103,15 +99,13 @@ def ask_for_dump(pid: int) -> Path:
     written its own."""
     asked = time.time()
     try:
-        if answers(pid) is None:
-            raise _refused(f"{pid}, which has made none, or has MPICOLL_CHECK=off")
+        answer(pid, asked)
         os.kill(pid, SIGNAL)
         while time.time() - asked < _SECONDS_TO_WRITE:
-            answer = next((files for files, written in answers(pid) or () if written >= asked), None)
-            if answer is not None and answer.failure:
-                raise _refused(f"{pid}, which cannot write its files ({answer.failure})")
-            if answer is not None:
-                return Path(answer.folder)
+            if (files := answer(pid, asked)) is not None:
+                if files.failure:
+                    raise _refused(f"{pid}, which cannot write its files ({files.failure})")
+                return Path(files.folder)
             time.sleep(0.05)
     except OSError as e:
         raise _refused(f"{pid} ({e.strerror})") from e

@@ -71,7 +71,7 @@ class Host:
         from mpicoll.supervise.wire import LIMIT
 
         async with asyncio.TaskGroup() as tasks:
-            it = self._coordinator = Coordinator(self._token, tasks, self, self.outcome)
+            it = self._coordinator = Coordinator(self._token, tasks, self)
             await asyncio.start_server(
                 lambda reader, writer: tasks.create_task(it.serve(reader, writer)), sock=self._sock, limit=LIMIT
             )
@@ -80,7 +80,7 @@ class Host:
             while True:
                 await it.look_on()
                 # Ranks that meet after all others have left get another one.
-                it = self._coordinator = Coordinator(self._token, tasks, self, self.outcome)
+                it = self._coordinator = Coordinator(self._token, tasks, self)
 
     def stop(self, serving: threading.Thread) -> None:
         """The launcher has ended: return when all is said of how ranks have ended. ``serve`` runs in this thread."""

@@ -130,12 +130,6 @@ class WriteRecording(Request):
     file: str
 
 
-class Lost(Message):
-    """These ranks of the world are lost. The job goes on without them."""
-
-    ranks: list[int]
-
-
 class Traced(Message):
     """Write a trace of the whole job to this file."""
 

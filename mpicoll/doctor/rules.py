@@ -20,8 +20,8 @@ VARIABLES = {
     f"MPICOLL_{name}"
     for name in (
         "ALGORITHM", "CHECK", "CHECK_NAN", "TIMEOUT", "DUMP", "TRACE", "WATCH", "SHARED_MEMORY", "DDP_OVERLAP", "SHARE",
-        "REPRODUCIBLE", "CORES", "ELASTIC",
-        "LAST_CALLS", "RANK", "STDIN", "BENCH_STOP", "ENV", "MODULES", "SLURM",
+        "REPRODUCIBLE", "CORES", "ELASTIC", "COORDINATOR",
+        "LAST_CALLS", "RANK", "STDIN", "BENCH_STOP", "BENCH_TERMINAL", "ENV", "MODULES", "SLURM",
     )
 }  # fmt: skip
 """mpicoll's environment variables."""

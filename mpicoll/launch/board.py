@@ -204,8 +204,7 @@ _rank = (launched_rank() or 0) if are_read else 0
 _memory = _common or mmap.mmap(-1, _HEAD + _ROOM)
 last = _numbers(_memory, _rank)
 """Its first element is the number of this rank's last call."""
-coordinator = os.environ.pop(COORDINATOR, "") if are_read or is_elastic() else ""
-"""Where the coordinator listens that is in mpicoll run; empty if there is none."""
+_coordinator = os.environ.pop(COORDINATOR, "") if are_read or is_elastic() else ""
 
 
 def _tell() -> None:
@@ -258,6 +257,11 @@ def told() -> None:
 def job_ends_with(status: int) -> None:
     """Let the job's exit code be this one, whatever the launcher's."""
     _memory[_STATUS] = status & 0xFF
+
+
+def coordinator(rank: int = os.getpid()) -> str:
+    """Where the coordinator listens that is in mpicoll run. Empty if there is none, and in a child of a rank."""
+    return _coordinator if os.getpid() == rank else ""
 
 
 def _over(rank: int = os.getpid()) -> None:

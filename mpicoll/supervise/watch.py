@@ -118,7 +118,7 @@ def _common_watcher(group: Group, dump: str, trace: str) -> tuple[AgentThread, s
     if group.rank == 0:
         name = _name(ranks)
         there = [rendezvous for rendezvous, watcher in [*_watchers.items()] if not watcher.has_left(0)]
-        there += [Rendezvous.given(board.coordinator)] if board.coordinator else []
+        there += [Rendezvous.given(given)] if (given := board.coordinator()) else []
         rendezvous = next((each for each in there if group.one_node or not each.on_one_node), None)
         if trace and not _watchers:
             checked_trace(trace, first)
@@ -126,7 +126,9 @@ def _common_watcher(group: Group, dump: str, trace: str) -> tuple[AgentThread, s
             sock, rendezvous = listen(group.one_node, ranks[0], len(ranks))
     rendezvous, name, first = group.bcast((rendezvous, name, first))
     _first[:] = [min([*_first, first])]
-    watcher = _watchers.get(rendezvous) or AgentThread(ranks[group.rank], rendezvous, sock, dump, _all_watched)
+    watcher = _watchers.get(rendezvous)
+    if watcher is None or watcher.has_left(0):
+        watcher = AgentThread(ranks[group.rank], rendezvous, sock, dump, _all_watched)
     problems = group.allgather(watcher.agent.reached.result())
     if not any(problems):
         _watchers[rendezvous] = watcher

@@ -244,6 +244,10 @@ class Agent:
         if self.writer is not None:
             say(self.writer, message)
 
+    async def fail(self, code: int) -> None:
+        """Tell the coordinator that this rank ends the job with this exit code."""
+        self.say(msg.Ends(code))
+
     def trace(self, file: str) -> None:
         """Let all calls of this process be in a trace of the whole job."""
         if file != self._trace:

@@ -92,3 +92,4 @@ class Host:
             with suppress(RuntimeError):  # it has failed
                 self._task.get_loop().call_soon_threadsafe(self._task.cancel)
         serving.join()
+        self._sock.close()

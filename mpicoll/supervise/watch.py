@@ -14,7 +14,6 @@ from mpicoll.launch import board, lifecycle
 from mpicoll.launch.lifecycle import Hook
 from mpicoll.supervise import report, tape
 from mpicoll.supervise.dump import checked_trace, file_of_part
-from mpicoll.supervise.messages import Ends
 from mpicoll.supervise.record import Recorder, Waits
 from mpicoll.supervise.rendezvous import Rendezvous, listen
 from mpicoll.supervise.sites import is_alone
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from mpicoll.supervise.agent import AgentThread
 
 _SECONDS_TO_COMPARE = _SECONDS_TO_DUMP = 10.0
-_SECONDS_TO_PROGRESS = 0.02
+_SECONDS_TO_PROGRESS, _SECONDS_TO_FAIL = 0.02, 1.0
 _SECONDS_TO_WRITE = 120.0
 
 _watchers: dict[Rendezvous, AgentThread] = {}
@@ -201,7 +200,7 @@ lifecycle.add(Hook.WRITE_FILES, _dump)
 
 def _tell_failure(code: int) -> None:
     for watcher in _watchers.values():
-        watcher.soon(partial(watcher.agent.say, Ends(code)))
+        watcher.do(watcher.agent.fail(code), _SECONDS_TO_FAIL)
 
 
 lifecycle.add(Hook.TELL_FAILURE, _tell_failure)

@@ -22,7 +22,7 @@ from mpicoll.errors import ArgumentError
 from mpicoll.launch import board
 from mpicoll.launch.elastic import Outcome
 from mpicoll.launch.interrupt import HANDED_ON, LOOKS, SECONDS
-from mpicoll.launch.launch_env import ELASTIC, STDIN
+from mpicoll.launch.launch_env import STDIN
 from mpicoll.launch.launcher import Command, Job, command
 from mpicoll.machine import linux
 from mpicoll.machine.system import exit_code
@@ -39,7 +39,8 @@ _SECONDS_TO_END = 10.0
 
 
 class Supervisor(Protocol):
-    """Watches over the calls of a job: ``mpicoll.supervise.host.Host``."""
+    """Watches over the calls of a job: ``mpicoll.supervise.host.Host``. The ranks must find ``variables`` in their
+    environment. The ``outcome`` is that of a job that goes on when ranks are lost."""
 
     variables: dict[str, str]
     outcome: Outcome | None
@@ -51,8 +52,7 @@ class Supervisor(Protocol):
 
 def run(job: Job, supervise: Callable[[Job, board.CrashBoard], Supervisor]) -> int:
     """Start the job, and return its exit code: the launcher's, unless a rank wants another one. A job that fails is
-    started again as often as it says. ``supervise`` makes what watches over its calls; where ranks on other nodes may
-    not reach this process, the first of them does that.
+    started again as often as it says. ``supervise`` makes what watches over its calls.
 
     Raises ArgumentError if the script or the hostfile does not exist, and LaunchError if there is no MPI."""
     name = job.program[0]
@@ -86,7 +86,7 @@ class _Attempt:
     ) -> None:
         self._job, self._launch, self._stdin = job, launch, stdin
         self._board = board.CrashBoard(job.nprocs)
-        self._supervisor = supervise(job, self._board) if job.on_this_node or job.elastic else None
+        self._supervisor = supervise(job, self._board)
         self._launcher: subprocess.Popen[bytes] | None = None
         self.ended_by_user = False
         """Whether a signal came that ends a job."""
@@ -108,21 +108,14 @@ class _Attempt:
             return self._monitor(variables)
 
     def _monitor(self, variables: dict[str, str]) -> int:
-        supervisor = self._supervisor
-        outcome = None if supervisor is None else supervisor.outcome
-        launcher = self._start(
-            variables
-            | ({} if supervisor is None else supervisor.variables)
-            | ({} if outcome is None else {ELASTIC: "1"})
-        )
+        outcome = self._supervisor.outcome
+        launcher = self._start(variables | self._supervisor.variables)
         monitor = ExitMonitor(self._board, self._end_waiting)
         watching = _masked_thread(monitor.watch)
-        serving = None if supervisor is None else _masked_thread(supervisor.serve, monitor)
-        ended = launcher.wait() if outcome is None else self._attend(launcher, outcome)
-        code = self._code(ended)
+        serving = _masked_thread(self._supervisor.serve, monitor)
+        code = self._code(launcher.wait() if outcome is None else self._attend(launcher, outcome))
         first = monitor.stop(watching)
-        if supervisor is not None and serving is not None:
-            supervisor.stop(serving)
+        self._supervisor.stop(serving)
         if outcome is None:
             return code if self.ended_by_user else self._board.report(code, first)
         self._board.report(0)  # what ranks have left to be said
@@ -139,15 +132,15 @@ class _Attempt:
         """Wait for the end of a launcher whose ranks may be lost, and end it if it does not end by itself. It may still
         wait for ranks that were lost. And where ranks can be lost, a rank of another node that calls MPI_Abort may end
         itself alone: SIGTERM ends all. Returns its exit code."""
-        since, ends = 0.0, [launcher.terminate, launcher.kill]
+        since, ends = 0.0, [launcher.kill, launcher.terminate]
         while (code := launcher.poll()) is None:
             time.sleep(LOOKS)
             if outcome.code or (len(outcome.gone) == self._job.nprocs and self._lost(outcome)):
                 since = since or time.monotonic()
                 if ends and time.monotonic() - since >= _SECONDS_TO_END:
-                    ends.pop(0)()
+                    ends.pop()()
                     since = 0.0
-        return code
+        return code if len(ends) == 2 else 0  # that it was ended here says nothing of the job
 
     def _code(self, of_launcher: int) -> int:
         """The exit code where the launcher has ended with this one."""

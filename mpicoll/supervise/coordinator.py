@@ -113,7 +113,7 @@ class Coordinator:
         """Say what all ranks do when a process has ended too early. The launcher is about to end the others, too. If
         these have made different calls, the process may have crashed of that: MPI writes beyond its memory then."""
         exit_reason = ending.exit_reason(self._processes[rank].process)
-        if Why.IS_LOST in self._said or (self._host.is_told() if self._host is not None else not exit_reason):
+        if Why.IS_LOST in self._said or (self._host.board.is_told() if self._host is not None else not exit_reason):
             return
         self._said.add(Why.IS_LOST)
         each = await self._without(rank, _SECONDS_OF_A_LOSS)
@@ -129,7 +129,7 @@ class Coordinator:
         if self._host is not None:  # it has seen whether the launcher has ended this one because of another one
             first: Sequence[int] = ()
             for _ in range(_LOOKS_FOR_OTHERS):
-                if first := self._host.first_gone():
+                if first := self._host.monitor.first if self._host.monitor is not None else ():
                     break
                 await asyncio.sleep(_SECONDS_OF_A_LOSS)
             if len(first) != 1 or first[0] not in {*each.ranks} & self._processes.keys():
@@ -142,7 +142,7 @@ class Coordinator:
             missing[rank] = self._with_last_call(exit_reason, rank)
             report.show(report.text(why, each.ranks, statuses, missing))
             if self._host is not None:  # in a rank, a launcher that ends the job may lose these words
-                self._host.told()
+                self._host.board.told()
 
     async def _without(self, rank: int, seconds: float = SECONDS_TO_ANSWER) -> CommunicatorState | None:
         """The communicator of this rank in which others wait, or in which they were last."""
@@ -385,7 +385,7 @@ class Coordinator:
 
     def _with_last_call(self, why: Missing, rank: int) -> Missing:
         """Why a rank gives no status, and what it called last, as far as that is known on this node."""
-        call = (board if self._host is None else self._host).last_call(rank)
+        call = (board if self._host is None else self._host.board).last_call(rank)
         return f"{report.instead(why)}; its last collective: {call}" if call else why
 
     async def _warn(self, why: Why, each: CommunicatorState) -> None:

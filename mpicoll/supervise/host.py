@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
 import traceback
-from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from mpicoll.launch.elastic import Outcome
 from mpicoll.launch.failure import say
-from mpicoll.launch.launch_env import COORDINATOR
+from mpicoll.launch.launch_env import COORDINATOR, ELASTIC
 from mpicoll.supervise.rendezvous import listen
 
 if TYPE_CHECKING:
@@ -28,30 +28,32 @@ _SECONDS_TO_END = 10.0
 
 class Host:
     """Listens as soon as it is made, so that ranks can be told where. ``serve`` is to run in a thread that begins after
-    the launcher has started: what it loads must not delay that."""
+    the launcher has started: what it loads must not delay that.
+
+    Ranks on other nodes may not reach this process, as where it is on a login node. Their job has its coordinator in
+    its first rank, unless ranks may be lost."""
 
     def __init__(self, job: Job, board: CrashBoard) -> None:
-        self._sock, rendezvous = listen(job.on_this_node, None, job.nprocs)
-        self._board, self._token = board, rendezvous.token
-        self.is_told, self.last_call, self.told = board.is_told, board.last_call, board.told
         self.outcome = Outcome() if job.elastic else None
-        self.variables = {COORDINATOR: str(rendezvous)}
-        """What the ranks must find in their environment."""
+        self.variables = {ELASTIC: "1"} if job.elastic else {}
+        self._sock: socket.socket | None = None
+        if job.on_this_node or job.elastic:
+            self._sock, rendezvous = listen(job.on_this_node, None, job.nprocs)
+            self._token = rendezvous.token
+            self.variables[COORDINATOR] = str(rendezvous)
+        self.board = board
         self._coordinator: Coordinator | None = None
         self._task: asyncio.Task[None] | None = None
-        self._monitor: ExitMonitor | None = None
+        self.monitor: ExitMonitor | None = None
+        """Knows which process has ended first."""
         self._serves = threading.Event()
 
-    def first_gone(self) -> Sequence[int]:
-        """The rank whose process has ended first, and before its program has; or several, if that is not known. None
-        before one has ended so."""
-        return () if self._monitor is None else self._monitor.first
-
     def serve(self, monitor: ExitMonitor) -> None:
-        """Serve the ranks until ``stop``. The ``monitor`` knows which of them has ended first."""
+        """Serve the ranks until ``stop``."""
+        self.monitor = monitor
+        if self._sock is None:
+            return
         import asyncio
-
-        self._monitor = monitor
 
         with suppress(asyncio.CancelledError), asyncio.Runner(loop_factory=asyncio.new_event_loop) as runner:
             try:
@@ -84,6 +86,8 @@ class Host:
 
     def stop(self, serving: threading.Thread) -> None:
         """The launcher has ended: return when all is said of how ranks have ended. ``serve`` runs in this thread."""
+        if self._sock is None:
+            return
         self._serves.wait()
         deadline = time.monotonic() + _SECONDS_TO_END
         while self._coordinator and self._coordinator.writers and serving.is_alive() and time.monotonic() < deadline:

@@ -214,6 +214,7 @@ def test_ctrl_c_while_the_launcher_starts(tmp_path: Path) -> None:
         import os, signal, subprocess
         from mpicoll.launch.launcher import Job
         from mpicoll.launch.run import run
+        from mpicoll.supervise.host import Host
 
         class Starting(subprocess.Popen):
             def __init__(self, *arguments, **named):
@@ -222,7 +223,7 @@ def test_ctrl_c_while_the_launcher_starts(tmp_path: Path) -> None:
                     os.kill(os.getpid(), signal.SIGINT)
 
         subprocess.Popen = Starting
-        code = run(Job(["-c", "print('a rank')"], 2, interrupted=lambda: print("told", flush=True)))
+        code = run(Job(["-c", "print('a rank')"], 2, interrupted=lambda: print("told", flush=True)), Host)
         print("ended with", code)
     """
     result = python(script(tmp_path, program))

@@ -50,6 +50,26 @@ def test_the_rank_that_compares_is_stopped() -> None:
     said_once(result)
 
 
+def test_ranks_that_meet_when_others_have_left(tmp_path: Path) -> None:
+    """They are compared all the same."""
+    program = """
+        import time
+        from mpi4py import MPI
+        import mpicoll
+
+        world = MPI.COMM_WORLD
+        part = world.Split(world.rank // 2)
+        time.sleep(2 * (world.rank // 2))  # the others have left by then, unless the machine is slow
+        comm = mpicoll.Communicator(part)
+        if world.rank == 3:
+            comm.bcast_object(1)
+        comm.barrier()
+    """
+    result = run(4, script(tmp_path, program))
+    assert result.code != 0, result.output
+    assert DIFFERENT.replace("0-2", "2-3") in result.output, result.output
+
+
 CRASHES = """
 import os, signal
 import mpicoll, numpy as np

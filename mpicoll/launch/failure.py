@@ -78,10 +78,7 @@ def report(kind: type[BaseException], value: BaseException, trace: TracebackType
     if os.getpid() != _RANK:
         _write(text)
         return
-    with ExitStack() as until_printed:
-        ranks = _ranks_with(text, until_printed)
-        if ranks:
-            _write(f"mpicoll: {named(ranks)} on {socket.gethostname()} ended by {kind.__name__}\n{text}")
+    _write_once(text, f"{kind.__name__}\n{text}")
 
 
 def say_exit(error: SystemExit) -> None:
@@ -91,11 +88,16 @@ def say_exit(error: SystemExit) -> None:
     inner = [frame for frame in frames if frame.filename == frames[0].filename]
     where = f", at {Path(inner[-1].filename).name}:{inner[-1].lineno} in {inner[-1].name}" if inner else ""
     said = f"sys.exit({error.code}){where}" if isinstance(error.code, int) else f"sys.exit{where}\n{error.code}"
-    with ExitStack() as until_printed:
-        if ranks := _ranks_with(said, until_printed):
-            _write(f"mpicoll: {named(ranks)} on {socket.gethostname()} ended by {said}\n")
+    _write_once(said, f"{said}\n")
     if not isinstance(error.code, int):
         error.code = 1
+
+
+def _write_once(report: str, said: str) -> None:
+    """Say by what all ranks have ended whose failure has this report."""
+    with ExitStack() as until_printed:
+        if ranks := _ranks_with(report, until_printed):
+            _write(f"mpicoll: {named(ranks)} on {socket.gethostname()} ended by {said}")
 
 
 def _write(report: str) -> None:

@@ -392,8 +392,7 @@ class Coordinator:
         """Show the table if a rank waits."""
         statuses, missing = await self._statuses(each, None)
         if any(status.seconds > 0 for status in statuses.values()):
-            ended = why == Why.SLOW and any(status.leaving for status in statuses.values())
-            report.show(report.text(Why.SLOW_AND_ENDED if ended else why, each.ranks, statuses, missing))
+            report.show(report.text(why, each.ranks, statuses, missing))
 
     async def _dump(self, why: str) -> None:
         """Let all processes write their files."""

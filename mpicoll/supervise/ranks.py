@@ -16,9 +16,6 @@ _LOOKS = 6
 """How often the coordinator looks meanwhile. If its process is stopped for a while, perhaps with the whole machine, it
 reads in the next look what has come."""
 
-_LOOKS_IN_A_PATIENCE = 6
-"""How often ranks are asked while a message may be on its way. To ask all of a job costs something."""
-
 A = TypeVar("A")
 
 
@@ -122,7 +119,7 @@ class CommunicatorState:
         self.next_look = self.next_look or patience
         if self.waited < self.next_look:
             return False
-        self.next_look = self.waited + max(LATE, patience / _LOOKS_IN_A_PATIENCE)
+        self.next_look = self.waited + LATE
         return True
 
     def least(self) -> int:

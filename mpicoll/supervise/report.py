@@ -28,11 +28,10 @@ class Why(Enum):
     TIME_IS_UP = "a call was not complete in time"
     MEANWHILE = "ranks wait in another communicator, too"
     SLOW = "a call has been under way for long. Nothing is wrong if a rank is still busy"
-    SLOW_AND_ENDED = "a call has been under way for long, and a rank has finished"
 
     def said(self, job_ends: bool = True) -> str:
         """In words, which say that the job ends if it does, and if this is the reason."""
-        goes_on = self in (Why.MEANWHILE, Why.SLOW, Why.SLOW_AND_ENDED) or not job_ends
+        goes_on = self in (Why.MEANWHILE, Why.SLOW) or not job_ends
         return self.value if goes_on else f"{self.value}. The job ends"
 
     def title(self, ranks: Sequence[int], look_at: Sequence[int], job_ends: bool = True) -> str:
@@ -100,7 +99,6 @@ def _concerned(why: Why, statuses: dict[int, RankStatus], missing: dict[int, Mis
 
 
 _CONCERNED: dict[Why, Callable[[RankStatus], bool]] = {
-    Why.SLOW_AND_ENDED: lambda each: each.leaving,
     Why.HAS_FAILED: lambda each: each.state == BROKEN,
     Why.HAS_FREED: lambda each: each.state == FREED,
     Why.STUCK: lambda each: each.message is not None,  # those in a collective wait for ranks that may be anywhere

@@ -104,7 +104,7 @@ def test_the_title_says_at_which_ranks_to_look() -> None:
     assert look_at(Why.STUCK, receives, receives) == ""
     for why in (Why.TIME_IS_UP, Why.SLOW):
         assert look_at(why, waits, status(waits=False), receives) == "rank 1:"
-    assert look_at(Why.SLOW_AND_ENDED, waits, ended) == "rank 1:"
+    assert look_at(Why.SLOW, waits, ended) == "rank 1:"
     assert look_at(Why.IS_LOST, waits, gone=Silence.HAS_ENDED, hurried=Silence.HAD_NO_TIME) == "rank 1:"
 
 

@@ -121,7 +121,7 @@ def test_a_message_that_may_still_come(why: str, capfd: Output, monkeypatch: pyt
     def warned() -> bool:
         nonlocal said
         said += capfd.readouterr().err
-        return Why.SLOW_AND_ENDED.value in said
+        return Why.SLOW.value in said
 
     async def scene(it: Job) -> None:
         it.make()

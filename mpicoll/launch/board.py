@@ -79,10 +79,6 @@ class CrashBoard:
 
     def __init__(self, nprocs: int) -> None:
         self.nprocs, self._mark = nprocs, secrets.token_bytes(_MARK)
-        self.news, self._told_news = os.pipe()
-        """Where a rank writes when it comes, and when it begins MPI; to be read. Only Linux lets it do so."""
-        for end in (self.news, self._told_news):
-            os.set_blocking(end, False)
         self._file, self._path = linux.new_file(_NAME)
         os.truncate(self._file, _HEAD + nprocs * _ROOM)
         self._memory = mmap.mmap(self._file, 0)
@@ -91,7 +87,7 @@ class CrashBoard:
 
     def variables(self) -> dict[str, str]:
         """What the ranks must find in their environment."""
-        return {_VARIABLE: f"{self._mark.hex()}:{os.getpid()}:{self._told_news}:{self._path}"}
+        return {_VARIABLE: f"{self._mark.hex()}:{self._path}"}
 
     def _number(self, rank: int, which: int) -> int:
         return int(_numbers(self._memory, rank)[which])
@@ -168,64 +164,46 @@ class CrashBoard:
     def close(self) -> None:
         """Nobody asks it any more."""
         self._memory.close()
-        for file in (self._file, self.news, self._told_news):
-            os.close(file)
+        os.close(self._file)
         linux.forget(self._path)
 
 
 # -- in a rank --------------------------------------------------------------------------------------------------------
 
 
-def _mapped(given: str, rank: int | None) -> tuple[mmap.mmap | None, str]:
-    """The board of ``mpicoll run``, and where that reads news. None if this rank was not started so, or on another
-    node, or if another rank has spawned this process by MPI: its number is another rank's."""
-    mark, process, news, path = (given.split(":", 3) + [""] * 3)[:4]
+def _mapped(given: str, rank: int | None) -> mmap.mmap | None:
+    """The board of ``mpicoll run``. None if this rank was not started so, or on another node, or if another rank has
+    spawned this process by MPI: its number is another rank's."""
+    mark, _, path = given.partition(":")
     try:
         if not mark or rank is None or not linux.is_called(path, _NAME):
-            return None, ""
+            return None
         file = os.open(path, os.O_RDWR)
         memory = mmap.mmap(file, 0)
     except OSError:
-        return None, ""
+        return None
     os.close(file)
     is_ours = memory[:_MARK].hex() == mark and len(memory) >= _HEAD + (rank + 1) * _ROOM
-    if is_ours and _numbers(memory, rank)[_PROCESS] in (0, os.getpid()):
-        return memory, f"/proc/{process}/fd/{news}"
-    return None, ""
+    return memory if is_ours and _numbers(memory, rank)[_PROCESS] in (0, os.getpid()) else None
 
 
 _given = os.environ.pop(_VARIABLE, "")
 by_mpicoll_run = bool(_given)
 """Whether mpicoll run of some node has started this rank."""
-_common, _news = _mapped(_given, launched_rank())
+_common = _mapped(_given, launched_rank())
 are_read = _common is not None
 """Whether mpicoll run of this node reads what is noted."""
 _rank = (launched_rank() or 0) if are_read else 0
 _memory = _common or mmap.mmap(-1, _HEAD + _ROOM)
 last = _numbers(_memory, _rank)
 """Its first element is the number of this rank's last call."""
+last[_PROCESS] = os.getpid()
 _coordinator = os.environ.pop(COORDINATOR, "") if are_read or is_elastic() else ""
-
-
-def _tell() -> None:
-    """Let ``mpicoll run`` look at this rank."""
-    with suppress(OSError):  # it has been killed, or looks by itself
-        file = os.open(_news, os.O_WRONLY | os.O_NONBLOCK)
-        with suppress(BlockingIOError):  # it is full, so there is much to read already
-            os.write(file, b"!")
-        os.close(file)
-
-
-if are_read:
-    last[_PROCESS] = os.getpid()
-    _tell()
 
 
 def note_mpi(state: int) -> None:
     """Note whether this rank ``BEGINS`` MPI or has ``BEGUN`` it; 0 if neither."""
     last[_MPI] = state
-    if are_read:
-        _tell()
 
 
 def note_ctrl_c(state: int) -> None:

@@ -32,8 +32,9 @@ _SECONDS_IN_A_CALL = 2.0
 in a call, probably for one of them."""
 _SECONDS_TO_BEGIN = 1.0
 """A rank that is still within MPI_Init so long after another one has ended without it waits for that one."""
-_SECONDS_BETWEEN_LOOKS = None if linux.TELLS else 0.05
-"""How often processes are looked at where the system does not tell when one ends."""
+_SECONDS_BETWEEN_LOOKS = 0.05
+"""How often ranks are looked at until MPI has begun on all of them, and longer where the system does not tell when one
+ends."""
 _SECONDS_TO_END = 10.0
 """What the launcher may take to end after the last rank has, where some were lost, or after one has failed."""
 
@@ -220,8 +221,8 @@ class ExitMonitor:
     """Which rank's process has ended first, from ``watch`` to ``stop``, and whether others wait for it in vain.
 
     MPICH's launcher names a process when it ends a job, and often one that it has ended itself. So the processes are
-    looked at beside it. Linux tells at once when one ends, and so does each rank when it comes and when it begins MPI.
-    Elsewhere, this looks again and again. ``waited_for`` is called with a rank that has ended without MPI, as soon as
+    looked at beside it. Linux tells at once when one ends. What else ranks do, and elsewhere all, is on the board, at
+    which this looks again and again. ``waited_for`` is called with a rank that has ended without MPI, as soon as
     another one waits for it in MPI_Init, where it would do so for ever."""
 
     def __init__(self, of_job: board.CrashBoard, waited_for: Callable[[int], object]) -> None:
@@ -242,16 +243,14 @@ class ExitMonitor:
         return self.first
 
     def watch(self) -> None:
-        """Look at the processes whenever something happens to one of them. This process forks none meanwhile."""
-        over, waited_for, seen, since = False, list[int](), None, 0.0
+        """Look at the processes until ``stop``. This process forks none meanwhile."""
+        over, all_begun, seen, since = False, False, None, 0.0
         while not over:
-            ready = self._ready(_SECONDS_BETWEEN_LOOKS or (_SECONDS_TO_BEGIN if waited_for else None))
-            over = self._woken in ready
-            if self._board.news in ready:
-                os.read(self._board.news, 4096)
+            over = self._woken in self._ready(None if linux.TELLS and all_begun else _SECONDS_BETWEEN_LOOKS)
             ended = self._look()
             self._ended |= ended
             states = {rank: self._board.mpi_of(rank) for rank in self._running}
+            all_begun = len(states) == self._board.nprocs and {*states.values()} == {board.BEGUN}
             others_wait = board.BEGINS in states.values()
             early = {rank for rank in ended if not self._board.is_over(rank) or (others_wait and self._lacks(rank))}
             if early and not self.first:
@@ -266,9 +265,9 @@ class ExitMonitor:
             os.close(file)
 
     def _ready(self, seconds: float | None) -> set[int]:
-        """Which of the files can be read, within so many seconds."""
+        """Which of the files can be read, within so many seconds; None for ever."""
         poll = select.poll()
-        for file in (self._woken, self._board.news, *filter(None, self._running.values())):
+        for file in (self._woken, *filter(None, self._running.values())):
             poll.register(file, select.POLLIN)
         return {file for file, _ in poll.poll(None if seconds is None else 1000 * seconds)}
 
@@ -333,6 +332,16 @@ def _given_to_rank_0() -> dict[str, str]:
     if os.isatty(0) or stat.S_ISSOCK(found.st_mode) or not os.path.exists(path):  # what no other process can open
         return {}
     return {STDIN: f"{found.st_dev}:{found.st_ino}:{path}"}
+
+
+def _hand_on_stdin(path: str) -> None:
+    """Hand on this process's stdin through a pipe, whenever a rank opens it. A job that is started again gets what is
+    left."""
+    while True:
+        with open(path, "wb", buffering=0) as to, suppress(BrokenPipeError):
+            while data := os.read(0, 1 << 16):
+                to.write(data)
+        time.sleep(_SECONDS_BETWEEN_LOOKS)  # the rank may not have closed its end yet
 
 
 def _hand_on_what_is_typed(to: int) -> None:

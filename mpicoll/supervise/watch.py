@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import threading
-from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
-from hashlib import blake2b
 from pathlib import Path
+from secrets import token_hex
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mpicoll.launch import board, lifecycle
@@ -31,9 +29,6 @@ _watchers: dict[Rendezvous, AgentThread] = {}
 """One for each coordinator that this process has: usually one."""
 _first: list[int] = []
 """The lowest rank with which this process has communicators, perhaps by way of others."""
-_made: Counter[str] = Counter()
-"""How many communicators there were of the same ranks, of which this one is the first."""
-_naming = threading.Lock()
 _traces: list[tape.Tape] = []
 """The tape of MPICOLL_TRACE, if there is one."""
 
@@ -97,15 +92,6 @@ def _all_watched() -> list[Watched]:
     return [watched for watcher in [*_watchers.values()] for watched in [*watcher.agent.watched.values()]]
 
 
-def _name(ranks: Sequence[int]) -> str:
-    """A name for a new communicator of these ranks. Its first rank gives it, and tells the others: they cannot count
-    for themselves, because threads may make communicators of the same ranks at once."""
-    of = blake2b(",".join(map(str, ranks)).encode(), digest_size=6).hexdigest()
-    with _naming:
-        _made[of] += 1
-        return f"{of}.{_made[of]}"
-
-
 def _common_watcher(group: Group, dump: str, trace: str) -> tuple[AgentThread, str] | None:
     """The watcher of this process that has the same coordinator as those of the other ranks, and the communicator's
     name. None if a rank cannot reach the coordinator."""
@@ -115,7 +101,7 @@ def _common_watcher(group: Group, dump: str, trace: str) -> tuple[AgentThread, s
     sock = rendezvous = None
     first, name = min([*_first, ranks[0]]), ""
     if group.rank == 0:
-        name = _name(ranks)
+        name = token_hex(6)
         there = [rendezvous for rendezvous, watcher in [*_watchers.items()] if not watcher.has_left(0)]
         there += [Rendezvous.given(given)] if (given := board.coordinator()) else []
         rendezvous = next((each for each in there if group.one_node or not each.on_one_node), None)

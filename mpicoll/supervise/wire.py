@@ -26,36 +26,27 @@ _SECONDS_TO_BE_GREETED = 60.0
 
 async def connect(rendezvous: Rendezvous, rank: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter, Process]:
     """The connection of this process, which is ``rank`` of the job's world, to the coordinator, and the coordinator's
-    process. Raises OSError if it answers at none of its addresses."""
+    process. The coordinator shows that it knows the token, and then this process does. Raises OSError if it answers at
+    none of its addresses."""
     failures = []
     for address in rendezvous.addresses:
+        nonce = secrets.token_hex(16)
         try:
             async with asyncio.timeout(_SECONDS_TO_CONNECT):
                 reader, writer = await asyncio.open_connection(address, rendezvous.port, limit=LIMIT)
+            say(writer, Nonce(nonce))
             async with asyncio.timeout(_SECONDS_TO_BE_GREETED):
-                coordinator = await _introduced(reader, writer, rendezvous.token, rank)
+                welcome = await heard(reader)
         except OSError as e:  # TimeoutError is one
             failures.append(f"{address}: {e or 'no answer'}")
-        else:
-            if coordinator is not None:
-                return reader, writer, coordinator
-            writer.close()
-            failures.append(f"{address}: another program listens there")
+            continue
+        if isinstance(welcome, Welcome) and _is(welcome.proof, rendezvous.token, "coordinator", nonce):
+            proof = _proof(rendezvous.token, "agent", welcome.nonce)
+            say(writer, Hello(proof, rank, ending.this_process()))
+            return reader, writer, welcome.coordinator
+        writer.close()  # it learns nothing of the token
+        failures.append(f"{address}: another program listens there")
     raise OSError("; ".join(failures))
-
-
-async def _introduced(
-    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, token: str, rank: int
-) -> Process | None:
-    """Show the coordinator that this process knows the token, after the coordinator has shown the same. Returns the
-    coordinator's process. None if another program listens there: it learns nothing of the token."""
-    nonce = secrets.token_hex(16)
-    say(writer, Nonce(nonce))
-    welcome = await heard(reader)
-    if not isinstance(welcome, Welcome) or not _is(welcome.proof, token, "coordinator", nonce):
-        return None
-    say(writer, Hello(_proof(token, "agent", welcome.nonce), rank, ending.this_process()))
-    return welcome.coordinator
 
 
 async def greeted(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, token: str) -> Hello | None:

@@ -7,12 +7,11 @@ import asyncio
 import pytest
 
 from mpicoll.supervise import coordinator
-from mpicoll.supervise.messages import Heartbeat
 from mpicoll.supervise.record import BROKEN, FREED, OPEN, Ends, Pending, Record, Recorder, Waits
-from mpicoll.supervise.rendezvous import Rendezvous, listen
-from mpicoll.supervise.watched import HEARTBEAT, SECONDS_TO_HEAR, Watched
-from mpicoll.supervise.wire import connect, heard, say
-from tests.pure.supervise.invented import FASTER, Job, Rank, begin, ends, give_up_soon, let_time_fly, looks, play, until
+from mpicoll.supervise.rendezvous import Rendezvous
+from mpicoll.supervise.watched import HEARTBEAT, Watched
+from mpicoll.supervise.wire import connect
+from tests.pure.supervise.invented import FASTER, Job, begin, ends, give_up_soon, let_time_fly, looks, play, until
 
 Output = pytest.CaptureFixture[str]
 
@@ -109,25 +108,6 @@ def test_the_coordinator_is_gone() -> None:
     play(scene)
 
 
-def test_the_coordinator_is_gone_while_ranks_wait() -> None:
-    """A launcher that ends them comes first: else a rank whose fellow has killed the coordinator would blame it once
-    more."""
-
-    async def scene(it: Job) -> None:
-        begin(it.recorders[1], "bcast")
-        waits = it.ranks[1].agent.watched["c"]
-        await until(lambda: waits.seconds >= 2 * SECONDS_TO_HEAR)
-        it.looking.cancel()
-        it.server.close()
-        for process in it.coordinator._processes.values():
-            process.writer.transport.abort()
-        await until(lambda: bool(ends))
-        assert it.ranks[1].agent._since_lost >= 2.0
-        it.ranks[1].agent.may_leave.set()
-
-    play(scene)
-
-
 def test_a_rank_that_has_long_not_heard_of_the_coordinator_comes_to_its_end() -> None:
     """It asks seldom while it computes. That is no silence of the coordinator."""
 
@@ -164,24 +144,6 @@ def test_a_communicator_ends_during_a_look(makes_one: bool, told: tuple[int, str
     recorder = Ending()
     recorder.begin(Record("barrier"))
     assert Watched("c", [0], recorder, Waits(), 600.0, True).state()[:2] == told
-
-
-def test_another_program_listens() -> None:
-    async def scene() -> None:
-        async def echoes(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            say(writer, await heard(reader) or Heartbeat())
-            await heard(reader)
-            writer.close()
-
-        sock, rendezvous = listen(True)
-        server = await asyncio.start_server(echoes, sock=sock)
-        async with asyncio.TaskGroup() as tasks:
-            rank = Rank(1, rendezvous, tasks)
-            await until(rank.ended)
-            assert "another program listens there" in rank.agent.reached.result(0)
-        server.close()
-
-    asyncio.run(scene())
 
 
 def test_a_stranger_who_listens_learns_nothing() -> None:

@@ -56,20 +56,6 @@ def test_a_rank_fails_of_what_others_have_called(capfd: Output, monkeypatch: pyt
     assert Why.DIFFERENT.value in capfd.readouterr().err
 
 
-def test_a_rank_leaves_long_before_others(capfd: Output) -> None:
-    """They have made all calls, and compute on."""
-
-    async def scene(it: Job) -> None:
-        it.make()
-        it.ranks[1].agent.leave()
-        await looks(40)
-        assert not it.ranks[1].ended()
-        await it.all_leave()
-
-    play(scene)
-    assert not ends
-
-
 def test_a_machine_that_stops_for_a_while() -> None:
     """Coordinator and ranks stop at once, for longer than ranks may take to answer. These answer when they go on."""
 

@@ -204,7 +204,7 @@ def test_two_at_once(tmp_path: Path) -> None:
     goes_on(comm, 2)
     print("went on")
     """
-    it = elastic(4, script(tmp_path, BEGIN + program))
+    it = elastic(4, script(tmp_path, BEGIN + program), env={"MPICOLL_CHECK": "off"})
     assert it.code == 0, it.output
     assert it.output.count("went on\n") == 2
     assert "mpicoll: 2 of 4 ranks were lost (ranks 0, 2); the others went on to the end without them\n" in it.output

@@ -116,7 +116,7 @@ class Base:
                 self.checks.append(partial(nans.before, self.rank, self.size, copied_to_host))
             if self.agreement is not None:
                 self.checks.append(self.agreement.before)
-            if check != "off" and self.size > 1:
+            if (check != "off" or self.cut is not None) and self.size > 1:  # a watcher cuts it, and tells of losses
                 self.watched = self._watched()
             if self.watched is not None:
                 self.under_way.compare = partial(watch.compare, self.watched)

@@ -138,6 +138,8 @@ class Coordinator:
                 rank = first[0]
                 exit_reason = ending.exit_reason(self._processes[rank].process)
             statuses.pop(rank, None)
+            if not statuses:  # the launcher was faster: the board has more to say
+                return
         if exit_reason:
             missing[rank] = self._with_last_call(exit_reason, rank)
             report.show(report.text(why, each.ranks, statuses, missing))

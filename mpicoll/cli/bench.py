@@ -61,7 +61,7 @@ def handle(args: argparse.Namespace) -> int:
         stop = Path(folder, "stop")
         os.environ[STOP] = str(stop)
         program = ["-m", "mpicoll", "bench", *args.typed]
-        code = run(Job(program, ranks, interrupted=partial(ask_to_stop, stop)), Host)
+        code = run(Job(program, ranks, interrupted=partial(_ask_to_stop, stop)), Host)
         return 128 + signal.SIGINT if stop.exists() else code
 
 

@@ -21,7 +21,7 @@ VARIABLES = {
     for name in (
         "ALGORITHM", "CHECK", "CHECK_NAN", "TIMEOUT", "DUMP", "TRACE", "WATCH", "SHARED_MEMORY", "DDP_OVERLAP", "SHARE",
         "REPRODUCIBLE", "CORES", "ELASTIC", "COORDINATOR",
-        "LAST_CALLS", "RANK", "STDIN", "BENCH_STOP", "BENCH_TERMINAL", "ENV", "MODULES", "SLURM",
+        "LAST_CALLS", "RANK", "STDIN", "BENCH_STOP", "ENV", "MODULES", "SLURM",
     )
 }  # fmt: skip
 """mpicoll's environment variables."""

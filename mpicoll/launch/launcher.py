@@ -206,7 +206,7 @@ def command(job: Job) -> Command:
     if not placed:
         argv += vendor.unbound
     if vendor.exports and not job.on_this_node:
-        for name in (cores.ORDER, *[WATCH] * job.watch, *[ELASTIC, COORDINATOR] * job.elastic):
+        for name in (*sorted(adds.keys() & {cores.ORDER, WATCH}), *[ELASTIC, COORDINATOR] * job.elastic):
             argv += [vendor.exports, name]
     adds |= dict.fromkeys(vendor.passes_on, ",".join(map(str, interrupt.PASSED)))
     if vendor.mpirun_is_a_script and job.on_this_node:

@@ -51,7 +51,10 @@ class Supervisor(Protocol):
     def stop(self, serving: threading.Thread, /) -> None: ...
 
 
-def run(job: Job, supervise: Callable[[Job, board.CrashBoard], Supervisor]) -> int:
+Supervise = Callable[[Job, board.CrashBoard], Supervisor]
+
+
+def run(job: Job, supervise: Supervise) -> int:
     """Start the job, and return its exit code: the launcher's, unless a rank wants another one. A job that fails is
     started again as often as it says. ``supervise`` makes what watches over its calls.
 
@@ -82,9 +85,7 @@ class _Attempt:
     """One start of a job, from ``run`` to its end. ``stdin`` has the variables that tell rank 0 where it is. There are
     none if the launcher reads it."""
 
-    def __init__(
-        self, job: Job, launch: Command, stdin: dict[str, str], supervise: Callable[[Job, board.CrashBoard], Supervisor]
-    ) -> None:
+    def __init__(self, job: Job, launch: Command, stdin: dict[str, str], supervise: Supervise) -> None:
         self._job, self._launch, self._stdin = job, launch, stdin
         self._board = board.CrashBoard(job.nprocs)
         self._supervisor = supervise(job, self._board)
@@ -332,16 +333,6 @@ def _given_to_rank_0() -> dict[str, str]:
     if os.isatty(0) or stat.S_ISSOCK(found.st_mode) or not os.path.exists(path):  # what no other process can open
         return {}
     return {STDIN: f"{found.st_dev}:{found.st_ino}:{path}"}
-
-
-def _hand_on_stdin(path: str) -> None:
-    """Hand on this process's stdin through a pipe, whenever a rank opens it. A job that is started again gets what is
-    left."""
-    while True:
-        with open(path, "wb", buffering=0) as to, suppress(BrokenPipeError):
-            while data := os.read(0, 1 << 16):
-                to.write(data)
-        time.sleep(_SECONDS_BETWEEN_LOOKS)  # the rank may not have closed its end yet
 
 
 def _hand_on_what_is_typed(to: int) -> None:

@@ -20,7 +20,7 @@ from typing import Any, TypeVarTuple, overload
 from mpicoll.errors import ArgumentError, LaunchError, StateError
 from mpicoll.launch.launch_env import launched_rank, under_launcher
 from mpicoll.launch.launcher import Job, find_launcher, of_no_rank
-from mpicoll.launch.run import run
+from mpicoll.launch.run import Supervise, run
 from mpicoll.machine import linux
 
 _CALL, _FAILURE = "call", "failure"
@@ -96,7 +96,8 @@ def call_in_ranks(call: bytes, nprocs: int, *, seconds: float | None = None, qui
 
 def _attended(meeting: Path, nprocs: int, seconds: float | None, output: int | None) -> int | None:
     """Start the process beside the ranks, wait for it, and return its exit code, None if time is up."""
-    code = f"import sys; sys.path[0] = {_ROOT!r}; from mpicoll.launch.spawn import attend; attend(*sys.argv[1:])"
+    imports = "from mpicoll.launch.spawn import attend; from mpicoll.supervise.host import Host"
+    code = f"import sys; sys.path[0] = {_ROOT!r}; {imports}; attend(Host, *sys.argv[1:])"
     argv = [sys.executable, "-c", code, str(meeting), str(nprocs), str(os.getpid())]
     process = subprocess.Popen(  # in a session of its own, so that a Ctrl-C in the terminal reaches this process alone
         argv, env=of_no_rank(), stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
@@ -110,11 +111,11 @@ def _attended(meeting: Path, nprocs: int, seconds: float | None, output: int | N
             end(process)
 
 
-def attend(folder: str, nprocs: str, parent: str) -> None:
+def attend(supervise: Supervise, folder: str, nprocs: str, parent: str) -> None:
     """Be the process beside so many ranks. The process ``parent`` has called spawn."""
     linux.end_with(int(parent), signal.SIGTERM)
     program = ["-c", "import sys; from mpicoll.launch.spawn import main; main(sys.argv[1])", folder]
-    sys.exit(run(Job(program, int(nprocs), here=True)))
+    sys.exit(run(Job(program, int(nprocs), here=True), supervise))
 
 
 def end(process: subprocess.Popen[bytes], seconds: float = _SECONDS_TO_END) -> None:

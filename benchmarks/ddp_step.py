@@ -150,7 +150,7 @@ def slow(group: Any) -> Any:
 
 def in_line(group: Any) -> Any:
     """Make the asynchronous collectives of ``group`` complete before their call returns."""
-    group.reducer_waits = False  # so that calls go through in_turn, which a slow wire replaces
+    go_through_in_turn(group)
 
     def do(operation: str, run: Callable[[], None], result: Sequence[torch.Tensor], async_op: bool, *more: Any) -> Any:
         work = CollectiveWork(run, list(result))
@@ -163,8 +163,14 @@ def in_line(group: Any) -> Any:
 
 def on_a_thread(group: Any) -> Any:
     """Let the worker thread of ``group`` carry out its asynchronous collectives, however few cores there are."""
-    group.reducer_waits = False
+    go_through_in_turn(group)
     return group
+
+
+def go_through_in_turn(group: Any) -> None:
+    """Let no collective of ``group`` be waited for by the reducer, or begun by the kernel: a slow wire replaces
+    ``in_turn``."""
+    group.reducer_waits, group.engine.calls = False, None
 
 
 def device_of(node: MPI.Comm) -> torch.device:

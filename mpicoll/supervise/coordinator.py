@@ -143,6 +143,7 @@ class Coordinator:
         if exit_reason:
             missing[rank] = self._with_last_call(exit_reason, rank)
             report.show(report.text(why, each.ranks, statuses, missing))
+            self._said.add(Why.IS_GONE)
             if self._host is not None:  # in a rank, a launcher that ends the job may lose these words
                 self._host.board.told()
 
@@ -456,7 +457,8 @@ class Coordinator:
             return
         job_ends = self._outcome is None or why not in (Why.TIME_IS_UP, Why.DIFFERENT)
         text = report.text(why, each.ranks, statuses, missing, number is None, job_ends)
-        report.show(text)
+        if why not in self._said:
+            report.show(text)
         for other in [*self._communicators.values()]:  # ranks may wait for each other in two communicators
             if other is not each and other.ranks and other.longest() >= LONG:
                 await self._warn(Why.MEANWHILE, other)

@@ -18,7 +18,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from mpicoll import errors
-from mpicoll.launch import elastic
+from mpicoll.launch import board, elastic
 from mpicoll.launch.failure import is_first
 from mpicoll.supervise import ending, report, tape
 from mpicoll.supervise import messages as msg
@@ -91,8 +91,25 @@ class Agent:
             if self._coordinator is not None and ending.exit_reason(self._coordinator):
                 break  # it cannot be reached again, as it can where a network has lost the connection
         self._lost = True
+        self._say_loss()
         if self._leaving or self._coordinator is None:
             self.may_leave.set()  # there is nobody to ask
+
+    def _say_loss(self) -> None:
+        """Say what this rank does where the first one, which has the coordinator, has ended too early. The launcher is
+        about to end this rank, too. Another one may have said it, or may have ended the first one."""
+        first, coordinator = self._rendezvous.rank, self._coordinator
+        if first is None or coordinator is None or self.may_leave.is_set() or ending.is_known():
+            return
+        exit_reason = ending.exit_reason(coordinator)
+        those = [(each, each.status(None)) for each in self._all() if {first, self.rank} <= {*each.ranks}]
+        if exit_reason and those and is_first(_END):
+            each, status = max(those, key=lambda said: said[1].tells)
+            call = board.last_call(first)
+            missing: dict[int, report.Missing] = dict.fromkeys(each.ranks, report.Silence.HAD_NO_TIME)
+            missing[first] = f"{exit_reason}; its last collective: {call}" if call else exit_reason
+            del missing[self.rank]
+            report.show(report.text(report.Why.IS_LOST, each.ranks, {self.rank: status}, missing))
 
     async def _serve_connection(self) -> bool:
         """Serve until the connection is lost. Returns whether a new one may be better."""

@@ -55,8 +55,17 @@ def _signal(number: int) -> str:
         return f"signal {number}"
 
 
+_known: list[bool] = []
+
+
+def is_known() -> bool:
+    """Whether this process knows that the job ends, and somebody has said why."""
+    return bool(_known)
+
+
 def prepare_to_end(silent: list[Process]) -> None:
     """Let this process end in some seconds, if its launcher does not end it before. End those that do not answer."""
+    _known.append(True)
     board.told()  # before a launcher ends all, because it sees the end of one
     # This timer needs neither Python's lock nor a thread of Python's, and it ends the process by _exit(1).
     faulthandler.dump_traceback_later(_SECONDS, exit=True, file=os.open(os.devnull, os.O_WRONLY))

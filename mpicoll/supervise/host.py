@@ -61,6 +61,7 @@ class Host:
             except Exception:  # a mistake of its own must not end a job that may be sound
                 said = "mpicoll: the coordinator has failed. From now on, calls are not compared, and may wait forever"
                 say(f"{said}\n{traceback.format_exc().rstrip()}")
+                self._sock.close()  # who comes now is refused, and does not wait for an answer
                 if self._coordinator is not None:
                     self._coordinator.dismiss()
             finally:

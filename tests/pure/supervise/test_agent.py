@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import subprocess
+import sys
+from contextlib import ExitStack
+from subprocess import PIPE
 
 import pytest
 
-from mpicoll.supervise import coordinator
+from mpicoll.launch.failure import is_first
+from mpicoll.supervise import coordinator, ending
 from mpicoll.supervise.record import BROKEN, FREED, OPEN, Ends, Pending, Record, Recorder, Waits
 from mpicoll.supervise.rendezvous import Rendezvous
+from mpicoll.supervise.report import Why
 from mpicoll.supervise.watched import HEARTBEAT, Watched
 from mpicoll.supervise.wire import connect
 from tests.pure.supervise.invented import FASTER, Job, begin, ends, give_up_soon, let_time_fly, looks, play, until
@@ -106,6 +113,69 @@ def test_the_coordinator_is_gone() -> None:
         it.ranks[1].agent.may_leave.set()
 
     play(scene)
+
+
+@pytest.mark.skipif(not hasattr(os, "waitid"), reason="nobody knows here how a process has ended but its parent")
+@pytest.mark.parametrize("state", ["open", "leaving", "may leave"])
+@pytest.mark.parametrize("a_rank_did_it", [False, True])
+def test_the_coordinator_was_killed(
+    a_rank_did_it: bool, state: str, capfd: Output, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next rank says so, unless another rank has ended the coordinator, and has said why. Gloo raises an error in
+    the next rank, too, which ends its program: it may be leaving when it sees the loss. When all ranks may leave, the
+    end of the coordinator's program is its own affair."""
+    monkeypatch.setenv("PMIX_NAMESPACE", f"test-{os.getpid()}-{a_rank_did_it}-{state}")
+    monkeypatch.setattr("mpicoll.supervise.agent.is_first", is_first)
+    says = "from mpicoll.launch.failure import is_first\nprint(is_first('coordinator'), flush=True)\ninput()"
+    with ExitStack() as until_seen:
+        if a_rank_did_it:
+            speaker = until_seen.enter_context(subprocess.Popen([sys.executable, "-c", says], stdin=PIPE, stdout=PIPE))
+            assert speaker.stdout is not None
+            assert speaker.stdout.readline() == b"True\n"
+            until_seen.callback(speaker.communicate, b"\n")
+        victim = until_seen.enter_context(subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]))
+        victim.kill()
+        os.waitid(os.P_PID, victim.pid, os.WEXITED | os.WNOWAIT)  # it has ended, and its launcher has not seen it yet
+
+        async def scene(it: Job) -> None:
+            it.make()
+            await until(lambda: it.compared() == 1)
+            agent = it.ranks[1].agent
+            agent._coordinator = ending.this_process().changed(pid=victim.pid)
+            if state == "leaving":
+                agent.leave()
+            if state == "may leave":
+                await it.all_leave()
+            agent._say_loss()
+            await it.all_leave()
+
+        play(scene)
+    said = capfd.readouterr().err
+    silent = a_rank_did_it or state == "may leave"
+    assert said == "" if silent else said.startswith(f"mpicoll: {Why.IS_LOST.said()} (communicator of"), said
+
+
+def test_a_rank_at_its_end_tells_of_the_coordinators_crash_before_it_goes(
+    capfd: Output, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ending, "exit_reason", lambda _: "its process was killed")
+    monkeypatch.setenv("PMIX_NAMESPACE", f"test-{os.getpid()}-goes")
+
+    async def scene(it: Job) -> None:
+        it.make()
+        await until(lambda: it.compared() == 1)
+        it.ranks[1].agent.leave()
+        it.looking.cancel()
+        it.server.close()
+        it.coordinator._dismissed.set()  # it is gone, and says nothing
+        for process in it.coordinator._processes.values():
+            process.writer.transport.abort()
+        await until(it.ranks[1].agent.may_leave.is_set)
+        for rank in it.ranks:
+            rank.agent.may_leave.set()
+
+    play(scene)
+    assert f"mpicoll: {Why.IS_LOST.said()} (communicator of" in capfd.readouterr().err
 
 
 def test_a_rank_that_has_long_not_heard_of_the_coordinator_comes_to_its_end() -> None:

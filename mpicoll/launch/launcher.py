@@ -127,12 +127,12 @@ def _folder_of_this_process() -> dict[str, str]:
 
 
 def of_no_rank() -> dict[str, str]:
-    """This process's environment, without what a launcher says in it to a rank. A user without a home gets the one that
-    containers give: Open MPI does not start without."""
+    """This process's environment, without what a launcher says in it to a rank. Open MPI's does not start without HOME,
+    which services of systemd lack. A user whom the system does not know gets the one that containers give."""
     given = {
         k: v for k, v in os.environ.items() if not OF_A_RANK.fullmatch(k) and k not in (COORDINATOR, ELASTIC, RANK)
     }
-    return given if home() is not None else {**given, "HOME": "/"}
+    return {**given, "HOME": str(home() or "/")}
 
 
 def _which(where: str | None) -> str | None:

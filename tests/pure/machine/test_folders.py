@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pwd
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -43,6 +44,10 @@ def test_what_the_variables_name(nobody: None, monkeypatch: pytest.MonkeyPatch) 
     assert user_folder("XDG_DATA_HOME") == Path("/data")
     monkeypatch.setenv("HOME", "/me")
     assert of_no_rank()["HOME"] == "/me"
+    monkeypatch.delenv("HOME")  # a service of systemd has none, though the system knows its user
+    monkeypatch.setattr(pwd, "getpwuid", lambda _: SimpleNamespace(pw_dir="/of/the/user"))
+    assert of_no_rank()["HOME"] == "/of/the/user"
+    monkeypatch.setenv("HOME", "/me")
     monkeypatch.setenv("XDG_DATA_HOME", "not absolute")
     assert user_folder("XDG_DATA_HOME") == Path("/me/.local/share")
     assert user_folder("XDG_CACHE_HOME") == Path("/me/.cache")

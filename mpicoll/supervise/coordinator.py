@@ -142,7 +142,8 @@ class Coordinator:
                 return
         if exit_reason:
             missing[rank] = self._with_last_call(exit_reason, rank)
-            report.show(report.text(why, each.ranks, statuses, missing))
+            known = rank if self._host is not None and why == Why.IS_LOST else None
+            report.show(report.text(why, each.ranks, statuses, missing, first=known))
             self._said.add(Why.IS_GONE)
             if self._host is not None:  # in a rank, a launcher that ends the job may lose these words
                 self._host.board.told()

@@ -79,12 +79,15 @@ def text(
     missing: dict[int, Missing],
     latest: bool = True,
     job_ends: bool = True,
+    first: int | None = None,
 ) -> str:
     """The table: a line for all ranks that do the same. The statuses are of the ranks' ``latest`` calls, or else of one
-    call of all. ``missing`` says why some ranks give none."""
+    call of all. ``missing`` says why some ranks give none. Where it is known that a rank was lost ``first``, only that
+    one is to be looked at: the launcher has ended the others."""
     table = _table(ranks, statuses, missing, latest)
     hint = _likeliest(statuses) if why == Why.HAS_LEFT else []
-    return "\n".join([why.title(ranks, _concerned(why, statuses, missing), job_ends), *table, *hint])
+    look_at = _concerned(why, statuses, missing) if first is None else [first]
+    return "\n".join([why.title(ranks, look_at, job_ends), *table, *hint])
 
 
 def _concerned(why: Why, statuses: dict[int, RankStatus], missing: dict[int, Missing]) -> list[int]:

@@ -106,6 +106,11 @@ def test_the_title_says_at_which_ranks_to_look() -> None:
         assert look_at(why, waits, status(waits=False), receives) == "rank 1:"
     assert look_at(Why.SLOW, waits, ended) == "rank 1:"
     assert look_at(Why.IS_LOST, waits, gone=Silence.HAS_ENDED, hurried=Silence.HAD_NO_TIME) == "rank 1:"
+    ended_too: dict[int, Missing] = {
+        1: "its process was killed",
+        2: "its process has ended; its last collective: bcast",
+    }
+    assert "Look at rank 1:" in text(Why.IS_LOST, [0, 1, 2], {0: waits}, ended_too, first=1)
 
 
 def test_only_a_job_that_ends_is_said_to_end() -> None:

@@ -76,12 +76,13 @@ def _make_room(rank: int | None, ranks: int) -> None:
     """Let this process open as many files as a coordinator of so many ``ranks`` needs. Raises LaunchError if it may
     not."""
     soft, hard = (_counted(limit) for limit in resource.getrlimit(resource.RLIMIT_NOFILE))
-    needed = _open(soft) + ranks + _OTHER_FILES
+    each = 2 if rank is None else 1  # mpicoll run has a file for each rank's process, too
+    needed = _open(soft) + each * ranks + _OTHER_FILES
     if needed <= soft:
         return
     if needed > hard:
         who = "mpicoll run" if rank is None else f"rank {rank}"
-        told = f"{who} may open {hard} files, and needs {needed}: one for each of {ranks} ranks, and what it has"
+        told = f"{who} may open {hard} files, and needs {needed}: {each} for each of {ranks} ranks, and what it has"
         raise LaunchError(f"{told} open", f"Raise the limit (ulimit -Hn {needed}; in systemd, LimitNOFILE)")
     # This is not done without need: select.select knows no file beyond the first 1,024.
     resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)

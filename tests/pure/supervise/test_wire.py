@@ -90,8 +90,20 @@ def test_limits_of_open_files(soft: int, hard: int, after: int | None, monkeypat
     monkeypatch.setattr(resource, "setrlimit", lambda _, new: limits.append(new))
     monkeypatch.setattr(os, "listdir", lambda _: ["0"] * 12)
     if after is None:
-        with pytest.raises(LaunchError, match=r"rank 4 may open 300 files, and needs 520: one for each of 500 ranks"):
+        with pytest.raises(LaunchError, match=r"rank 4 may open 300 files, and needs 520: 1 for each of 500 ranks"):
             listen(True, 4, 500)
     else:
         listen(True, 4, 500)[0].close()
         assert limits[-1] == (after, hard)
+
+
+def test_mpicoll_run_needs_two_files_for_each_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The connection of its process, and what tells of its end."""
+    limits = [(1024, 4096)]
+    monkeypatch.setattr(resource, "getrlimit", lambda _: limits[-1])
+    monkeypatch.setattr(resource, "setrlimit", lambda _, new: limits.append(new))
+    monkeypatch.setattr(os, "listdir", lambda _: ["0"] * 12)
+    listen(True, None, 500)[0].close()
+    assert limits == [(1024, 4096)]
+    listen(True, None, 600)[0].close()
+    assert limits[-1] == (4096, 4096)

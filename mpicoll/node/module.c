@@ -27,7 +27,7 @@ typedef struct {
     Flag **flags;
     PyObject *memory;    /* what holds the blocks */
     PyObject *between;   /* called now and then in long waits: it moves messages, and may raise */
-    int busy;
+    _Atomic int busy;     /* the moving thread reads it, too */
     unsigned long thread; /* that is in a call, if it is busy */
     Begun *first, *last;  /* calls under way: each one begins when the one before is complete */
     int has_begun;        /* whether the first one has */
@@ -36,6 +36,15 @@ typedef struct {
     unsigned long ended;  /* how many were complete */
     Moved moved;
 } NodeObject;
+
+static void enter(NodeObject *node) {
+    atomic_store_explicit(&node->busy, 1, memory_order_relaxed);
+    node->thread = PyThread_get_thread_ident();
+}
+
+static void leave(NodeObject *node) { atomic_store_explicit(&node->busy, 0, memory_order_relaxed); }
+
+static int is_busy(const NodeObject *node) { return atomic_load_explicit(&node->busy, memory_order_relaxed); }
 
 static int node_is_open(const void *of) { return atomic_load(&((const NodeObject *)of)->open) > 0; }
 static int node_has_come(const void *of);
@@ -160,7 +169,7 @@ static int carry(PlanObject *self, Shift shift, int *has_begun, int waits) {
     Call *call = &self->call;
     int lets_go = self->nbytes >= LONG, code = 0;
     bind(self, shift);
-    node->busy = 1, node->thread = PyThread_get_thread_ident();
+    enter(node);
     if (!*has_begun) {
         if (call->may_share && (self->generation != generation || self->is_adopted) && looked(self)) code = FAILED;
         else start(&node->node, call), *has_begun = 1;
@@ -173,7 +182,7 @@ static int carry(PlanObject *self, Shift shift, int *has_begun, int waits) {
         if (code != LOOK) break;
         code = taken(PyObject_CallMethod(self->of, "look", "O", self)) ? FAILED : 0;
     }
-    node->busy = 0;
+    leave(node);
     return code;
 }
 
@@ -207,7 +216,7 @@ struct Begun {
 
 static void end_first(NodeObject *node, int code) {
     Begun *it = node->first;
-    node->busy = 1, node->thread = PyThread_get_thread_ident(); /* Python may let other threads run meanwhile */
+    enter(node); /* Python may let other threads run meanwhile */
     if (tell(it->plan, code)) {
         PyObject *type, *error, *trace;
         PyErr_Fetch(&type, &error, &trace);
@@ -219,7 +228,8 @@ static void end_first(NodeObject *node, int code) {
     node->first = it->next, node->has_begun = 0;
     if (!node->first) node->last = NULL;
     it->is_complete = 1;
-    node->ended++, node->busy = 0;
+    node->ended++;
+    leave(node);
     atomic_fetch_sub(&node->open, 1);
     Py_CLEAR(it->arrays);
     Py_DECREF((PyObject *)it);
@@ -232,7 +242,7 @@ static int carry_first(NodeObject *node, int waits) {
 
 /* Go on with what is under way, as far as that needs no wait. */
 static void move(NodeObject *node) {
-    while (node->first && !node->busy) {
+    while (node->first && !is_busy(node)) {
         atomic_store(&node->seen, arrivals(&node->node.meeting));
         int code = carry_first(node, 0);
         if (code == LATER) return;
@@ -240,9 +250,10 @@ static void move(NodeObject *node) {
     }
 }
 
+/* Who is in a call goes on itself. */
 static int node_has_come(const void *of) {
     const NodeObject *node = of;
-    return arrivals(&node->node.meeting) != atomic_load(&node->seen);
+    return !is_busy(node) && arrivals(&node->node.meeting) != atomic_load(&node->seen);
 }
 
 /* What has ended may be the last that holds the node. */
@@ -258,7 +269,7 @@ static unsigned long node_move(void *of) {
 static int wait_for_other(PlanObject *of) {
     const struct timespec nap = {0, 20000};
     NodeObject *node = of->node;
-    while (node->busy) {
+    while (is_busy(node)) {
         if (node->thread == PyThread_get_thread_ident()) /* a signal's handler calls */
             return taken(PyObject_CallMethod(of->of, "within", NULL));
         Py_BEGIN_ALLOW_THREADS
@@ -269,8 +280,9 @@ static int wait_for_other(PlanObject *of) {
     return 0;
 }
 
-/* Wait until it is complete. */
+/* Wait until it is complete. Another thread may end it meanwhile, and nobody else may keep it. */
 static int complete(Begun *it) {
+    Py_INCREF((PyObject *)it);
     PlanObject *of = (PlanObject *)Py_NewRef((PyObject *)it->plan);
     NodeObject *node = of->node;
     int failed = 0;
@@ -282,6 +294,7 @@ static int complete(Begun *it) {
         end_first(node, code);
     }
     Py_DECREF((PyObject *)of);
+    Py_DECREF((PyObject *)it);
     return failed ? -1 : 0;
 }
 
@@ -363,7 +376,9 @@ int run_plan(PyObject *plan, Shift shift) {
     PlanObject *self = (PlanObject *)plan;
     NodeObject *node = self->node;
     int has_begun = 0;
-    if (wait_for_other(self) || (node->last && complete(node->last))) return -1;
+    do { /* meanwhile, other threads may begin more */
+        if (wait_for_other(self) || (node->last && complete(node->last))) return -1;
+    } while (node->last || is_busy(node));
     return tell(self, carry(self, shift, &has_begun, 1));
 }
 

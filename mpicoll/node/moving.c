@@ -110,8 +110,11 @@ static void *thread_main(void *unused) {
     return unused;
 }
 
-/* A forked child has no such thread, and the mutex may have been taken. */
-static void begin_child(void) { pthread_mutex_init(&mutex, NULL); }
+/* A forked child has no such thread, which may have had the mutex, or have waited for Python's lock: the fork had it. */
+static void begin_child(void) {
+    pthread_mutex_init(&mutex, NULL);
+    atomic_store(&moves_now, 0);
+}
 
 static void begin_thread(void) {
     static int is_known;

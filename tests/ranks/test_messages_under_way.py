@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import resource
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,6 +15,8 @@ from mpi4py import MPI
 
 import mpicoll
 from mpicoll.errors import ArgumentError
+from mpicoll.node.loaded import kernel
+from tests.ranks.children import in_child
 from tests.sharing import NEEDED
 
 pytestmark = NEEDED  # MPI's own messages move as MPI moves them
@@ -82,6 +86,42 @@ def test_ranks_that_begin_and_wait_in_another_order(comm: mpicoll.Communicator, 
             request.wait()
         assert all((x == sum(range(comm.size)) + turn * comm.size).all() for x in xs)
     other.free()
+
+
+@pytest.mark.mpi(min_size=2)
+def test_the_thread_leaves_alone_what_its_rank_waits_for(comm: mpicoll.Communicator) -> None:
+    """It looks once in a millisecond: with a look at each 50 us, it took an eighth of a core."""
+    x = np.ones(3)
+    if comm.rank:
+        time.sleep(0.5)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_nvcsw
+    comm.iallreduce(x, out=x).wait()
+    if comm.rank == 0:
+        assert resource.getrusage(resource.RUSAGE_SELF).ru_nvcsw - before < 1200
+
+
+def test_a_child_is_forked_while_the_thread_waits_for_pythons_lock(comm: mpicoll.Communicator) -> None:
+    """The child has no such thread, and comes to its end."""
+
+    def end() -> None:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(20)
+        assert kernel is not None
+        kernel.end_moving()
+
+    x = np.ones(N)
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(60)
+    try:
+        request = comm.iallreduce(x, out=x)
+        until = time.monotonic() + 0.05
+        while time.monotonic() < until:
+            pass
+        in_child(end)
+    finally:
+        sys.setswitchinterval(interval)
+    request.wait()
+    assert (x == comm.size).all()
 
 
 class Stopped(Exception):

@@ -182,6 +182,8 @@ static int carry(PlanObject *self, Shift shift, int *has_begun, int waits) {
         if (code != LOOK) break;
         code = taken(PyObject_CallMethod(self->of, "look", "O", self)) ? FAILED : 0;
     }
+    /* The others go on with it. What comes next may be a call of the same digest, which they must not take for this. */
+    if (code == FAILED) node->node.meeting.history++;
     leave(node);
     return code;
 }

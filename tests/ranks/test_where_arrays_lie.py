@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import time
@@ -185,3 +186,20 @@ def test_alltoallv_of_counts_that_differ() -> None:
     expected[(comm.rank + 1) % comm.size] -= 1
     with pytest.raises(MessageError, match=r"alltoallv: expected 999 elements from rank \d; it sends 1000"):
         comm.alltoallv(xs, rows, expected, out=out[:-1])
+
+
+@pytest.mark.mpi(min_size=2)
+def test_memory_that_one_rank_cannot_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The others do not take its next call for what is missing of this one: none has a wrong result."""
+    with mpicoll.Communicator() as comm, monkeypatch.context() as patched:
+        xs = [comm.empty(1 << 17, np.float64) for _ in range(2)]
+        if comm.rank == 0:
+            patched.setattr("mpicoll.fabrics.routes.node.opened", _is_refused)
+        requests = [comm.iallreduce(x, out=x) for x in xs]
+        for request in requests:
+            with pytest.raises(MessageError, match=r"cannot be opened|another rank makes another call"):
+                request.wait()
+
+
+def _is_refused(_: object) -> object:
+    raise OSError(errno.EMFILE, "too many")

@@ -191,12 +191,14 @@ def test_alltoallv_of_counts_that_differ() -> None:
 @pytest.mark.mpi(min_size=2)
 def test_memory_that_one_rank_cannot_open(monkeypatch: pytest.MonkeyPatch) -> None:
     """The others do not take its next call for what is missing of this one: none has a wrong result."""
-    with mpicoll.Communicator() as comm, monkeypatch.context() as patched:
+    with mpicoll.Communicator() as world, monkeypatch.context() as patched:
+        comm = world.split(0)  # no other test has its memory
+        assert comm is not None
         xs = [comm.empty(1 << 17, np.float64) for _ in range(2)]
         if comm.rank == 0:
             patched.setattr("mpicoll.fabrics.routes.node.opened", _is_refused)
         requests = [comm.iallreduce(x, out=x) for x in xs]
-        for request in requests:
+        for request in requests[: 1 if comm.rank else 2]:  # nobody completes the others' last one
             with pytest.raises(MessageError, match=r"cannot be opened|another rank makes another call"):
                 request.wait()
 

@@ -11,7 +11,7 @@ from mpicoll.launch import lifecycle
 from mpicoll.launch.failure import is_first
 from mpicoll.launch.launch_env import launched_rank
 from mpicoll.supervise import ending, report
-from mpicoll.supervise.sites import whereabouts
+from mpicoll.supervise.sites import DaemonThread, whereabouts
 from mpicoll.supervise.watched import SECONDS_TO_HEAR
 
 
@@ -22,16 +22,17 @@ def limited(what: str, timeout: float) -> Iterator[None]:
         yield
         return
     seconds = timeout + SECONDS_TO_HEAR
-    timer = threading.Timer(min(seconds, threading.TIMEOUT_MAX), _end, [what, seconds, threading.get_ident()])
-    timer.daemon = True
-    timer.start()
+    over = threading.Event()
+    DaemonThread(_end_late, "mpicoll limit", [over, what, seconds, threading.get_ident()]).start()
     try:
         yield
     finally:
-        timer.cancel()
+        over.set()
 
 
-def _end(what: str, seconds: float, thread: int) -> None:
+def _end_late(over: threading.Event, what: str, seconds: float, thread: int) -> None:
+    if over.wait(min(seconds, threading.TIMEOUT_MAX)):
+        return
     waits = f"rank {launched_rank() or 0} has waited for {seconds:g} s in {what}"
     why = f"{waits}, at {whereabouts(thread)}: its ranks have not all come to this call. The job ends"
     if is_first("limit"):

@@ -8,7 +8,6 @@ a short one alone for a moment, and whoever waits for it carries it out.
 
 from __future__ import annotations
 
-import queue
 import sys
 import threading
 import weakref
@@ -134,6 +133,28 @@ def nothing() -> None:
     """In the place of a collective that is over."""
 
 
+class _Calls:
+    """A queue for one thread. Python's own ``queue.SimpleQueue`` was seen to wait for ever where it was to wait for a
+    moment, on a busy machine with Python 3.11."""
+
+    def __init__(self) -> None:
+        self._calls: deque[bool | None] = deque()
+        self._empty = threading.Lock()
+        self._empty.acquire()
+
+    def put(self, call: bool | None) -> None:
+        self._calls.append(call)
+        with suppress(RuntimeError):  # it was released already
+            self._empty.release()
+
+    def get(self, seconds: float) -> bool | None:
+        """The next call. Waits so many seconds for one, or for ever if that is negative. Raises IndexError if none has
+        come."""
+        while not self._calls and self._empty.acquire(timeout=seconds):
+            pass
+        return self._calls.popleft()
+
+
 class ProgressThread:
     """The collectives of one communicator that are pending, and the thread that serves them."""
 
@@ -152,7 +173,7 @@ class ProgressThread:
         self._who = 0
         """The number of that thread; 0 if there is none."""
         self._thread: Helper | None = None
-        self._calls: queue.SimpleQueue[bool | None] = queue.SimpleQueue()
+        self._calls = _Calls()
         """What wakes the thread. True: carry out what waits; False: look in a moment; None: end."""
         self._sleeps = True
         self._given_up = False
@@ -309,9 +330,9 @@ class ProgressThread:
         begun = quiet = 0
         while True:
             try:
-                now = self._calls.get(timeout=None if self._sleeps else self.nap)
+                now = self._calls.get(-1 if self._sleeps else self.nap)
                 self._sleeps = False
-            except queue.Empty:
+            except IndexError:
                 now = bool(self._waiting) and self._begun == begun  # the oldest one has waited for a nap
                 quiet = 0 if self._waiting or self._begun > begun else quiet + 1
             if now is None:

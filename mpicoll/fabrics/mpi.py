@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
 from functools import partial
-from typing import Any
+from typing import cast
 
 import numpy as np
 from mpi4py import MPI
@@ -218,9 +218,8 @@ class MPIFabric(ElasticFabric):
     def begin(self, call: Call, choice: Choice, record: Record, by_library: bool) -> Transfer | None:
         if (choice.route == choose.NODE or choice.zero_copy) and not self._is_elastic:
             assert self._node is not None
-            made: Any = node.begin(self._node, self.rank, self.size, call, choice.zero_copy, record)
-            transfer: Transfer = made  # the kernel's plans are registered as transfers
-            return transfer
+            plan = node.begin(self._node, self.rank, self.size, call, choice.zero_copy, record)
+            return cast(Transfer, plan)  # as which the kernel's plans are registered
         by_library &= call.reduction is None or call.reduction.mpi
         if not by_library or not call.extent_is_common or call.extent(self.size) > choose.MAX_COUNT:
             return None

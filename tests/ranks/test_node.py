@@ -181,6 +181,21 @@ def test_a_rank_waits_for_those_whose_data_it_gets(comm: mpicoll.Communicator, o
         np.testing.assert_array_equal(found, expected)
 
 
+@pytest.mark.parametrize("operation", ["barrier", "bcast", "allreduce", "reduce", "scan", "gather", "reduce_scatter"])
+def test_the_kernel_alone_begins_a_repeated_call(
+    comm: mpicoll.Communicator, monkeypatch: pytest.MonkeyPatch, operation: str
+) -> None:
+    """Off the root, too, where ``out`` is not used."""
+    x, table = np.ones((comm.size, 3)), COLLECTIVES[operation]
+    arguments: list[Any] = [x] * table.moves
+    given: dict[str, Any] = {}
+    if operation not in ("barrier", "bcast"):
+        given["out"] = np.empty((comm.size, *x.shape) if table.gathers else x.shape[1:] if table.scatters else x.shape)
+    getattr(comm, f"i{operation}")(*arguments, **given).wait()
+    monkeypatch.setattr(comm._engine, "begun", None)
+    getattr(comm, f"i{operation}")(*arguments, **given).wait()
+
+
 @pytest.mark.mpi(min_size=2)
 def test_roots_that_differ_are_found_at_the_next_call(comm: mpicoll.Communicator) -> None:
     """Each root of a bcast goes on at once. All ranks find it in the next call in which they wait."""

@@ -54,6 +54,8 @@ class Engine(Collectives, MessageCalls):
         self.check_open(name)
         if op is not None and type(op) is not str and type(op) is not Op:
             op = name_of(op, name)
+        if results.ROWS[operation].only_root and root != self.rank:
+            out = None  # it is not used there, and the kernel finds the call again without it
         given = out
         try:
             if out is None:

@@ -140,7 +140,7 @@ class _Calls:
     def __init__(self) -> None:
         self._calls: deque[bool | None] = deque()
         self._empty = threading.Lock()
-        self._empty.acquire()
+        """Released when a call has come. Whoever gets it looks again."""
 
     def put(self, call: bool | None) -> None:
         self._calls.append(call)

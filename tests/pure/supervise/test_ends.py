@@ -101,9 +101,11 @@ def test_a_rank_computes_while_others_are_at_their_end() -> None:
     assert not ends
 
 
+@pytest.mark.parametrize("was_killed", [True, False])
 @pytest.mark.parametrize("others_wait", [True, False])
-def test_a_process_is_lost(others_wait: bool, capfd: Output) -> None:
-    """Others that wait in a call are told of it. If all calls were made, they may end."""
+def test_a_process_is_lost(others_wait: bool, was_killed: bool, capfd: Output, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others that wait in a call are told of it, once. If all calls were made, they may end."""
+    monkeypatch.setattr(ending, "exit_reason", lambda _: "its process was killed" * was_killed)
 
     async def scene(it: Job) -> None:
         it.make()
@@ -122,8 +124,9 @@ def test_a_process_is_lost(others_wait: bool, capfd: Output) -> None:
 
     play(scene)
     said = capfd.readouterr().err
-    assert (Why.IS_GONE.value in said) is others_wait
-    assert ("rank 1      its process has ended" in said) is others_wait
+    assert (Why.IS_LOST.value in said) is was_killed
+    assert (Why.IS_GONE.value in said) is (others_wait and not was_killed)
+    assert ("rank 1      its process has ended" in said) is (others_wait and not was_killed)
     assert len(ends) == others_wait
 
 

@@ -232,9 +232,10 @@ TORCH = {
 @NEEDS_TORCH
 @pytest.mark.parametrize("name", half(TORCH))
 def test_a_hang_of_torch_is_named(name: str) -> None:
-    for _ in range(3):
+    for _ in range(10):
         result = by_torchrun(PLAIN_TORCH, name)
-        if "Timeout (0:00:20)!" not in result.output:  # torch's own split_group has hung
+        # torch's own split_group has hung, which it does in a third of its calls on a busy machine.
+        if "Timeout (0:00:10)!" not in result.output:
             break
     assert result.code != 0, result.output
     for piece in TORCH[name]:

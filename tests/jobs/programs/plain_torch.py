@@ -130,7 +130,7 @@ def destroyed() -> None:
 def split() -> None:
     """In a group that torch's ``split_group`` makes. It refuses to over gloo, unless it is asked so."""
     whole: Any = dist.distributed_c10d._get_default_group()
-    faulthandler.dump_traceback_later(20, exit=True)  # over gloo, it hangs now and then by itself
+    faulthandler.dump_traceback_later(10, exit=True)  # over gloo, it often hangs by itself on a busy machine
     made = whole.split_group([*range(size)], timeout=timedelta(seconds=60), group_name="split")
     faulthandler.cancel_dump_traceback_later()
     made.allreduce([x]).wait()

@@ -68,9 +68,12 @@ class Call:
         return 0 if b is None else self.extent(size) * b.dtype.itemsize
 
     def without_arrays(self) -> Call:
-        """The same call on the same plain memory, for a plan, which holds addresses and no arrays."""
-        send, recv = (None if b is None else b.part(0, b.count) for b in (self.send, self.recv))
-        return replace(self, send=send, recv=recv)
+        """The same call on the same memory, for a plan, which holds addresses and no arrays."""
+
+        def bare(b: Buffer | None) -> Buffer | None:
+            return b and (b.part(0, b.count) if b.plain else replace(b, array=None))
+
+        return replace(self, send=bare(self.send), recv=bare(self.recv))
 
     def terms(self, rank: int, size: int) -> int:
         """The number of ranks whose values are combined in this rank's result."""

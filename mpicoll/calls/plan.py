@@ -14,7 +14,6 @@ from typing import Any, TypeVar
 import numpy as np
 
 from mpicoll.arrays.buffers import loaded_torch
-from mpicoll.machine import blocks
 from mpicoll.node.loaded import kernel
 from mpicoll.supervise.record import Record
 
@@ -71,9 +70,7 @@ class Plans(dict[Hashable, Kept]):
 
 
 def key_by(address: Callable[[Any], int]) -> Callable[[Any], tuple[Hashable, ...] | None]:
-    """A function that gives an array's key. ``address`` says where a NumPy array's memory begins, if it has no gaps.
-
-    An array with gaps has another copy in its place once there is memory that ranks share, and another key."""
+    """A function that gives an array's key. ``address`` says where a NumPy array's memory begins, if it has no gaps."""
 
     def key(x: Any) -> tuple[Hashable, ...] | None:
         """A description of the array's memory as it is now, which no other memory has. None if it is not plain
@@ -81,16 +78,18 @@ def key_by(address: Callable[[Any], int]) -> Callable[[Any], tuple[Hashable, ...
         kind = type(x)
         try:
             if kind is np.ndarray or (isinstance(x, np.ndarray) and not isinstance(x, np.ma.MaskedArray)):
+                if kind is not np.ndarray and kernel is not None:
+                    kernel.know_subclass(kind)
                 # A program may also change whether the array is contiguous or writable. The flags say both.
                 if x.flags.c_contiguous:
                     return (address(x), x.size, x.dtype, x.flags.num)
                 begin = x.__array_interface__["data"][0]
-                return (begin, x.shape, x.strides, x.dtype, x.flags.num, blocks.exist())
+                return (begin, x.shape, x.strides, x.dtype, x.flags.num)
             if kind in _TENSORS:
                 if x.is_neg() or x.is_conj():
                     return None
                 if not x.is_contiguous():
-                    return (x.data_ptr(), x.shape, x.stride(), x.dtype, blocks.exist()) if x.is_cpu else None
+                    return (x.data_ptr(), x.shape, x.stride(), x.dtype) if x.is_cpu else None
                 if x.is_cpu:
                     return (x.data_ptr(), x.numel(), x.dtype)
                 return (x.data_ptr(), x.numel(), x.dtype, x.device.index) if x.is_cuda else None
@@ -137,12 +136,11 @@ def sequence(*steps: Plan) -> Plan:
 class Workspace:
     """Scratch memory of one communicator. All its calls use the same memory, one call at a time.
 
-    If each plan had scratch memory of its own, a thousand cached plans would hold a thousand vectors. ``shared`` memory
-    is such that other ranks can open it, if there is some.
+    If each plan had scratch memory of its own, a thousand cached plans would hold a thousand vectors.
     """
 
-    def __init__(self, shared: bool = False) -> None:
-        self._shared, self._block = shared, np.empty(0, np.uint8)
+    def __init__(self) -> None:
+        self._block = np.empty(0, np.uint8)
 
     @property
     def nbytes(self) -> int:
@@ -156,9 +154,7 @@ class Workspace:
         if nbytes > block.size:
             # Plans that were bound before keep the old block. Since each block has at least twice the size of the one
             # before, all old blocks together are no larger than the new one.
-            length = max(nbytes, 2 * block.size)
-            given = blocks.allocate(length) if self._shared else None
-            self._block = block = np.empty(length, np.uint8) if given is None else given
+            self._block = block = np.empty(max(nbytes, 2 * block.size), np.uint8)
         elements = block[:nbytes].view(dtype)
         ends = np.cumsum(counts)
         return [elements[end - n : end] for end, n in zip(ends, counts, strict=True)]

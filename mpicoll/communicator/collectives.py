@@ -125,6 +125,7 @@ class Collectives(CommunicatorBase):
         """Return when all ranks have called it."""
         self._collective("barrier", None, None, None, 0, algorithm)
 
+    @repeated
     def allgatherv(self, x: ArrayLike, counts: Sequence[int], out: Out = None, algorithm: AlgorithmLike = None) -> Any:
         """Gather every rank's rows, in rank order. Every rank gets all of them.
 
@@ -133,6 +134,7 @@ class Collectives(CommunicatorBase):
         """
         return self._collective("allgatherv", x, out, None, 0, algorithm, recvcounts=counts)
 
+    @repeated
     def gatherv(
         self, x: ArrayLike, counts: Sequence[int], root: int = 0, out: Out = None, algorithm: AlgorithmLike = None
     ) -> Any:
@@ -142,6 +144,7 @@ class Collectives(CommunicatorBase):
         """
         return self._collective("gatherv", x, out, None, root, algorithm, recvcounts=counts)
 
+    @repeated
     def scatterv(
         self,
         xs: ArrayLike | None,
@@ -157,6 +160,7 @@ class Collectives(CommunicatorBase):
         """
         return self._collective("scatterv", xs, out, None, root, algorithm, sendcounts=counts)
 
+    @repeated
     def reduce_scatterv(
         self, xs: ArrayLike, counts: Sequence[int], op: OpLike = "sum", out: Out = None, algorithm: AlgorithmLike = None
     ) -> Any:
@@ -168,6 +172,7 @@ class Collectives(CommunicatorBase):
         """
         return self._collective("reduce_scatterv", xs, out, op, 0, algorithm, sendcounts=counts)
 
+    @repeated
     def alltoallv(
         self,
         xs: ArrayLike,

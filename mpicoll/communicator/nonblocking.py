@@ -88,18 +88,21 @@ class NonBlocking(CommunicatorBase):
         """Start an :meth:`alltoall`."""
         return self._engine.begun("alltoall", xs, out, algorithm=algorithm)
 
+    @repeated
     def igatherv(
         self, x: ArrayLike, counts: Sequence[int], root: int = 0, out: Out = None, algorithm: AlgorithmLike = None
     ) -> Request:
         """Start a :meth:`gatherv`."""
         return self._engine.begun("gatherv", x, out, root=root, algorithm=algorithm, recvcounts=counts)
 
+    @repeated
     def iallgatherv(
         self, x: ArrayLike, counts: Sequence[int], out: Out = None, algorithm: AlgorithmLike = None
     ) -> Request:
         """Start an :meth:`allgatherv`."""
         return self._engine.begun("allgatherv", x, out, algorithm=algorithm, recvcounts=counts)
 
+    @repeated
     def iscatterv(
         self,
         xs: ArrayLike | None,
@@ -111,12 +114,14 @@ class NonBlocking(CommunicatorBase):
         """Start a :meth:`scatterv`."""
         return self._engine.begun("scatterv", xs, out, root=root, algorithm=algorithm, sendcounts=counts)
 
+    @repeated
     def ireduce_scatterv(
         self, xs: ArrayLike, counts: Sequence[int], op: OpLike = "sum", out: Out = None, algorithm: AlgorithmLike = None
     ) -> Request:
         """Start a :meth:`reduce_scatterv`."""
         return self._engine.begun("reduce_scatterv", xs, out, op, algorithm=algorithm, sendcounts=counts)
 
+    @repeated
     def ialltoallv(
         self,
         xs: ArrayLike,

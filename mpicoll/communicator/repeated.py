@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 import numpy as np
 
-from mpicoll.algorithms.collectives import COLLECTIVES
+from mpicoll.algorithms.collectives import even_and_uneven
 from mpicoll.communicator.mpi4py_names import RECEIVES, explained
 from mpicoll.node.loaded import kernel
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 _RETURNS_OUT, _RETURNS_X, _RETURNS_NONE, _ROOT_RETURNS_OUT, _RETURNS_NEW = range(5)
-_ROOT, _SENDTAG, _SOURCE, _RECVTAG, _X, _OP, _OUT, _ALGORITHM, _OBJECT = range(9)
+_ROOT, _SENDTAG, _SOURCE, _RECVTAG, _X, _OP, _OUT, _ALGORITHM, _OBJECT, _SENDCOUNTS, _RECVCOUNTS = range(11)
 _MEANINGS = {
     "x": _X, "xs": _X, "op": _OP, "root": _ROOT, "out": _OUT, "algorithm": _ALGORITHM,
     "dest": _ROOT, "source": _SOURCE, "sendtag": _SENDTAG, "recvtag": _RECVTAG,
-    "obj": _OBJECT,
+    "obj": _OBJECT, "sendcounts": _SENDCOUNTS, "recvcounts": _RECVCOUNTS,
 }  # fmt: skip
 _MESSAGES = {
     "send": (_RETURNS_NONE, _SENDTAG), "isend": (_RETURNS_NEW, _SENDTAG), "send_object": (_RETURNS_NEW, _SENDTAG),
@@ -30,6 +31,9 @@ _MESSAGES = {
 if kernel is not None:
     _x = np.zeros((2, 3), np.float32)
     kernel.know_arrays(_x, _x.ctypes.data, _x.shape, _x.dtype, _x.flags.num)
+    # What lends its memory is described as the array that NumPy makes over that.
+    _lent = [np.zeros(1, each).data for each in "?bBhHiIlLqQfdFD"]
+    kernel.know_buffers((memoryview, bytearray, array), {each.format: np.asarray(each).dtype for each in _lent})
 
 
 def repeated(method: F) -> F:
@@ -41,13 +45,13 @@ def repeated(method: F) -> F:
     names = code.co_varnames[1 : code.co_argcount]
     values = method.__defaults__ or ()
     given = dict(zip(names[len(names) - len(values) :], values, strict=True))
-    meanings = _MEANINGS
     if name in _MESSAGES:
         returns, tag = _MESSAGES[name]
         meanings, elementwise = {**_MEANINGS, "tag": tag}, True
     else:
-        table = COLLECTIVES[name.removeprefix("i")]
+        table, _ = even_and_uneven(name.removeprefix("i"))
         returns, elementwise = _RETURNS_OUT, table.elementwise
+        meanings = {**_MEANINGS, "counts": _RECVCOUNTS if table.gathers else _SENDCOUNTS}
         if not table.moves:
             returns = _RETURNS_NONE
         elif "out" not in names:
@@ -55,7 +59,7 @@ def repeated(method: F) -> F:
         elif table.root == "gets":
             returns = _ROOT_RETURNS_OUT
         given = {"root": 0, **given}
-    defaults: list[object] = [None] * 9
+    defaults: list[object] = [None] * 11
     for argument, value in given.items():
         defaults[meanings[argument]] = value
     positions = tuple(meanings[argument] for argument in names)

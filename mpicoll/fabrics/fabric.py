@@ -211,7 +211,7 @@ class Fabric(ABC):
 
     @abstractmethod
     def bind(self, call: Call, choice: Choice, record: Record) -> list[Plan]:
-        """The steps of a call, which is carried out as ``choice`` says. Its buffers must be ``usable``. The ``record``
+        """The steps of a call, which is carried out as ``choice`` says, if it ``takes`` its memory. The ``record``
         gets the name of another way that they take."""
 
     @abstractmethod
@@ -227,6 +227,10 @@ class Fabric(ABC):
     def usable(self, b: Buffer) -> bool:
         """Whether the fabric can read and write this memory without a copy."""
         return b.plain and b.device == "cpu"
+
+    def takes(self, call: Call, choice: Choice) -> bool:
+        """Whether it can do so with the memory of a call that is carried out as ``choice`` says."""
+        return all(b is None or self.usable(b) for b in (call.send, call.recv))
 
     messages_by_library = True
     """Whether the MPI library carries messages, if there is one."""
@@ -248,7 +252,7 @@ class Fabric(ABC):
 
     def begin(self, call: Call, choice: Choice, record: Record, by_library: bool) -> Transfer | None:
         """A collective that does not block. ``choice`` is the one for the call if it did, and ``by_library`` says
-        whether the MPI library's own may carry it out. Its buffers must be ``usable``. It may be under way several
+        whether the MPI library's own may carry it out. It may be under way several
         times. None if the fabric has no such call; all ranks of the call get the same answer."""
         return None
 

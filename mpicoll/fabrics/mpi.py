@@ -161,6 +161,9 @@ class MPIFabric(ElasticFabric):
     def elastic(self) -> MPIFabric | None:
         return self if self._is_elastic else None
 
+    def takes(self, call: Call, choice: Choice) -> bool:
+        return super().takes(call, choice) or (choice.route == choose.NODE and node.takes_gaps(call))
+
     def bind(self, call: Call, choice: Choice, record: Record) -> list[Plan]:
         steps = self._bound(call, choice, record)
         if choice.zero_copy and choice.route != choose.NODE:

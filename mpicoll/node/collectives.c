@@ -73,6 +73,11 @@ static void copy(char *to, const char *from, size_t nbytes) {
     if (nbytes && to != from) memcpy(to, from, nbytes);
 }
 
+static void copy_to_output(const Call *c, size_t at, const char *from, size_t nbytes) {
+    if (c->to) scatter_bytes(c->to, at, nbytes, from);
+    else copy(c->output + at, from, nbytes);
+}
+
 static void combine(Node *node, const Call *c, int count, char *out, size_t nbytes) {
     reduce_rows(&c->reduction, node->rows, count, c->reduction.scales ? node->factors : NULL, out,
                 nbytes / c->reduction.itemsize);
@@ -174,12 +179,22 @@ static void copy_in(Node *node, const Call *c) {
     int rank = node->meeting.rank;
     Range mine = has(c, rank);
     size_t room = node->room, first = node->first;
-    if (!c->input || (c->rooted == ROOT_GETS && rank == c->root && !is_sliced(node, c))) return; /* nobody else reads it */
-    for (int b = mine.from; b < mine.to; b++) {
-        if (c->gives == ONE_EACH && b == rank) continue;
-        const char *from = c->input + (c->given[b] - c->given[mine.from]) + first;
-        copy(slot(node, rank) + (size_t)(b - mine.from) * room, from, part(length(c->given, b), first, room));
+    int is_read = c->rooted != ROOT_GETS || rank != c->root || is_sliced(node, c); /* by others */
+    for (int b = mine.from; b < mine.to && c->input; b++) {
+        size_t at = c->given[b] - c->given[mine.from] + first, nbytes = part(length(c->given, b), first, room);
+        size_t in_slot = (size_t)(b - mine.from) * room;
+        const char *from = c->input + at;
+        if (c->from) gather_bytes(c->from, at, nbytes, node->packed + in_slot), from = node->packed + in_slot;
+        if (is_read && (c->gives != ONE_EACH || b != rank)) copy(slot(node, rank) + in_slot, from, nbytes);
     }
+}
+
+/* A piece of a rank's block, which this one reads. A rank's own slot is the others': they may write there. */
+static const char *row(const Node *node, const Call *c, int rank, int block) {
+    int begins = has(c, rank).from;
+    size_t in_slot = (size_t)(block - begins) * node->room;
+    if (rank != node->meeting.rank) return slot(node, rank) + in_slot;
+    return c->from ? node->packed + in_slot : c->input + (c->given[block] - c->given[begins]) + node->first;
 }
 
 static void take(Node *node, const Call *c) {
@@ -193,14 +208,15 @@ static void take(Node *node, const Call *c) {
         size_t nbytes = part(length(c->taken, b), first, room);
         Range from = source(c, rank, size, b, &which);
         if (!nbytes) continue;
-        for (int r = from.from; r < from.to; r++) {
-            int begins = has(c, r).from;
-            node->rows[r - from.from] = r == rank ? c->input + (c->given[which] - c->given[begins]) + first
-                                                  : slot(node, r) + (size_t)(which - begins) * room;
+        for (int r = from.from; r < from.to; r++) node->rows[r - from.from] = row(node, c, r, which);
+        size_t at = c->taken[b] - c->taken[wanted.from] + first;
+        const char *out = node->rows[0];
+        if (c->reduces) {
+            char *made = c->to ? node->made : c->output + at;
+            combine(node, c, from.to - from.from, made, nbytes);
+            out = made;
         }
-        char *out = c->output + (c->taken[b] - c->taken[wanted.from]) + first;
-        if (c->reduces) combine(node, c, from.to - from.from, out, nbytes);
-        else copy(out, node->rows[0], nbytes);
+        copy_to_output(c, at, out, nbytes);
         for (int r = from.from; r < from.to && one_reader; r++)
             if (r != rank) let_go(node->rows[r - from.from], nbytes);
     }
@@ -220,7 +236,7 @@ static int take_slices(Node *node, Call *c) {
     for (int i = 0; c->output && i < size; i++) { /* ranks begin with different slices */
         int r = (rank + i) % size;
         size_t at = cut(now, r, size);
-        copy(c->output + first + at, slot(node, r) + at, cut(now, r + 1, size) - at);
+        copy_to_output(c, first + at, slot(node, r) + at, cut(now, r + 1, size) - at);
     }
     return end_piece(node, c);
 }

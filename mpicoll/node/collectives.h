@@ -2,6 +2,7 @@
 #ifndef MPICOLL_COLLECTIVES_H
 #define MPICOLL_COLLECTIVES_H
 
+#include "layouts.h"
 #include "meeting.h"
 #include "reductions.h"
 
@@ -26,6 +27,7 @@ typedef struct {
     int is_private;        /* whether a rank knows its own lengths alone, as in an alltoallv */
     const char *input;     /* NULL where the rank has none */
     char *output;
+    Layout *from, *to;     /* where the elements of the input and the output lie, if there are gaps between them */
     uint64_t digest;
 
     int needs_all;   /* whether each rank waits for all, and not only for those whose data it wants */
@@ -65,6 +67,7 @@ struct Node {
     uint64_t said[2];  /* the version of the places in each of this rank's pages */
     const char **rows; /* room for what is combined */
     Factor *factors;
+    char *packed, *made; /* room for pieces of an input and a result that have gaps */
     int other;         /* of UNEQUAL: the rank that gives another number of bytes */
     size_t expected, found;
 

@@ -6,6 +6,8 @@
  */
 #include "transfers.h"
 
+#include "arrays.h"
+
 #include <stdint.h>
 #include <string.h>
 #include <structmember.h>
@@ -19,178 +21,10 @@ typedef PyObject *(*vectorcallfunc)(PyObject *, PyObject *const *, size_t, PyObj
 #endif
 
 static PyTypeObject *ring_type, *calls_type, *method_type;
-static PyObject *ndarray, *is_library; /* NumPy's type of arrays; by file, whether it belongs to a library */
+static PyObject *is_library; /* by file, whether it belongs to a library */
 static uint64_t no_board, *board = &no_board; /* where the number of this process's last call is noted */
 static PyObject *bound_method; /* Python's type of bound methods */
 static PyObject *name_calls, *name_back, *name_lasti, *name_filename, *name_number, *name_run, *name_record;
-
-/* Arrays */
-
-typedef struct {
-    const void *address;
-    Py_ssize_t elements;
-    uint64_t dtype;  /* of an array of NumPy's, the address of its dtype, to which there is a reference in the entry */
-    uint64_t layout; /* a hash of its shape and strides, 0 where the elements lie together */
-    int kind;        /* of an array of NumPy's, some flags are beside it */
-} Array;
-enum { NONE, TENSOR, NUMPY };
-
-static uint64_t mixed(uint64_t hash, uint64_t value) {
-    hash = (hash ^ value) * 0x9E3779B97F4A7C15u;
-    return hash ^ hash >> 32;
-}
-
-/* The beginning of NumPy's arrays. Its macros read these fields in each extension that was compiled with its
- * headers, so that NumPy cannot change them. `know` compares them with what Python says all the same. */
-typedef struct {
-    PyObject_HEAD
-    void *data;
-    int nd;
-    Py_ssize_t *shape, *strides;
-    PyObject *base, *dtype;
-    int flags;
-} NumpyArray;
-enum { C_CONTIGUOUS = 1, ALIGNED = 0x100, WRITEABLE = 0x400 };
-
-/* DLPack's table of functions of a type of tensors (https://dmlc.github.io/dlpack, version 1.2), as far as it is
- * used. */
-typedef struct {
-    void *data;
-    struct { int32_t type, id; } device;
-    int32_t ndim;
-    struct { uint8_t code, bits; uint16_t lanes; } dtype;
-    int64_t *shape, *strides;
-    uint64_t offset;
-} Tensor;
-typedef struct Exchange {
-    struct { uint32_t major, minor; } version;
-    struct Exchange *previous;
-    void *allocate, *from_object, *to_object;
-    int (*look)(void *object, Tensor *tensor);
-} Exchange;
-enum { HOST = 1, COMPLEX = 5, KNOWN_MAJOR = 1 };
-
-#define KINDS 4
-static struct { PyObject *type, *is_neg, *is_conj; const Exchange *exchange; } tensors[KINDS];
-
-/* know_arrays(array, address, shape, dtype, flags): NumPy's type of arrays, if this one has all of that where it is
- * looked for. Subclasses are not known: what lies in their memory may not be what they stand for. */
-PyObject *know_arrays(PyObject *module, PyObject *args) {
-    PyObject *given, *address, *shape, *dtype;
-    int flags;
-    (void)module;
-    if (!PyArg_ParseTuple(args, "OOO!Oi", &given, &address, &PyTuple_Type, &shape, &dtype, &flags)) return NULL;
-    const NumpyArray *array = (const NumpyArray *)given;
-    int same = array->data == PyLong_AsVoidPtr(address) && array->nd == PyTuple_Size(shape) && array->dtype == dtype &&
-               array->flags == flags;
-    for (int i = 0; same && i < array->nd; i++) same = array->shape[i] == PyLong_AsSsize_t(PyTuple_GetItem(shape, i));
-    if (PyErr_Occurred()) return NULL;
-    if (same) ndarray = Py_NewRef((PyObject *)Py_TYPE(given));
-    return PyBool_FromLong(same);
-}
-
-/* know_tensors(types of tensors ...): those that have a table. */
-PyObject *know_tensors(PyObject *module, PyObject *types) {
-    (void)module;
-    for (Py_ssize_t i = 0; i < PyTuple_Size(types) && i < KINDS; i++) {
-        PyObject *type = PyTuple_GetItem(types, i);
-        PyObject *capsule = PyObject_GetAttrString(type, "__dlpack_c_exchange_api__");
-        const Exchange *found = capsule ? PyCapsule_GetPointer(capsule, "dlpack_exchange_api") : NULL;
-        Py_XDECREF(capsule);
-        PyErr_Clear();
-        if (!found || found->version.major != KNOWN_MAJOR) continue;
-        tensors[i].is_neg = PyObject_GetAttrString(type, "is_neg");
-        tensors[i].is_conj = PyObject_GetAttrString(type, "is_conj");
-        if (!tensors[i].is_neg || !tensors[i].is_conj) return NULL;
-        tensors[i].exchange = found, tensors[i].type = Py_NewRef(type);
-    }
-    Py_RETURN_NONE;
-}
-
-static int says_no(PyObject *method, PyObject *x) {
-    PyObject *answer = PyObject_CallFunctionObjArgs(method, x, NULL);
-    Py_XDECREF(answer);
-    return answer == Py_False;
-}
-
-/* Whether it is a tensor in memory of the host that is what lies there. The table does not see that a tensor is the
- * conjugate or the negative of that. */
-static int look_at_tensor(PyObject *x, Tensor *t) {
-    int at = 0;
-    while (at < KINDS && tensors[at].type != (PyObject *)Py_TYPE(x)) at++;
-    if (at == KINDS || tensors[at].exchange->look(x, t) || t->device.type != HOST) return 0;
-    return says_no(tensors[at].is_neg, x) && (t->dtype.code != COMPLEX || says_no(tensors[at].is_conj, x));
-}
-
-static int describe_tensor(PyObject *x, Array *array) {
-    Tensor t;
-    if (!look_at_tensor(x, &t)) return 0;
-    int64_t elements = 1;
-    uint64_t layout = 1;
-    int has_gaps = 0;
-    for (int i = t.ndim - 1; i >= 0; i--) {
-        int64_t stride = t.strides ? t.strides[i] : elements;
-        has_gaps |= t.shape[i] != 1 && stride != elements;
-        layout = mixed(mixed(layout, (uint64_t)t.shape[i]), (uint64_t)stride);
-        elements *= t.shape[i];
-    }
-    uint64_t dtype = (uint64_t)t.dtype.code << 32 | (uint64_t)t.dtype.bits << 16 | t.dtype.lanes;
-    *array = (Array){(char *)t.data + t.offset, elements, dtype, has_gaps ? layout : 0, TENSOR};
-    return 1;
-}
-
-/* Whether it is an array in memory of the host, and which one. */
-static int describe(PyObject *x, Array *array) {
-    *array = (Array){0};
-    if (!x || x == Py_None) return 1;
-    if ((PyObject *)Py_TYPE(x) != ndarray) return describe_tensor(x, array);
-    const NumpyArray *numpy = (const NumpyArray *)x;
-    Py_ssize_t elements = 1;
-    uint64_t layout = 1;
-    for (int i = 0; i < numpy->nd; i++) elements *= numpy->shape[i];
-    if (numpy->flags & C_CONTIGUOUS) layout = 0;
-    for (int i = 0; layout && i < numpy->nd; i++)
-        layout = mixed(mixed(layout, (uint64_t)numpy->shape[i]), (uint64_t)numpy->strides[i]);
-    *array = (Array){numpy->data, elements, (uintptr_t)numpy->dtype, layout,
-                     NUMPY | (numpy->flags & (ALIGNED | WRITEABLE))};
-    return 1;
-}
-
-enum { MOST_TENSOR_DIMS = 16 };
-static int layout_of_tensor(PyObject *x, Layout *l) {
-    Tensor t;
-    int64_t steps[MOST_TENSOR_DIMS], step;
-    if (!look_at_tensor(x, &t) || t.ndim > MOST_TENSOR_DIMS || t.dtype.bits % 8) return 0;
-    step = t.dtype.bits / 8 * t.dtype.lanes;
-    size_t itemsize = (size_t)step;
-    for (int i = t.ndim - 1; i >= 0; i--) {
-        steps[i] = t.strides ? t.strides[i] * (int64_t)itemsize : step;
-        step *= t.shape[i];
-    }
-    return !layout_of(l, (char *)t.data + t.offset, itemsize, t.ndim, t.shape, steps);
-}
-
-/* pack(tensors, address, whether to unpack): copy the elements of a list of tensors, one after another, to memory at
- * this address, or back. Returns False if it does not know a tensor: then Python must copy all of them. */
-PyObject *pack(PyObject *module, PyObject *args) {
-    PyObject *list, *address;
-    Layout l;
-    int unpacks;
-    (void)module;
-    if (!PyArg_ParseTuple(args, "O!Op", &PyList_Type, &list, &address, &unpacks)) return NULL;
-    char *at = PyLong_AsVoidPtr(address);
-    if (PyErr_Occurred()) return NULL;
-    for (Py_ssize_t i = 0; i < PyList_Size(list); i++, at += l.nbytes) {
-        if (!layout_of_tensor(PyList_GetItem(list, i), &l)) return PyErr_Clear(), Py_NewRef(Py_False);
-        if (unpacks) scatter_bytes(&l, 0, l.nbytes, at);
-        else gather_bytes(&l, 0, l.nbytes, at);
-    }
-    Py_RETURN_TRUE;
-}
-
-static PyObject *dtype_of(PyObject *x) {
-    return (PyObject *)Py_TYPE(x) == ndarray ? Py_NewRef(((const NumpyArray *)x)->dtype) : NULL;
-}
 
 /* Ring: the last calls of a communicator. Its records, codes and places are Python's lists, which Python reads. The
  * last messages are kept here. */
@@ -367,11 +201,23 @@ typedef struct {
 enum { NUMBERS = 4 };
 #define NO_NUMBER INT64_MIN /* None */
 
+/* Of a call whose ranks give and get different lengths: sendcounts and recvcounts, each with its length before it. */
+typedef struct { const int64_t *numbers; size_t many; } Counts;
+#define MOST_COUNTS 256
+
 typedef struct {
     PyObject *operation, *op, *algorithm; /* strings are interned, so that they are compared by their addresses */
     Numbers numbers;
+    Counts counts;
     Array x, out;
 } Key;
+
+/* A call, as the program or the engine makes it. */
+typedef struct {
+    PyObject *operation, *x, *out, *op, *algorithm, *sendcounts, *recvcounts, *object;
+    PyObject *returned; /* what the method returns */
+    Numbers numbers;
+} Asked;
 
 typedef struct {
     Key key;
@@ -415,6 +261,27 @@ static int read_numbers(PyObject *const *by, Numbers *numbers) {
     return 1;
 }
 
+/* 0 where Python must look. */
+static int read_counts(PyObject *const *given, int64_t *numbers, Counts *counts) {
+    size_t many = 0;
+    for (int i = 0; i < 2; i++) {
+        if (!given[i] || given[i] == Py_None) continue;
+        int is_list = PyList_CheckExact(given[i]);
+        if (!is_list && !PyTuple_CheckExact(given[i])) return 0;
+        Py_ssize_t n = is_list ? PyList_Size(given[i]) : PyTuple_Size(given[i]);
+        if (many + (size_t)n + 1 > MOST_COUNTS) return 0;
+        numbers[many++] = n << 1 | i;
+        for (Py_ssize_t j = 0; j < n; j++) {
+            PyObject *number = is_list ? PyList_GetItem(given[i], j) : PyTuple_GetItem(given[i], j);
+            if (!PyLong_CheckExact(number)) return 0;
+            numbers[many] = PyLong_AsLongLong(number);
+            if (numbers[many++] == -1 && PyErr_Occurred()) return PyErr_Clear(), 0;
+        }
+    }
+    *counts = (Counts){many ? numbers : NULL, many};
+    return 1;
+}
+
 static int same_array(const Array *a, const Array *b) {
     return a->address == b->address && a->elements == b->elements && a->dtype == b->dtype && a->layout == b->layout &&
            a->kind == b->kind;
@@ -424,7 +291,8 @@ static int same(const Key *a, const Key *b) {
     const Numbers *m = &a->numbers, *n = &b->numbers;
     return a->operation == b->operation && a->op == b->op && a->algorithm == b->algorithm && m->root == n->root &&
            m->sendtag == n->sendtag && m->source == n->source && m->recvtag == n->recvtag &&
-           same_array(&a->x, &b->x) && same_array(&a->out, &b->out);
+           same_array(&a->x, &b->x) && same_array(&a->out, &b->out) && a->counts.many == b->counts.many &&
+           (!a->counts.many || !memcmp(a->counts.numbers, b->counts.numbers, a->counts.many * sizeof(int64_t)));
 }
 
 static uint64_t hash_of(const Key *key) {
@@ -433,6 +301,7 @@ static uint64_t hash_of(const Key *key) {
     hash = mixed(hash, (uint64_t)n->source ^ (uint64_t)n->sendtag << 16 ^ (uint64_t)n->recvtag << 32);
     hash = mixed(hash, (uintptr_t)key->x.address ^ key->x.dtype << 16 ^ (uint64_t)key->x.kind);
     hash = mixed(hash, (uintptr_t)key->out.address ^ key->out.dtype << 16 ^ (uint64_t)key->out.kind);
+    for (size_t i = 0; i < key->counts.many; i++) hash = mixed(hash, (uint64_t)key->counts.numbers[i]);
     return mixed(hash, (uint64_t)key->x.elements ^ (uint64_t)key->out.elements << 32);
 }
 
@@ -447,20 +316,17 @@ static Entry *find(const CallsObject *self, const Key *key) {
  * this in the place of addresses. */
 static const char anywhere;
 
-static Key without_places(Key key) {
-    key.x.address = key.out.address = &anywhere;
-    return key;
-}
-
 static int lie_apart(const Key *key, const size_t *nbytes) {
     const char *x = key->x.address, *out = key->out.address;
     return key->x.kind == NONE || key->out.kind == NONE || x + nbytes[0] <= out || out + nbytes[1] <= x;
 }
 
-static Entry *find_call(const CallsObject *self, const Key *key, Shift *shift) {
-    Key moved = without_places(*key);
+static Entry *find_call(const CallsObject *self, Key *key, Shift *shift) {
     int is_message = key->numbers.sendtag != NO_NUMBER || key->numbers.recvtag != NO_NUMBER;
-    Entry *entry = is_message ? NULL : find(self, &moved);
+    const void *x_lies = key->x.address, *out_lies = key->out.address;
+    key->x.address = key->out.address = &anywhere;
+    Entry *entry = is_message ? NULL : find(self, key);
+    key->x.address = x_lies, key->out.address = out_lies;
     if (!entry || !lie_apart(key, entry->nbytes)) return *shift = (Shift){0, 0}, find(self, key);
     ptrdiff_t x = (const char *)key->x.address - entry->addresses[0];
     ptrdiff_t out = (const char *)key->out.address - entry->addresses[1];
@@ -480,6 +346,7 @@ static void drop(Entry *entry) {
     Py_XDECREF(old.pending);
     Py_XDECREF(old.dtypes[0]);
     Py_XDECREF(old.dtypes[1]);
+    PyMem_Free((void *)old.key.counts.numbers);
 }
 
 static void drop_all(CallsObject *self) {
@@ -589,12 +456,13 @@ static int run_object(CallsObject *self, const Entry *entry, PyObject *operation
     return made;
 }
 
-static int start_request(CallsObject *self, const Entry *entry, PyObject *operation, PyObject *x, PyObject **request) {
+static int start_request(CallsObject *self, const Entry *entry, PyObject *operation, PyObject *x, PyObject *holder,
+                         PyObject **request) {
     PyObject *bound = Py_NewRef(entry->bound), *pending = Py_NewRef(entry->record);
     PyObject *message = Py_NewRef(entry->message);
     Noted noted = note_message(self->ring, pending);
     PyObject *begun = start_message(message);
-    *request = begun ? new_request(bound, begun, x, self->under_way, NULL, &noted) : NULL;
+    *request = begun ? new_request(bound, begun, holder, self->under_way, NULL, &noted) : NULL;
     if (!*request) broken_off(self, "message_broke_off", bound, operation, x, Py_None);
     if (begun) end_message(message, begun);
     Py_DECREF(message);
@@ -603,50 +471,74 @@ static int start_request(CallsObject *self, const Entry *entry, PyObject *operat
     return *request ? 1 : -1;
 }
 
-static int start_call(CallsObject *self, const Entry *entry, Shift shift, PyObject *operation, PyObject *x,
-                      PyObject *out, PyObject *returned, PyObject **request) {
+static int start_call(CallsObject *self, const Entry *entry, Shift shift, const Asked *call, PyObject *arrays,
+                      PyObject **request) {
     PyObject *bound = Py_NewRef(entry->bound), *plan = Py_NewRef(entry->plan), *pending = Py_XNewRef(entry->pending);
-    PyObject *arrays = PyTuple_Pack(2, x, out ? out : Py_None), *begun = NULL;
+    PyObject *begun = NULL;
     *request = NULL;
-    if (arrays && !note(self->ring, entry->record, entry->number)) {
+    if (!note(self->ring, entry->record, entry->number)) {
         begun = begin_plan(plan, shift, arrays);
         if (pending) { /* else the caller says when it ends */
             self->ring->under_way = 0;
             Noted noted = note_message(self->ring, pending);
-            *request = begun ? new_request(bound, begun, arrays, self->under_way, returned, &noted) : NULL;
+            *request = begun ? new_request(bound, begun, arrays, self->under_way, call->returned, &noted) : NULL;
         } else {
             *request = Py_XNewRef(begun);
         }
-        if (!*request) broken_off(self, "broke_off", bound, operation, x, out ? out : Py_None);
+        if (!*request) broken_off(self, "broke_off", bound, call->operation, call->x, call->out ? call->out : Py_None);
     }
     Py_XDECREF(begun);
-    Py_XDECREF(arrays);
     Py_XDECREF(pending);
     Py_DECREF(plan);
     Py_DECREF(bound);
     return *request ? 1 : -1;
 }
 
-/* 1 if the call was made, 0 if no plan is known, -1 with an exception. Where a `result` is asked for, it is begun
- * alone. */
-static int repeat(CallsObject *self, PyObject *operation, PyObject *x, PyObject *out, PyObject *op, Numbers numbers,
-                  PyObject *algorithm, PyObject *object, PyObject *returned, PyObject **result) {
-    Key key = {operation, op, algorithm, numbers, {0}, {0}};
-    if (!self->ring || self->ring->taped || !describe(x, &key.x) || !describe(out, &key.out)) {
-        PyErr_Clear();
-        return 0;
-    }
+/* The same, while the arrays' memory is `held`. */
+static int repeat_held(CallsObject *self, Key *key, const Asked *call, const Py_buffer *held, PyObject **result) {
     Shift shift;
-    Entry *entry = find_call(self, &key, &shift);
+    Entry *entry = find_call(self, key, &shift);
     if (!entry) return 0;
     entry->used = ++self->clock;
-    if (!entry->message && !result) return run_call(self, entry, shift, operation, x, out);
-    if (!entry->message) {
-        if (!entry->plan || !begins(entry->plan)) return 0;
-        return start_call(self, entry, shift, operation, x, out, returned, result);
-    }
-    if (is_object_message(entry->message)) return run_object(self, entry, operation, object, result);
-    return result ? start_request(self, entry, operation, x, result) : run_message(self, entry, operation, x, out);
+    if (entry->message && is_object_message(entry->message))
+        return run_object(self, entry, call->operation, call->object, result);
+    if (!result && entry->message) return run_message(self, entry, call->operation, call->x, call->out);
+    if (!result) return run_call(self, entry, shift, call->operation, call->x, call->out);
+    if (!entry->message && (!entry->plan || !begins(entry->plan))) return 0;
+    PyObject *x = holder_of(call->x, &held[0]), *out = x ? holder_of(call->out, &held[1]) : NULL;
+    PyObject *arrays = out ? PyTuple_Pack(2, x, out) : NULL;
+    int made = -1;
+    if (arrays && entry->message) made = start_request(self, entry, call->operation, call->x, x, result);
+    else if (arrays) made = start_call(self, entry, shift, call, arrays, result);
+    Py_XDECREF(x);
+    Py_XDECREF(out);
+    Py_XDECREF(arrays);
+    return made;
+}
+
+/* What the call is found by. 0 where Python must look. */
+static int key_of(const CallsObject *self, const Asked *call, Key *key, int64_t *counts, Py_buffer *held) {
+    *key = (Key){call->operation, call->op, call->algorithm, call->numbers, {0}, {0}, {0}};
+    PyObject *const given[] = {call->sendcounts, call->recvcounts};
+    held[0].obj = held[1].obj = NULL;
+    if (!self->ring || !read_counts(given, counts, &key->counts)) return 0;
+    int by_rows = key->counts.many > 0;
+    if (describe(call->x, &key->x, by_rows, &held[0]) && describe(call->out, &key->out, by_rows, &held[1])) return 1;
+    release(&held[0]), release(&held[1]);
+    PyErr_Clear();
+    return 0;
+}
+
+/* 1 if the call was made, 0 if no plan is known, -1 with an exception. Where a `result` is asked for, it is begun
+ * alone. */
+static int repeat(CallsObject *self, const Asked *call, PyObject **result) {
+    Key key;
+    int64_t counts[MOST_COUNTS];
+    Py_buffer held[2];
+    if (!self->ring || self->ring->taped || !key_of(self, call, &key, counts, held)) return 0;
+    int made = repeat_held(self, &key, call, held, result);
+    release(&held[0]), release(&held[1]);
+    return made;
 }
 
 static size_t nbytes_of(PyObject *x) {
@@ -657,124 +549,144 @@ static size_t nbytes_of(PyObject *x) {
 }
 
 /* Let the entry serve arrays wherever they lie, if its plan can. */
-static Key moved_if_it_can(Key key, PyObject *x, PyObject *out, Entry *made) {
+static void move_if_it_can(Key *key, PyObject *x, PyObject *out, Entry *made) {
     made->nbytes[0] = nbytes_of(x), made->nbytes[1] = nbytes_of(out);
-    made->addresses[0] = key.x.address, made->addresses[1] = key.out.address;
-    int in = key.x.kind == NONE, to = key.out.kind != NONE;
-    int can = !PyErr_Occurred() && lie_apart(&key, made->nbytes) &&
+    made->addresses[0] = key->x.address, made->addresses[1] = key->out.address;
+    int in = key->x.kind == NONE, to = key->out.kind != NONE;
+    int can = !PyErr_Occurred() && lie_apart(key, made->nbytes) &&
               may_shift(made->plan, made->addresses[in], made->nbytes[in], made->addresses[to], made->nbytes[to]);
     PyErr_Clear();
-    return can ? without_places(key) : key;
+    if (can) key->x.address = key->out.address = &anywhere;
 }
 
-static int put(CallsObject *self, Key key, PyObject *x, PyObject *out, Entry made) {
-    if (!self->ring || !describe(x, &key.x) || !describe(out, &key.out)) {
-        PyErr_Clear();
-        return 0;
+/* Keep an entry for a call. Where Python must look at its arguments, there is none. */
+static void put(CallsObject *self, const Asked *call, Entry made) {
+    Key key;
+    int64_t counts[MOST_COUNTS];
+    Py_buffer held[2];
+    if (!key_of(self, call, &key, counts, held)) return;
+    release(&held[0]), release(&held[1]);
+    if (made.plan) move_if_it_can(&key, call->x, call->out, &made);
+    if (key.counts.many) {
+        size_t nbytes = key.counts.many * sizeof *counts;
+        int64_t *copy = PyMem_Malloc(nbytes);
+        if (!copy) return;
+        key.counts.numbers = memcpy(copy, counts, nbytes);
     }
-    if (made.plan) key = moved_if_it_can(key, x, out, &made);
     key.operation = as_key(key.operation), key.op = as_key(key.op), key.algorithm = as_key(key.algorithm);
     Entry *entry = room_for(self, &key);
     made.key = key, made.used = ++self->clock;
-    made.dtypes[0] = dtype_of(x), made.dtypes[1] = dtype_of(out);
+    made.dtypes[0] = dtype_of(call->x), made.dtypes[1] = dtype_of(call->out);
     Py_INCREF(made.bound), Py_INCREF(made.run), Py_INCREF(made.record), Py_XINCREF(made.pending);
     Entry old = *entry;
     *entry = made;
     drop(&old);
-    return 0;
 }
 
-/* keep(operation, x, out, op, root, algorithm, bound): from now on, this call is a repeated one. */
+static const Numbers no_numbers = {NO_NUMBER, NO_NUMBER, NO_NUMBER, NO_NUMBER};
+
+/* keep(operation, x, out, op, root, algorithm, sendcounts, recvcounts, bound): from now on, this call is a repeated
+ * one. */
 static PyObject *calls_keep(CallsObject *self, PyObject *args) {
-    PyObject *operation, *x, *out, *op, *algorithm, *bound;
+    Asked call = {.numbers = no_numbers};
+    PyObject *bound;
     long root;
-    if (!PyArg_ParseTuple(args, "OOOOlOO", &operation, &x, &out, &op, &root, &algorithm, &bound)) return NULL;
+    if (!PyArg_ParseTuple(args, "OOOOlOOOO", &call.operation, &call.x, &call.out, &call.op, &root, &call.algorithm,
+                          &call.sendcounts, &call.recvcounts, &bound))
+        return NULL;
     PyObject *run = PyObject_GetAttr(bound, name_run), *record = PyObject_GetAttr(bound, name_record);
     uint64_t number = record ? number_of(record) : 0;
     int code = !run || !record || PyErr_Occurred() ? -1 : 0;
-    Key key = {operation, op, algorithm, {root, NO_NUMBER, NO_NUMBER, NO_NUMBER}, {0}, {0}};
+    call.numbers.root = root;
     if (!code)
-        code = put(self, key, x, out, (Entry){.bound = bound, .run = run, .record = record, .plan = plan_of(run),
-                                              .number = number});
+        put(self, &call, (Entry){.bound = bound, .run = run, .record = record, .plan = plan_of(run),
+                                 .number = number});
     Py_XDECREF(run);
     Py_XDECREF(record);
     return code ? NULL : Py_NewRef(Py_None);
 }
 
-/* keep_begun(operation, x, out, op, root, algorithm, message, record, plan, what is pending): the same of a
- * collective that does not block. */
+/* keep_begun(operation, x, out, op, root, algorithm, sendcounts, recvcounts, message, record, plan, what is pending):
+ * the same of a collective that does not block. */
 static PyObject *calls_keep_begun(CallsObject *self, PyObject *args) {
-    PyObject *operation, *x, *out, *op, *algorithm, *bound, *record, *plan, *pending;
+    Asked call = {.numbers = no_numbers};
+    PyObject *bound, *record, *plan, *pending;
     long root;
-    if (!PyArg_ParseTuple(args, "OOOOlOOOOO", &operation, &x, &out, &op, &root, &algorithm, &bound, &record, &plan,
-                          &pending))
+    if (!PyArg_ParseTuple(args, "OOOOlOOOOOOO", &call.operation, &call.x, &call.out, &call.op, &root, &call.algorithm,
+                          &call.sendcounts, &call.recvcounts, &bound, &record, &plan, &pending))
         return NULL;
     uint64_t number = number_of(record);
-    Key key = {operation, op, algorithm, {root, NO_NUMBER, NO_NUMBER, NO_NUMBER}, {0}, {0}};
+    call.numbers.root = root;
     if (PyErr_Occurred()) return NULL;
-    put(self, key, x, out, (Entry){.bound = bound, .run = plan, .record = record, .plan = plan, .number = number,
-                                   .pending = pending});
+    put(self, &call, (Entry){.bound = bound, .run = plan, .record = record, .plan = plan, .number = number,
+                             .pending = pending});
     Py_RETURN_NONE;
 }
 
 /* keep_message(operation, x, out, (dest, sendtag, source, recvtag), message, what carries it out, what is pending) */
 static PyObject *calls_keep_message(CallsObject *self, PyObject *args) {
-    PyObject *operation, *x, *out, *bound, *run, *pending, *of[NUMBERS];
-    if (!PyArg_ParseTuple(args, "OOO(OOOO)OOO", &operation, &x, &out, of, of + 1, of + 2, of + 3, &bound, &run,
-                          &pending))
+    Asked call = {.op = Py_None, .algorithm = Py_None};
+    PyObject *bound, *run, *pending, *of[NUMBERS];
+    if (!PyArg_ParseTuple(args, "OOO(OOOO)OOO", &call.operation, &call.x, &call.out, of, of + 1, of + 2, of + 3,
+                          &bound, &run, &pending))
         return NULL;
     PyObject *message = message_of(run);
-    Key key = {operation, Py_None, Py_None, {0}, {0}, {0}};
-    if (message && read_numbers(of, &key.numbers))
-        put(self, key, x, out, (Entry){.bound = bound, .run = run, .record = pending, .message = message});
+    if (message && read_numbers(of, &call.numbers))
+        put(self, &call, (Entry){.bound = bound, .run = run, .record = pending, .message = message});
     Py_RETURN_NONE;
 }
 
 /* keep_object(operation, (dest, sendtag, source, recvtag), message, what is pending) */
 static PyObject *calls_keep_object(CallsObject *self, PyObject *args) {
-    PyObject *operation, *message, *pending, *of[NUMBERS];
-    Key key = {.op = Py_None, .algorithm = Py_None};
-    if (!PyArg_ParseTuple(args, "O(OOOO)OO", &operation, of, of + 1, of + 2, of + 3, &message, &pending)) return NULL;
-    if (!is_object_message(message) || !read_numbers(of, &key.numbers))
+    Asked call = {.x = Py_None, .out = Py_None, .op = Py_None, .algorithm = Py_None};
+    PyObject *message, *pending, *of[NUMBERS];
+    if (!PyArg_ParseTuple(args, "O(OOOO)OO", &call.operation, of, of + 1, of + 2, of + 3, &message, &pending))
+        return NULL;
+    if (!is_object_message(message) || !read_numbers(of, &call.numbers))
         return PyErr_Format(PyExc_TypeError, "keep_object: expected an ObjectMessage, and ints or None");
-    key.operation = operation;
-    put(self, key, Py_None, Py_None, (Entry){.bound = message, .run = message, .record = pending, .message = message});
+    put(self, &call, (Entry){.bound = message, .run = message, .record = pending, .message = message});
     Py_RETURN_NONE;
 }
 
-/* run(operation, x, out, op, root, algorithm): make the call, if it is a repeated one. Returns whether it is. */
-static PyObject *calls_run(CallsObject *self, PyObject *const *args, Py_ssize_t n) {
-    if (n != 6) return PyErr_Format(PyExc_TypeError, "run: expected 6 arguments; given %zd", n);
-    long root = PyLong_CheckExact(args[4]) ? PyLong_AsLong(args[4]) : -1;
+/* The call of (operation, x, out, op, root, algorithm, sendcounts, recvcounts). 0 where Python must make it. */
+static int read_call(PyObject *const *args, Asked *call) {
+    *call = (Asked){args[0], args[1], args[2], args[3], args[5], args[6], args[7], NULL, NULL, no_numbers};
+    call->numbers.root = PyLong_CheckExact(args[4]) ? PyLong_AsLong(args[4]) : -1;
     PyErr_Clear();
-    Numbers numbers = {root, NO_NUMBER, NO_NUMBER, NO_NUMBER};
-    int made = root < 0 ? 0 : repeat(self, args[0], args[1], args[2], args[3], numbers, args[5], NULL, NULL, NULL);
+    return call->numbers.root >= 0;
+}
+
+/* run(operation, x, out, op, root, algorithm, sendcounts, recvcounts): make the call, if it is a repeated one. Returns
+ * whether it is. */
+static PyObject *calls_run(CallsObject *self, PyObject *const *args, Py_ssize_t n) {
+    Asked call;
+    if (n != 8) return PyErr_Format(PyExc_TypeError, "run: expected 8 arguments; given %zd", n);
+    int made = read_call(args, &call) ? repeat(self, &call, NULL) : 0;
     return made < 0 ? NULL : PyBool_FromLong(made);
 }
 
-/* begin(operation, x, out, op, root, algorithm, what it returns): begin the call, if it is a repeated one. Returns its
- * request, or what stands for it if it blocks elsewhere; None if it is not repeated, or cannot be begun. */
+/* begin(operation, x, out, op, root, algorithm, sendcounts, recvcounts, what it returns): begin the call, if it is a
+ * repeated one. Returns its request, or what stands for it if it blocks elsewhere; None if it is not repeated, or cannot
+ * be begun. */
 static PyObject *calls_begin(CallsObject *self, PyObject *const *args, Py_ssize_t n) {
     PyObject *result = NULL;
-    if (n != 7) return PyErr_Format(PyExc_TypeError, "begin: expected 7 arguments; given %zd", n);
-    long root = PyLong_CheckExact(args[4]) ? PyLong_AsLong(args[4]) : -1;
-    PyErr_Clear();
-    Numbers numbers = {root, NO_NUMBER, NO_NUMBER, NO_NUMBER};
-    int made = 0;
-    if (root >= 0) made = repeat(self, args[0], args[1], args[2], args[3], numbers, args[5], NULL, args[6], &result);
+    Asked call;
+    if (n != 9) return PyErr_Format(PyExc_TypeError, "begin: expected 9 arguments; given %zd", n);
+    int is_read = read_call(args, &call);
+    call.returned = args[8];
+    int made = is_read ? repeat(self, &call, &result) : 0;
     return made < 0 ? NULL : made ? result : Py_NewRef(Py_None);
 }
 
 /* message(operation, x, dest, sendtag, source, recvtag, whether it is begun alone): make it, if it is a repeated
  * one. Returns True, or the request of one that is begun; None if it is not repeated. */
 static PyObject *calls_message(CallsObject *self, PyObject *const *args, Py_ssize_t n) {
-    Numbers numbers;
     PyObject *result = NULL;
     if (n != 7) return PyErr_Format(PyExc_TypeError, "message: expected 7 arguments; given %zd", n);
-    if (!read_numbers(args + 2, &numbers)) Py_RETURN_NONE;
+    Asked call = {.operation = args[0], .x = args[1], .op = Py_None, .algorithm = Py_None};
+    if (!read_numbers(args + 2, &call.numbers)) Py_RETURN_NONE;
     int only_begins = args[6] == Py_True;
-    int made = repeat(self, args[0], args[1], NULL, Py_None, numbers, Py_None, NULL, NULL,
-                      only_begins ? &result : NULL);
+    int made = repeat(self, &call, only_begins ? &result : NULL);
     if (made < 0) return NULL;
     return made && only_begins ? result : Py_NewRef(made ? Py_True : Py_None);
 }
@@ -839,7 +751,7 @@ static void calls_dealloc(CallsObject *self) {
 /* Method: a collective of a Communicator, or a message. */
 
 /* What an argument may mean. The first ones are Numbers. */
-enum { ROOT, SENDTAG, SOURCE, RECVTAG, X, OP, OUT, ALGORITHM, OBJECT, MEANINGS };
+enum { ROOT, SENDTAG, SOURCE, RECVTAG, X, OP, OUT, ALGORITHM, OBJECT, SENDCOUNTS, RECVCOUNTS, MEANINGS };
 enum { IT_RETURNS_OUT, IT_RETURNS_X, IT_RETURNS_NONE, ROOT_RETURNS_OUT, IT_RETURNS_NEW };
 
 typedef struct {
@@ -881,8 +793,8 @@ static int sorted(const MethodObject *self, PyObject *const *args, Py_ssize_t gi
 static int try_method(MethodObject *self, PyObject *const *args, Py_ssize_t given, PyObject *keywords,
                       PyObject **result) {
     PyObject *by[MEANINGS];
-    Numbers numbers;
-    if (given < 1 || !sorted(self, args + 1, given - 1, keywords, by) || !read_numbers(by, &numbers)) return 0;
+    Asked call;
+    if (given < 1 || !sorted(self, args + 1, given - 1, keywords, by) || !read_numbers(by, &call.numbers)) return 0;
     PyObject *calls = PyObject_GetAttr(args[0], name_calls);
     if (!calls || Py_TYPE(calls) != calls_type) {
         PyErr_Clear();
@@ -890,15 +802,16 @@ static int try_method(MethodObject *self, PyObject *const *args, Py_ssize_t give
         return 0;
     }
     CallsObject *known = (CallsObject *)calls;
-    int gets = self->returns == IT_RETURNS_OUT || (self->returns == ROOT_RETURNS_OUT && numbers.root == known->rank);
+    int64_t root = call.numbers.root;
+    int gets = self->returns == IT_RETURNS_OUT || (self->returns == ROOT_RETURNS_OUT && root == known->rank);
     int unused = self->returns == ROOT_RETURNS_OUT && !gets, made = 0;
-    PyObject *out = unused || (self->elementwise && by[OUT] == by[X]) ? Py_None : by[OUT];
-    PyObject *returned = gets ? by[OUT] : self->returns == IT_RETURNS_X ? by[X] : Py_None;
-    if (!gets || by[OUT] != Py_None)
-        made = repeat(known, self->operation, by[X], out, by[OP], numbers, by[ALGORITHM], by[OBJECT], returned,
-                      self->begins ? result : NULL);
+    call.operation = self->operation, call.x = by[X], call.op = by[OP], call.algorithm = by[ALGORITHM];
+    call.out = unused || (self->elementwise && by[OUT] == by[X]) ? Py_None : by[OUT];
+    call.sendcounts = by[SENDCOUNTS], call.recvcounts = by[RECVCOUNTS], call.object = by[OBJECT];
+    call.returned = gets ? by[OUT] : self->returns == IT_RETURNS_X ? by[X] : Py_None;
+    if (!gets || by[OUT] != Py_None) made = repeat(known, &call, self->begins ? result : NULL);
     Py_DECREF(calls);
-    if (!self->begins) *result = Py_NewRef(returned);
+    if (!self->begins) *result = Py_NewRef(call.returned);
     return made;
 }
 

@@ -18,7 +18,16 @@ class Calls:
 
     def __new__(cls, engine: object, ring: Ring | None, rank: int, under_way: object) -> Calls: ...
     def keep(
-        self, operation: str, x: object, out: object, op: object, root: int, algorithm: str | None, bound: object
+        self,
+        operation: str,
+        x: object,
+        out: object,
+        op: object,
+        root: int,
+        algorithm: str | None,
+        sendcounts: Sequence[int] | None,
+        recvcounts: Sequence[int] | None,
+        bound: object,
     ) -> None: ...
     def keep_begun(
         self,
@@ -28,6 +37,8 @@ class Calls:
         op: object,
         root: int,
         algorithm: str | None,
+        sendcounts: Sequence[int] | None,
+        recvcounts: Sequence[int] | None,
         message: object,
         record: object,
         plan: Plan,
@@ -60,9 +71,28 @@ class Calls:
         recvtag: int | None,
         begins: bool,
     ) -> object | None: ...
-    def run(self, operation: str, x: object, out: object, op: object, root: int, algorithm: str | None) -> bool: ...
+    def run(
+        self,
+        operation: str,
+        x: object,
+        out: object,
+        op: object,
+        root: int,
+        algorithm: str | None,
+        sendcounts: Sequence[int] | None,
+        recvcounts: Sequence[int] | None,
+    ) -> bool: ...
     def begin(
-        self, operation: str, x: object, out: object, op: object, root: int, algorithm: str | None, returns: object
+        self,
+        operation: str,
+        x: object,
+        out: object,
+        op: object,
+        root: int,
+        algorithm: str | None,
+        sendcounts: Sequence[int] | None,
+        recvcounts: Sequence[int] | None,
+        returns: object,
     ) -> Any: ...
     def forget(self, stay: bool) -> None: ...
 
@@ -111,6 +141,7 @@ class Plan:
         is_private: bool,
         input: int | None,
         output: int | None,
+        gaps: tuple[tuple[int, tuple[int, ...], tuple[int, ...]] | None, ...],
         digest: int,
         ways: tuple[bool, bool, bool],
         reduction: tuple[int, int, bool, complex | None] | None,
@@ -198,6 +229,8 @@ def narrow(dtype: int, values: int, result: int, elements: int) -> None: ...
 def prepare(is_library: dict[str, bool], last_call: memoryview | None) -> None: ...
 def know_arrays(array: object, address: int, shape: tuple[int, ...], dtype: object, flags: int) -> None: ...
 def prepare_requests(requests: type, under_way: set[object]) -> None: ...
+def know_subclass(type: type) -> None: ...
+def know_buffers(types: tuple[type, ...], dtypes: dict[str, object]) -> None: ...
 def know_tensors(*types: type) -> None: ...
 def pack(tensors: list[Any], address: int, unpacks: bool) -> bool: ...
 def changed() -> None: ...

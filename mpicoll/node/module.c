@@ -7,6 +7,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "arrays.h"
 #include "collectives.h"
 #include "messages.h"
 #include "moving.h"
@@ -110,6 +111,7 @@ static void node_dealloc(NodeObject *self) {
     PyMem_Free(self->node.blocks);
     PyMem_Free(self->node.rows);
     PyMem_Free(self->node.factors);
+    PyMem_Free(self->node.packed);
     ((freefunc)PyType_GetSlot(type, Py_tp_free))(self);
     Py_DECREF(type);
 }
@@ -159,6 +161,8 @@ static int took(PlanObject *self, int way) {
 static void bind(PlanObject *self, Shift shift) {
     self->call.input = self->input ? self->input + shift.input : NULL;
     self->call.output = self->output ? self->output + shift.output : NULL;
+    if (self->call.from) self->call.from->address = (char *)self->call.input;
+    if (self->call.to) self->call.to->address = self->call.output;
 }
 
 /* Go on with the call of the node that is under way, which is of this plan. It has begun if `has_begun`. Returns what
@@ -370,6 +374,7 @@ static void begun_dealloc(Begun *self) {
 int may_shift(PyObject *plan, const char *input, size_t given, const char *output, size_t taken) {
     PlanObject *self = (PlanObject *)plan;
     if (self->call.may_share) return 0; /* ranks have been told where they lie */
+    if (self->call.from || self->call.to) return 0; /* they reach further than their bytes */
     return (!self->input || (self->input >= input && self->input <= input + given)) &&
            (!self->output || (self->output >= output && self->output <= output + taken));
 }
@@ -422,16 +427,38 @@ static size_t *offsets(PyObject *bytes, int blocks) {
     return made;
 }
 
-/* Plan(node, of, (gives, gets, rooted, prefix), root, blocks, given, taken, is_private, input, output, digest,
- * (needs_all, may_share, only_shared), reduction) where reduction is None or (dtype, op, averages, factor or None) */
+/* The layout of an array with gaps, from (itemsize, shape, strides); NULL for None, or with an exception. */
+static Layout *gaps_of(PyObject *given) {
+    Py_ssize_t itemsize;
+    PyObject *shape, *strides;
+    if (given == Py_None || !PyArg_ParseTuple(given, "nO!O!", &itemsize, &PyTuple_Type, &shape, &PyTuple_Type, &strides))
+        return NULL;
+    Layout *made = PyMem_Malloc(sizeof *made);
+    if (!made) return (Layout *)PyErr_NoMemory();
+    if (!read_layout(made, NULL, (size_t)itemsize, shape, strides)) return made;
+    PyMem_Free(made);
+    return NULL;
+}
+
+static int make_room(Node *node) {
+    size_t nbytes = LONG_SLOT * node->unit_size;
+    if (!node->packed) node->packed = PyMem_Malloc(2 * nbytes);
+    if (!node->packed) return PyErr_NoMemory(), -1;
+    node->made = node->packed + nbytes;
+    return 0;
+}
+
+/* Plan(node, of, (gives, gets, rooted, prefix), root, blocks, given, taken, is_private, input, output, layouts of the
+ * two, digest, (needs_all, may_share, only_shared), reduction) where a layout is None or (itemsize, shape, strides), and
+ * reduction is None or (dtype, op, averages, factor or None) */
 static PyObject *plan_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
-    PyObject *node, *of, *given, *taken, *input, *output, *reduction;
+    PyObject *node, *of, *given, *taken, *input, *output, *from, *to, *reduction;
     int gives, gets, rooted, prefix, root, blocks, is_private, needs_all, may_share, only_shared;
     unsigned long long digest;
     if (kwargs && PyDict_Size(kwargs)) return PyErr_Format(PyExc_TypeError, "Plan takes no keywords");
-    if (!PyArg_ParseTuple(args, "O!O(iiii)iiOOpOOK(ppp)O", node_type, &node, &of, &gives, &gets, &rooted, &prefix,
-                          &root, &blocks, &given, &taken, &is_private, &input, &output, &digest, &needs_all,
-                          &may_share, &only_shared, &reduction))
+    if (!PyArg_ParseTuple(args, "O!O(iiii)iiOOpOO(OO)K(ppp)O", node_type, &node, &of, &gives, &gets, &rooted, &prefix,
+                          &root, &blocks, &given, &taken, &is_private, &input, &output, &from, &to, &digest,
+                          &needs_all, &may_share, &only_shared, &reduction))
         return NULL;
     PlanObject *self = (PlanObject *)((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0);
     if (!self) return NULL;
@@ -443,6 +470,8 @@ static PyObject *plan_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) 
                 .only_shared = only_shared};
     self->input = input == Py_None ? NULL : PyLong_AsVoidPtr(input);
     self->output = output == Py_None ? NULL : PyLong_AsVoidPtr(output);
+    c->from = gaps_of(from), c->to = gaps_of(to);
+    if (PyErr_Occurred() || ((c->from || c->to) && make_room(&self->node->node))) goto failed;
     if (reduction != Py_None) {
         int dtype, op, averages;
         PyObject *factor;
@@ -521,6 +550,8 @@ static void plan_dealloc(PlanObject *self) {
     PyMem_Free(self->call.versions);
     PyMem_Free((void *)self->call.inputs);
     PyMem_Free(self->call.outputs);
+    PyMem_Free(self->call.from);
+    PyMem_Free(self->call.to);
     ((freefunc)PyType_GetSlot(type, Py_tp_free))(self);
     Py_DECREF(type);
 }
@@ -645,6 +676,8 @@ static PyObject *module_end_moving(PyObject *module, PyObject *unused) {
 static PyMethodDef functions[] = {
     {"prepare", prepare, METH_VARARGS, NULL},
     {"know_arrays", know_arrays, METH_VARARGS, NULL},
+    {"know_subclass", know_subclass, METH_O, NULL},
+    {"know_buffers", know_buffers, METH_VARARGS, NULL},
     {"know_tensors", know_tensors, METH_VARARGS, NULL},
     {"pack", pack, METH_VARARGS, NULL},
     {"reduce_rows", module_reduce_rows, METH_VARARGS, NULL},

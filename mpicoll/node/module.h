@@ -5,6 +5,7 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
+#include "layouts.h"
 #include "waiting.h"
 
 /* How far from where a plan is bound its input and its output lie, in bytes. */
@@ -36,6 +37,8 @@ void let_go_of_lock(void);
 void take_lock(void);
 
 /* transfers.c */
+/* An array's layout from tuples. Returns 0, or -1 with an exception. */
+int read_layout(Layout *l, char *address, size_t itemsize, PyObject *shape, PyObject *strides);
 int add_transfers(PyObject *module);
 /* Carry out the message whose bound method `now` is this one. Returns 0, or -1 with an exception. */
 int carry_message(PyObject *message);
@@ -47,8 +50,5 @@ PyObject *message_of(PyObject *now);
 /* dispatch.c */
 int add_dispatch(PyObject *module);
 PyObject *prepare(PyObject *module, PyObject *args);
-PyObject *know_arrays(PyObject *module, PyObject *args);
-PyObject *know_tensors(PyObject *module, PyObject *types);
-PyObject *pack(PyObject *module, PyObject *args);
 
 #endif

@@ -194,13 +194,12 @@ static PyObject *begun_test(BegunObject *self, PyObject *unused) {
 
 /* Message */
 
-/* The dimensions of an array from tuples. Returns 0 or -1 with an exception. */
-static int read_layout(Layout *l, char *address, size_t itemsize, PyObject *shape, PyObject *strides) {
+int read_layout(Layout *l, char *address, size_t itemsize, PyObject *shape, PyObject *strides) {
     enum { MOST = 64 };
     int64_t lengths[MOST], steps[MOST];
     Py_ssize_t dims = PyTuple_Size(shape);
     if (dims > MOST || PyTuple_Size(strides) != dims) {
-        PyErr_SetString(PyExc_ValueError, "Message: expected a stride for each of at most 64 dimensions");
+        PyErr_SetString(PyExc_ValueError, "expected a stride for each of at most 64 dimensions");
         return -1;
     }
     for (Py_ssize_t i = 0; i < dims; i++) {
@@ -209,7 +208,7 @@ static int read_layout(Layout *l, char *address, size_t itemsize, PyObject *shap
     }
     if (PyErr_Occurred()) return -1;
     if (!layout_of(l, address, itemsize, (int)dims, lengths, steps)) return 0;
-    PyErr_SetString(PyExc_ValueError, "Message: the elements lie in too many pieces");
+    PyErr_SetString(PyExc_ValueError, "the elements lie in too many pieces");
     return -1;
 }
 

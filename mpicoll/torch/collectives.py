@@ -230,7 +230,7 @@ def carried_out(
     g, operation, engine = caller.group, caller.operation, caller.group.engine
     before, after = (lists.before, lists.after) if lists is not None else (None, None)
     on_host = (x is None or x.is_cpu) and (out is None or out.is_cpu)
-    begun, begins = None, async_op and on_host and g.any_thread and not counts
+    begun, begins = None, async_op and on_host and g.any_thread
     try:
         if (begins or not async_op) and not profiler._is_profiler_enabled and g.progress.idle():
             # As in_turn does, at less cost.
@@ -242,7 +242,7 @@ def carried_out(
                     before()
                     before = None
                 if begins:
-                    begun = engine.begin_call(collective, x, out, op, root, algorithm)
+                    begun = engine.begin_call(collective, x, out, op, root, algorithm, *counts)
                     is_over = begun is not None and begun.test(True)
                     if is_over:
                         engine.recorder.under_way = False
@@ -258,7 +258,7 @@ def carried_out(
         if begun is None:
             plan = engine.plan(collective, x, out, op, root, algorithm, *counts)
             if begins:
-                engine.keep(collective, x, out, op, root, algorithm, plan)
+                engine.keep(plan, collective, x, out, op, root, algorithm, *counts)
     except ArgumentError as e:
         raise renamed(e, operation, names) from None
 

@@ -13,7 +13,6 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from mpicoll import algorithms
-from mpicoll.arrays.buffers import Buffer
 from mpicoll.arrays.dtypes import Op, OpName
 from mpicoll.calls.call import Call
 from mpicoll.calls.choose import AlgorithmName
@@ -24,7 +23,7 @@ from mpicoll.communicator.engine.agreement import Agreement, same_settings
 from mpicoll.communicator.engine.cut import Cut
 from mpicoll.communicator.engine.device_calls import DeviceCalls
 from mpicoll.communicator.engine.message import Message, Startable
-from mpicoll.communicator.engine.packing import Around, around, copied_to_host
+from mpicoll.communicator.engine.packing import copied_to_host
 from mpicoll.communicator.engine.requests import InFlight
 from mpicoll.devices import registry
 from mpicoll.errors import ArgumentError, MessageError, MismatchError, MpicollError, RankLost, StateError
@@ -89,7 +88,7 @@ class Base:
         if reproducible is not None:
             settings = replace(settings, reproducible=reproducible)
         self.info = replace(fabric.info, settings=settings)
-        self._copies, self._shared_copies = Workspace(), Workspace(shared=True)
+        self.copies = Workspace()
         self.devices = DeviceCalls(fabric, self.info)
         self.recorder = Recorder()
         self.under_way.unreceived = fabric.unreceived
@@ -142,12 +141,6 @@ class Base:
         if self.fabric.info.library:  # threads compare the dtypes themselves
             self.tells_kinds, self.most_tag = True, self.most_tag // kinds.KINDS
         return Agreement(self.fabric, self._timeout)
-
-    def around(self, send: Buffer | None, recv: Buffer | None, reads: bool, writes: bool) -> Around:
-        """What a call is made on that needs memory of the host without gaps: copies are in shared memory if this
-        process has some. ``reads`` and ``writes`` say what the call does with ``recv``."""
-        in_shared = self.info.shares_memory and blocks.exist()
-        return around(send, recv, reads, writes, self._shared_copies if in_shared else self._copies)
 
     @property
     def settings(self) -> tuple[str | None, float, bool | None, bool | None]:

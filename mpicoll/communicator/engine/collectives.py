@@ -16,7 +16,7 @@ from mpicoll.calls.call import Call, checked, record_of
 from mpicoll.calls.choose import choose
 from mpicoll.calls.plan import NOT_FOUND, CachedPlan, Plan
 from mpicoll.communicator.engine.base import Base
-from mpicoll.communicator.engine.packing import reads_output
+from mpicoll.communicator.engine.packing import around, reads_output
 from mpicoll.errors import StateError
 from mpicoll.supervise import sites
 from mpicoll.supervise.record import Record
@@ -70,24 +70,27 @@ class Collectives(Base):
 
     def _steps(self, call: Call, algorithm: str | None, record: Record) -> tuple[list[Plan], bool]:
         """What a call does, one step after another, and whether that may serve again: what packs an array of a device
-        is bound afresh each time. An array of the host with gaps is copied before and after the call."""
+        is bound afresh each time. An array of the host with gaps is copied before and after the call, if the fabric
+        cannot use it where it lies."""
         buffers = [b for b in (call.send, call.recv) if b is not None]
         plain = all(b.plain for b in buffers)
+        on_device = any(b.device != "cpu" for b in buffers)
         before: list[Plan] = []
         after: list[Plan] = []
-        if any(b.device != "cpu" for b in buffers):
+        if on_device:
             route = [self.devices.bind(call, algorithm, record)]
         else:
             choice = choose(call, algorithm, self.info)  # a wrong algorithm is refused here and now
-            if not plain:
-                send, recv, before, after = self.around(
-                    call.send, call.recv, reads_output(call, self.rank), not call.only_read_at(self.rank)
+            if not plain and (self.checks or not self.fabric.takes(call, choice)):
+                writes = not call.only_read_at(self.rank)
+                send, recv, before, after = around(
+                    call.send, call.recv, reads_output(call, self.rank), writes, self.copies
                 )
-                call, plain = replace(call, send=send, recv=recv), True
+                call = replace(call, send=send, recv=recv)
             record.route = choice.name
             route = self.fabric.bind(call.without_arrays(), choice, record)
         checks = [step for check in self.checks for step in check(call, record)]
-        return [*before, *checks, *route, *after], plain
+        return [*before, *checks, *route, *after], plain or not on_device
 
     def at(
         self,
@@ -142,18 +145,26 @@ class Collectives(Base):
         recvcounts: Sequence[int] | None = None,
     ) -> None:
         """Make a call, by the kernel if it knows a plan. The arguments are those of :meth:`plan`."""
-        even = sendcounts is None and recvcounts is None
-        if not even or self.calls is None or not self.calls.run(operation, x, out, op, root, algorithm):
-            self.run_new(operation, x, out, op, root, algorithm, sendcounts, recvcounts)
+        arguments = operation, x, out, op, root, algorithm, sendcounts, recvcounts
+        if self.calls is None or not self.calls.run(*arguments):
+            self.run_new(*arguments)
 
     def begin_call(
-        self, operation: str, x: Any, out: Any, op: OpLike | None, root: int, algorithm: str | None
+        self,
+        operation: str,
+        x: Any,
+        out: Any,
+        op: OpLike | None,
+        root: int,
+        algorithm: str | None,
+        sendcounts: Sequence[int] | None = None,
+        recvcounts: Sequence[int] | None = None,
     ) -> BegunCall | None:
         """Begin a call, if the kernel knows a plan that it can begin alone. The call is under way until
         :meth:`finish_call`."""
         begun: BegunCall | None = None
         if self.calls is not None:
-            begun = self.calls.begin(operation, x, out, op, root, algorithm, None)
+            begun = self.calls.begin(operation, x, out, op, root, algorithm, sendcounts, recvcounts, None)
         return begun
 
     def finish_call(self, begun: BegunCall, operation: str) -> None:
@@ -166,11 +177,20 @@ class Collectives(Base):
         self.recorder.under_way = False
 
     def keep(
-        self, operation: str, x: Any, out: Any, op: OpLike | None, root: int, algorithm: str | None, plan: CachedPlan
+        self,
+        plan: CachedPlan,
+        operation: str,
+        x: Any,
+        out: Any,
+        op: OpLike | None,
+        root: int,
+        algorithm: str | None,
+        sendcounts: Sequence[int] | None = None,
+        recvcounts: Sequence[int] | None = None,
     ) -> None:
-        """From now on, the kernel makes this call."""
+        """From now on, the kernel makes this call by the plan."""
         if self.calls is not None and plan.kept is None:
-            self.calls.keep(operation, x, out, op, root, algorithm, plan)
+            self.calls.keep(operation, x, out, op, root, algorithm, sendcounts, recvcounts, plan)
             if self.closed:  # by another thread meanwhile
                 self.calls.forget(False)
 
@@ -186,10 +206,9 @@ class Collectives(Base):
         recvcounts: Sequence[int] | None = None,
     ) -> None:
         """Make a call that the kernel does not know."""
-        x, out = exported(x), exported(out)
-        plan = self.plan(operation, x, out, op, root, algorithm, sendcounts, recvcounts)
-        if sendcounts is None and recvcounts is None:
-            self.keep(operation, x, out, op, root, algorithm, plan)
+        arguments = operation, exported(x), exported(out), op, root, algorithm, sendcounts, recvcounts
+        plan = self.plan(*arguments)
+        self.keep(plan, *arguments)
         self.execute(plan, operation)
 
     @contextmanager

@@ -64,13 +64,11 @@ class Engine(Collectives, MessageCalls):
             result = results.returned(operation, x, given, out, self.rank, root)
             is_new = result is not given and result is not x
             in_kind = is_new and type(x) is not ndarray and library_of(x) is not None
-            known_to_kernel = self.calls is not None and not in_kind and sendcounts is None and recvcounts is None
-            if known_to_kernel:
-                assert self.calls is not None
-                request: Request | None = self.calls.begin(name, here, there, op, root, algorithm, result)
+            arguments = here, there, op, root, algorithm, sendcounts, recvcounts
+            if self.calls is not None and not in_kind:
+                request: Request | None = self.calls.begin(name, *arguments, result)
                 if request is not None:
                     return request
-            arguments = here, there, op, root, algorithm, sendcounts, recvcounts
             known = self._startable(operation, *arguments)
         except ArgumentError as e:
             raise type(e)(name, e.argument, e.expected, e.given) from None
@@ -88,9 +86,13 @@ class Engine(Collectives, MessageCalls):
 
             settled(*known.on_device)  # the thread has another queue
             message = _message(known.pending, known.record, self._on_thread(run, known.record.nbytes))
-        elif kernel is not None and known_to_kernel and isinstance(plan := message.transfer, kernel.Plan):
-            assert self.calls is not None
-            self.calls.keep_begun(name, here, there, op, root, algorithm, message, known.record, plan, known.pending)
+        elif (
+            self.calls is not None
+            and kernel is not None
+            and not in_kind
+            and isinstance(plan := message.transfer, kernel.Plan)
+        ):
+            self.calls.keep_begun(name, *arguments, message, known.record, plan, known.pending)
 
         def finish() -> Any:
             return results.in_kind(x, result)
@@ -128,18 +130,16 @@ class Engine(Collectives, MessageCalls):
         if self.checks:
             return None
         by_library = algorithm in (None, NATIVE) and not self.info.in_rank_order(call.reduction)
-        begin, usable = (
-            partial(self.fabric.begin, choice=choice, record=record, by_library=by_library),
-            self.fabric.usable,
-        )
-        transfer = begin(call.without_arrays())
-        if transfer is None or all(b is None or usable(b) for b in (call.send, call.recv)):
-            return transfer
+        begin = partial(self.fabric.begin, choice=choice, record=record, by_library=by_library)
+        if self.fabric.takes(call, choice):
+            return begin(call.without_arrays())
         bare = replace(call, send=None, recv=None)
 
         def bind(sent: Buffer | None, came: Buffer | None) -> Transfer | None:
             return begin(replace(bare, send=sent, recv=came))
 
+        if bind(*(b and b.part(0, b.count) for b in (call.send, call.recv))) is None:
+            return None
         recv = End(call.recv, reads_output(call, self.rank), not call.only_read_at(self.rank))
         return Packed(bind, End(call.send, True, False), recv, message=False)
 

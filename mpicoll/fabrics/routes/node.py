@@ -43,6 +43,9 @@ SLOT = 8 * UNIT
 MOST_RANKS = SLOT // 64
 """A slot has a line of the cache for each rank at least."""
 
+_MOST_DIMS = 4
+"""Of an array with gaps."""
+
 MAIN = main_thread().ident
 
 _EXTENTS = {"0": 0, "1": 1, "p": 2}
@@ -91,6 +94,14 @@ def needs_all(call: Call, zero_copy: bool) -> bool:
     return scales or zero_copy or (table.root is None and table.prefix is None)
 
 
+def takes_gaps(call: Call) -> bool:
+    """Whether the kernel can read and write the call's arrays where they lie, though there are gaps."""
+    if call.in_place and not call.collective.elementwise:
+        return False
+    buffers = [b for b in (call.send, call.recv) if b is not None]
+    return all(b.device == "cpu" and not any(b.read_as) and len(b.shape) <= _MOST_DIMS for b in buffers)
+
+
 def bind(
     node: Node, rank: int, size: int, call: Call, zero_copy: bool, record: Record, otherwise: list[Plan] | None = None
 ) -> list[Plan]:
@@ -104,6 +115,7 @@ def bind(
     given, taken = (array("Q", each).tobytes() for each in ends)
     buffers = input_and_output(call, rank, size)
     addresses = [None if b is None else b.address for b in buffers]
+    gaps = [(b.dtype.itemsize, b.shape, b.strides) if b and not b.plain else None for b in buffers]
     waits = needs_all(call, zero_copy)
     if waits:
         record.root = None  # nobody is in it for the root alone
@@ -118,6 +130,7 @@ def bind(
         taken,
         not call.extent_is_common,
         *addresses,
+        tuple(gaps),
         int.from_bytes(record.digest, "little"),
         (waits, zero_copy, elsewhere is not None),
         None if reduction is None else (*numbers(reduction), reduction.op.factor),

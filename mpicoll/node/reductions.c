@@ -105,21 +105,61 @@ FOR_ALL(INTEGERS, )
 FLOATS(32, float)
 FLOATS(64, double)
 
-/* Division of integers toward zero. Up to 32 bits a double has quotients exactly enough: a quotient that is no whole
- * number is further from the next one than a double can round. */
-#define DIVIDE(NAME, T, WIDE)                                                                                          \
+/* Division of integers toward zero, by multiplication. The divisor is at least 2.
+ *
+ * In floats: a number that is half a unit further from zero has a quotient that is at least 0.5 / divisor from each whole
+ * number. Its two roundings are much smaller: of 16-bit numbers in a float, and of 32-bit ones in a double. */
+#define DIVIDE(NAME, T, WIDE, HALF)                                                                                    \
     VECTORS static void NAME(T *x, int divisor, size_t n) {                                                            \
-        for (size_t i = 0; i < n; i++) x[i] = (T)((WIDE)x[i] / divisor);                                               \
+        WIDE by = 1 / (WIDE)divisor, half = 1 / (WIDE)2;                                                               \
+        for (size_t i = 0; i < n; i++) x[i] = (T)(((WIDE)x[i] + (HALF)) * by);                                         \
     }
-DIVIDE(divide_i8, int8_t, double)
-DIVIDE(divide_i16, int16_t, double)
-DIVIDE(divide_i32, int32_t, double)
-DIVIDE(divide_i64, int64_t, int64_t)
-DIVIDE(divide_u8, uint8_t, double)
-DIVIDE(divide_u16, uint16_t, double)
-DIVIDE(divide_u32, uint32_t, double)
+#define AWAY_FROM_0 (x[i] < 0 ? -half : half)
+DIVIDE(divide_i16, int16_t, float, AWAY_FROM_0)
+DIVIDE(divide_i32, int32_t, double, AWAY_FROM_0)
+DIVIDE(divide_u16, uint16_t, float, half)
+DIVIDE(divide_u32, uint32_t, double, half)
+
+/* In integers: with c the next whole number above 2^p / divisor, m * c / 2^p is above m / divisor by at most m / 2^p,
+ * which must be less than 1 / divisor: m is a magnitude. (Granlund and Montgomery, "Division by invariant integers using
+ * multiplication", PLDI 1994.) For 8 bits p is 16: where the divisor is too large for that, all quotients are 0. For 64
+ * bits p is 63 + l, with 2^(l-1) < divisor <= 2^l. The numbers without a sign have one bit more, and so has their c,
+ * which is 2^64 more than `c`. */
+#define DIVIDE_8(NAME, T)                                                                                              \
+    VECTORS static void NAME(T *x, int divisor, size_t n) {                                                            \
+        uint16_t c = (uint16_t)((1 << 16) / divisor + 1);                                                              \
+        for (size_t i = 0; i < n; i++) {                                                                               \
+            int16_t a = x[i], m = (int16_t)(a < 0 ? -a : a), quotient = (int16_t)((uint32_t)m * c >> 16);              \
+            x[i] = (T)(a < 0 ? -quotient : quotient);                                                                  \
+        }                                                                                                              \
+    }
+DIVIDE_8(divide_i8, int8_t)
+DIVIDE_8(divide_u8, uint8_t)
+
+__extension__ typedef unsigned __int128 Product;
+static uint64_t upper_half(uint64_t a, uint64_t b) { return (uint64_t)((Product)a * b >> 64); }
+static int bits_of(int divisor) {
+    int l = 1;
+    while (l < 31 && 1 << l < divisor) l++;
+    return l;
+}
+
+static void divide_i64(int64_t *x, int divisor, size_t n) {
+    int l = bits_of(divisor);
+    uint64_t c = (uint64_t)(((Product)1 << (63 + l)) / (unsigned)divisor) + 1;
+    for (size_t i = 0; i < n; i++) {
+        uint64_t sign = (uint64_t)(x[i] >> 63), m = ((uint64_t)x[i] ^ sign) - sign;
+        x[i] = (int64_t)(((upper_half(m, c) >> (l - 1)) ^ sign) - sign);
+    }
+}
+
 static void divide_u64(uint64_t *x, int divisor, size_t n) {
-    for (size_t i = 0; i < n; i++) x[i] /= (uint64_t)divisor;
+    int l = bits_of(divisor);
+    uint64_t c = (uint64_t)(((((Product)1 << l) - (unsigned)divisor) << 64) / (unsigned)divisor) + 1;
+    for (size_t i = 0; i < n; i++) {
+        uint64_t product = upper_half(x[i], c); /* with 2^64 more it is x[i] more, which may be too much for 64 bits */
+        x[i] = (((x[i] - product) >> 1) + product) >> (l - 1);
+    }
 }
 
 /* 16-bit floats. All NaNs of a result have the same bits. */
@@ -214,6 +254,18 @@ __attribute__((target("avx2,f16c"))) static void narrow_f16c(const float *from, 
     narrow_float16(from + i, to + i, n - i);
 }
 
+/* Returns how many it has summed: the last few are left. */
+__attribute__((target("avx2,f16c"))) static size_t sum_of_two_f16c(const Short *x, const Short *y, Short *out,
+                                                                   size_t n) {
+    size_t i = 0;
+    for (; i + 8 <= n; i += 8) {
+        __m256 a = _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(x + i)));
+        __m256 b = _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(y + i)));
+        _mm_storeu_si128((__m128i *)(out + i), as_float16(_mm256_add_ps(a, b)));
+    }
+    return i;
+}
+
 /* Compilers of 2020 do not know the name "f16c". To ask the processor takes microseconds in a virtual machine. */
 static int has_f16c;
 __attribute__((constructor)) static void ask_for_f16c(void) {
@@ -223,6 +275,7 @@ __attribute__((constructor)) static void ask_for_f16c(void) {
 #else
 #define widen_f16c widen_float16
 #define narrow_f16c narrow_float16
+#define sum_of_two_f16c(x, y, out, n) 0
 static const int has_f16c = 0;
 #endif
 
@@ -263,6 +316,7 @@ int reduction_of(Reduction *r, Dtype dtype, Op op, int averages, int scales) {
 }
 
 static void divide(Dtype dtype, void *x, int divisor, size_t n) {
+    if (divisor == 1) return;
     switch (dtype) {
         case INT8: divide_i8(x, divisor, n); break;
         case INT16: divide_i16(x, divisor, n); break;
@@ -310,22 +364,21 @@ void reduce_rows(const Reduction *r, const char *const *rows, int count, const F
         sum_of_two_bfloat16((const Short *)rows[0], (const Short *)rows[1], (Short *)out, n);
         return;
     }
-    size_t wide = is_short(r->dtype) ? 4 : r->itemsize, most = CHUNK / wide;
-    for (size_t at = 0; at < n; at += most) {
+    size_t wide = is_short(r->dtype) ? 4 : r->itemsize, most = CHUNK / wide, first = 0;
+    if (by_two && r->dtype == FLOAT16 && r->op == SUM && !r->averages && has_f16c)
+        first = sum_of_two_f16c((const Short *)rows[0], (const Short *)rows[1], (Short *)out, n);
+    for (size_t at = first; at < n; at += most) {
         size_t now = n - at < most ? n - at : most, from = at * r->itemsize;
+        char *result = is_short(r->dtype) ? total : out + from;
         const void *so_far = term(r, rows[0] + from, factors, total, now);
         for (int i = 1; i < count; i++) {
             const void *next = term(r, rows[i] + from, factors ? &factors[i] : NULL, room, now);
-            void *to = is_plain && i == count - 1 ? out + from : total;
+            void *to = i == count - 1 ? result : total;
             r->combine(so_far, next, to, now);
             so_far = to;
         }
-        if (r->averages) {
-            if (so_far != total) memcpy(total, so_far, now * wide);
-            divide(r->dtype, total, count, now);
-            so_far = total;
-        }
-        if (is_short(r->dtype)) narrow(r->dtype, so_far, (Short *)(out + from), now);
-        else if (so_far != out + from) memmove(out + from, so_far, now * r->itemsize);
+        if (so_far != result) memmove(result, so_far, now * wide);
+        if (r->averages) divide(r->dtype, result, count, now);
+        if (is_short(r->dtype)) narrow(r->dtype, (float *)result, (Short *)(out + from), now);
     }
 }

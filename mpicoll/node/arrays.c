@@ -208,20 +208,39 @@ static int layout_of_tensor(PyObject *x, Layout *l) {
     return !layout_of(l, (char *)t.data + t.offset, itemsize, t.ndim, t.shape, steps);
 }
 
-/* pack(tensors, address, whether to unpack): copy the elements of a list of tensors, one after another, to memory at
- * this address, or back. Returns False if it does not know a tensor: then Python must copy all of them. */
+int copy_tensors(PyObject *given, char *memory, int back) {
+    int is_list = PyList_CheckExact(given);
+    Py_ssize_t n = is_list ? PyList_Size(given) : PyTuple_Size(given);
+    Layout l;
+    for (Py_ssize_t i = 0; i < n; i++, memory += l.nbytes) {
+        PyObject *tensor = is_list ? PyList_GetItem(given, i) : PyTuple_GetItem(given, i);
+        if (!layout_of_tensor(tensor, &l)) return PyErr_Clear(), 0;
+        if (back) scatter_bytes(&l, 0, l.nbytes, memory);
+        else gather_bytes(&l, 0, l.nbytes, memory);
+    }
+    return 1;
+}
+
+int describe_list(PyObject *list, int64_t *numbers, size_t *many, size_t most) {
+    Py_ssize_t n = PyList_Size(list);
+    if (*many + 3 * (size_t)n + 1 > most) return 0;
+    numbers[(*many)++] = n;
+    for (Py_ssize_t i = 0; i < n; i++) {
+        Array array;
+        if (!describe_tensor(PyList_GetItem(list, i), &array, 1)) return PyErr_Clear(), 0;
+        numbers[(*many)++] = array.elements;
+        numbers[(*many)++] = (int64_t)array.dtype;
+        numbers[(*many)++] = (int64_t)array.layout;
+    }
+    return 1;
+}
+
+/* pack(list of tensors, address, whether to unpack): copy_tensors, for Python */
 PyObject *pack(PyObject *module, PyObject *args) {
     PyObject *list, *address;
-    Layout l;
     int unpacks;
     (void)module;
     if (!PyArg_ParseTuple(args, "O!Op", &PyList_Type, &list, &address, &unpacks)) return NULL;
     char *at = PyLong_AsVoidPtr(address);
-    if (PyErr_Occurred()) return NULL;
-    for (Py_ssize_t i = 0; i < PyList_Size(list); i++, at += l.nbytes) {
-        if (!layout_of_tensor(PyList_GetItem(list, i), &l)) return PyErr_Clear(), Py_NewRef(Py_False);
-        if (unpacks) scatter_bytes(&l, 0, l.nbytes, at);
-        else gather_bytes(&l, 0, l.nbytes, at);
-    }
-    Py_RETURN_TRUE;
+    return PyErr_Occurred() ? NULL : PyBool_FromLong(copy_tensors(list, at, unpacks));
 }

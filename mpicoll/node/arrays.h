@@ -11,7 +11,7 @@ typedef struct {
     uint64_t layout; /* a hash of its shape and strides; 0 where the elements lie together and the shape is not asked */
     int kind;        /* of an array of NumPy's, some flags are beside it */
 } Array;
-enum { NONE, TENSOR, NUMPY };
+enum { NONE, TENSOR, NUMPY, LIST };
 
 static inline uint64_t mixed(uint64_t hash, uint64_t value) {
     hash = (hash ^ value) * 0x9E3779B97F4A7C15u;
@@ -26,6 +26,12 @@ void release(Py_buffer *held);
 PyObject *holder_of(PyObject *x, const Py_buffer *held);
 /* A new reference to the dtype of an array of NumPy's, else NULL. */
 PyObject *dtype_of(PyObject *x);
+
+/* The tensors of a list, without where they lie: three numbers are added for each. 0 if they are not known. */
+int describe_list(PyObject *list, int64_t *numbers, size_t *many, size_t most);
+/* Copy the elements of the tensors of a list or tuple, one after another, to memory without gaps, or back. 0 if one of
+ * them is not known. */
+int copy_tensors(PyObject *given, char *memory, int back);
 
 PyObject *know_arrays(PyObject *module, PyObject *args);
 PyObject *know_subclass(PyObject *module, PyObject *type);

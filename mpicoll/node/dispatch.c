@@ -201,7 +201,8 @@ typedef struct {
 enum { NUMBERS = 4 };
 #define NO_NUMBER INT64_MIN /* None */
 
-/* Of a call whose ranks give and get different lengths: sendcounts and recvcounts, each with its length before it. */
+/* Numbers beside those: sendcounts and recvcounts, where ranks give and get different lengths, each with its length
+ * before it; and what lists of tensors have. */
 typedef struct { const int64_t *numbers; size_t many; } Counts;
 #define MOST_COUNTS 256
 
@@ -227,6 +228,8 @@ typedef struct {
     PyObject *dtypes[2];                   /* of x and out */
     uint64_t number, used;
     const char *addresses[2]; /* where x and out lay when the plan was bound, if it serves others too */
+    char *packed[2];          /* memory in which the tensors of lists travel in the place of x and out, if they are lists */
+    PyObject *holders[2];     /* what holds it */
     size_t nbytes[2];
 } Entry;
 
@@ -328,8 +331,8 @@ static Entry *find_call(const CallsObject *self, Key *key, Shift *shift) {
     Entry *entry = is_message ? NULL : find(self, key);
     key->x.address = x_lies, key->out.address = out_lies;
     if (!entry || !lie_apart(key, entry->nbytes)) return *shift = (Shift){0, 0}, find(self, key);
-    ptrdiff_t x = (const char *)key->x.address - entry->addresses[0];
-    ptrdiff_t out = (const char *)key->out.address - entry->addresses[1];
+    ptrdiff_t x = entry->packed[0] ? 0 : (const char *)key->x.address - entry->addresses[0];
+    ptrdiff_t out = entry->packed[1] ? 0 : (const char *)key->out.address - entry->addresses[1];
     *shift = (Shift){key->x.kind == NONE ? out : x, key->out.kind == NONE ? x : out};
     return entry;
 }
@@ -346,6 +349,8 @@ static void drop(Entry *entry) {
     Py_XDECREF(old.pending);
     Py_XDECREF(old.dtypes[0]);
     Py_XDECREF(old.dtypes[1]);
+    Py_XDECREF(old.holders[0]);
+    Py_XDECREF(old.holders[1]);
     PyMem_Free((void *)old.key.counts.numbers);
 }
 
@@ -494,6 +499,17 @@ static int start_call(CallsObject *self, const Entry *entry, Shift shift, const 
     return *request ? 1 : -1;
 }
 
+static int run_lists(CallsObject *self, const Entry *entry, Shift shift, const Asked *call) {
+    char *given = entry->packed[0], *taken = entry->packed[1];
+    if (given && !copy_tensors(call->x, given, 0)) return 0;
+    if (!taken) return run_call(self, entry, shift, call->operation, call->x, call->out);
+    PyObject *outs = PyList_AsTuple(call->out); /* another thread may change the list meanwhile */
+    int made = outs ? run_call(self, entry, shift, call->operation, call->x, outs) : -1;
+    if (made > 0) copy_tensors(outs, taken, 1); /* it is known that they can be: they are those of the key */
+    Py_XDECREF(outs);
+    return made;
+}
+
 /* The same, while the arrays' memory is `held`. */
 static int repeat_held(CallsObject *self, Key *key, const Asked *call, const Py_buffer *held, PyObject **result) {
     Shift shift;
@@ -503,7 +519,7 @@ static int repeat_held(CallsObject *self, Key *key, const Asked *call, const Py_
     if (entry->message && is_object_message(entry->message))
         return run_object(self, entry, call->operation, call->object, result);
     if (!result && entry->message) return run_message(self, entry, call->operation, call->x, call->out);
-    if (!result) return run_call(self, entry, shift, call->operation, call->x, call->out);
+    if (!result) return run_lists(self, entry, shift, call);
     if (!entry->message && (!entry->plan || !begins(entry->plan))) return 0;
     PyObject *x = holder_of(call->x, &held[0]), *out = x ? holder_of(call->out, &held[1]) : NULL;
     PyObject *arrays = out ? PyTuple_Pack(2, x, out) : NULL;
@@ -516,6 +532,13 @@ static int repeat_held(CallsObject *self, Key *key, const Asked *call, const Py_
     return made;
 }
 
+static int describe_any(PyObject *x, Array *array, int with_shape, Py_buffer *held, int64_t *numbers, Counts *counts) {
+    if (!x || !PyList_CheckExact(x)) return describe(x, array, with_shape, held);
+    *array = (Array){.kind = LIST};
+    counts->numbers = numbers;
+    return describe_list(x, numbers, &counts->many, MOST_COUNTS);
+}
+
 /* What the call is found by. 0 where Python must look. */
 static int key_of(const CallsObject *self, const Asked *call, Key *key, int64_t *counts, Py_buffer *held) {
     *key = (Key){call->operation, call->op, call->algorithm, call->numbers, {0}, {0}, {0}};
@@ -523,7 +546,9 @@ static int key_of(const CallsObject *self, const Asked *call, Key *key, int64_t 
     held[0].obj = held[1].obj = NULL;
     if (!self->ring || !read_counts(given, counts, &key->counts)) return 0;
     int by_rows = key->counts.many > 0;
-    if (describe(call->x, &key->x, by_rows, &held[0]) && describe(call->out, &key->out, by_rows, &held[1])) return 1;
+    if (describe_any(call->x, &key->x, by_rows, &held[0], counts, &key->counts) &&
+        describe_any(call->out, &key->out, by_rows, &held[1], counts, &key->counts))
+        return 1;
     release(&held[0]), release(&held[1]);
     PyErr_Clear();
     return 0;
@@ -550,8 +575,8 @@ static size_t nbytes_of(PyObject *x) {
 
 /* Let the entry serve arrays wherever they lie, if its plan can. */
 static void move_if_it_can(Key *key, PyObject *x, PyObject *out, Entry *made) {
-    made->nbytes[0] = nbytes_of(x), made->nbytes[1] = nbytes_of(out);
-    made->addresses[0] = key->x.address, made->addresses[1] = key->out.address;
+    if (!made->packed[0]) made->nbytes[0] = nbytes_of(x), made->addresses[0] = key->x.address;
+    if (!made->packed[1]) made->nbytes[1] = nbytes_of(out), made->addresses[1] = key->out.address;
     int in = key->x.kind == NONE, to = key->out.kind != NONE;
     int can = !PyErr_Occurred() && lie_apart(key, made->nbytes) &&
               may_shift(made->plan, made->addresses[in], made->nbytes[in], made->addresses[to], made->nbytes[to]);
@@ -578,6 +603,7 @@ static void put(CallsObject *self, const Asked *call, Entry made) {
     made.key = key, made.used = ++self->clock;
     made.dtypes[0] = dtype_of(call->x), made.dtypes[1] = dtype_of(call->out);
     Py_INCREF(made.bound), Py_INCREF(made.run), Py_INCREF(made.record), Py_XINCREF(made.pending);
+    Py_XINCREF(made.holders[0]), Py_XINCREF(made.holders[1]);
     Entry old = *entry;
     *entry = made;
     drop(&old);
@@ -585,22 +611,33 @@ static void put(CallsObject *self, const Asked *call, Entry made) {
 
 static const Numbers no_numbers = {NO_NUMBER, NO_NUMBER, NO_NUMBER, NO_NUMBER};
 
-/* keep(operation, x, out, op, root, algorithm, sendcounts, recvcounts, bound): from now on, this call is a repeated
- * one. */
+/* Nothing for None. */
+static void read_packed(PyObject *given, Entry *entry, int which) {
+    PyObject *address;
+    Py_ssize_t nbytes;
+    if (given == Py_None || !PyArg_ParseTuple(given, "OnO", &address, &nbytes, &entry->holders[which])) return;
+    entry->packed[which] = PyLong_AsVoidPtr(address), entry->nbytes[which] = (size_t)nbytes;
+    entry->addresses[which] = entry->packed[which];
+}
+
+/* keep(operation, x, out, op, root, algorithm, sendcounts, recvcounts, bound, where x is packed, where out is): from now
+ * on, this call is a repeated one. Only lists are packed: then it is an address, how many bytes there are, and what holds the memory. */
 static PyObject *calls_keep(CallsObject *self, PyObject *args) {
     Asked call = {.numbers = no_numbers};
-    PyObject *bound;
+    PyObject *bound, *packed[2];
     long root;
-    if (!PyArg_ParseTuple(args, "OOOOlOOOO", &call.operation, &call.x, &call.out, &call.op, &root, &call.algorithm,
-                          &call.sendcounts, &call.recvcounts, &bound))
+    if (!PyArg_ParseTuple(args, "OOOOlOOOOOO", &call.operation, &call.x, &call.out, &call.op, &root, &call.algorithm,
+                          &call.sendcounts, &call.recvcounts, &bound, &packed[0], &packed[1]))
         return NULL;
     PyObject *run = PyObject_GetAttr(bound, name_run), *record = PyObject_GetAttr(bound, name_record);
-    uint64_t number = record ? number_of(record) : 0;
+    Entry entry = {.bound = bound, .run = run, .record = record, .number = record ? number_of(record) : 0};
+    for (int i = 0; i < 2; i++) read_packed(packed[i], &entry, i);
     int code = !run || !record || PyErr_Occurred() ? -1 : 0;
     call.numbers.root = root;
-    if (!code)
-        put(self, &call, (Entry){.bound = bound, .run = run, .record = record, .plan = plan_of(run),
-                                 .number = number});
+    if (!code) {
+        entry.plan = plan_of(run);
+        put(self, &call, entry);
+    }
     Py_XDECREF(run);
     Py_XDECREF(record);
     return code ? NULL : Py_NewRef(Py_None);

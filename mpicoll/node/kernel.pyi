@@ -1,6 +1,9 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
+PackedList = tuple[int, int, object]
+"""Where the tensors of a list travel: an address, how many bytes there are, and what holds the memory."""
+
 INTERFACE: int
 AHEAD: int
 
@@ -28,6 +31,8 @@ class Calls:
         sendcounts: Sequence[int] | None,
         recvcounts: Sequence[int] | None,
         bound: object,
+        x_packed: PackedList | None,
+        out_packed: PackedList | None,
     ) -> None: ...
     def keep_begun(
         self,

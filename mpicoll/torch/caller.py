@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from datetime import timedelta
+from threading import get_ident
 from typing import Any, TypeAlias
 
 import torch
@@ -15,6 +16,7 @@ from mpicoll.arrays.dtypes import Op
 from mpicoll.calls.arguments import as_rank
 from mpicoll.errors import ArgumentError, DeviceError, DtypeError
 from mpicoll.torch.group import ProcessGroup
+from mpicoll.torch.private import profiler
 from mpicoll.torch.world import GivenGroup, joined, member, world
 
 GivenOp: TypeAlias = ReduceOp | ReduceOp.RedOpType
@@ -103,6 +105,24 @@ class Caller:
                 given = "one whose elements share memory"
                 raise self.error(f"{argument}[{i}]", "a tensor that can be written to", given)
         return tensors
+
+    def repeats(
+        self, collective: str, x: Any, out: Any, op: str | Op | None = None, root: int = 0, algorithm: str | None = None
+    ) -> bool:
+        """Make a call that the kernel knows. Returns whether it does: then its arguments were checked before."""
+        g = self.group
+        calls = g.engine.calls
+        if calls is None or profiler._is_profiler_enabled or not g.progress.idle():
+            return False
+        if outer := g.inside:
+            g.check_thread()
+        g.inside = get_ident()
+        x, out = (None if type(each) is list and not each else each for each in (x, out))
+        try:
+            made: bool = calls.run(collective, x, out, op, root, algorithm, None, None)
+            return made
+        finally:
+            g.inside = outer
 
     def no_list(self, argument: str, xs: Any, owner: str, root: int) -> None:
         """Raise ArgumentError if this rank passes a list, which only the root, the call's ``owner``, may do."""

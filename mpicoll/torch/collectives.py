@@ -94,6 +94,8 @@ def broadcast(
     if caller is None:
         return None
     root = caller.root("src", src, group_src)
+    if not async_op and caller.repeats("bcast", tensor, None, None, root, algorithm):
+        return None
     caller.tensor("tensor", tensor)
     return carried_out(caller, "bcast", tensor, None, async_op, algorithm, _IN_PLACE, root=root)
 
@@ -116,6 +118,8 @@ def reduce(
     if caller is None:
         return None
     root, how = caller.root("dst", dst, group_dst), caller.op(op)
+    if not async_op and caller.repeats("reduce", tensor, None, how, root, algorithm):
+        return None
     caller.tensor("tensor", tensor)
     return carried_out(caller, "reduce", tensor, None, async_op, algorithm, _IN_PLACE, how, root)
 
@@ -135,6 +139,8 @@ def all_gather_into_tensor(
     """
     caller = caller_of("all_gather_into_tensor", group)
     if caller is None:
+        return None
+    if not async_op and caller.repeats("allgather", input_tensor, output_tensor, None, 0, algorithm):
         return None
     caller.tensor("output_tensor", output_tensor)
     caller.tensor("input_tensor", input_tensor)
@@ -158,8 +164,10 @@ def reduce_scatter_tensor(
     caller = caller_of("reduce_scatter_tensor", group)
     if caller is None:
         return None
-    caller.tensor("output", output)
     how = caller.op(op)
+    if not async_op and caller.repeats("reduce_scatter", input, output, how, 0, algorithm):
+        return None
+    caller.tensor("output", output)
     caller.tensor("input", input)
     return carried_out(caller, "reduce_scatter", input, output, async_op, algorithm, _INPUT_OUTPUT, how)
 
@@ -258,7 +266,7 @@ def carried_out(
         if begun is None:
             plan = engine.plan(collective, x, out, op, root, algorithm, *counts)
             if begins:
-                engine.keep(plan, collective, x, out, op, root, algorithm, *counts)
+                engine.keep(plan, (collective, x, out, op, root, algorithm, *counts))
     except ArgumentError as e:
         raise renamed(e, operation, names) from None
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import nullcontext
 from functools import partial
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -24,9 +24,19 @@ from mpicoll.torch.memory import new
 from mpicoll.torch.work import Work
 from mpicoll.torch.world import GivenGroup
 
+if TYPE_CHECKING:
+    from mpicoll.node.kernel import PackedList
+
 Given: TypeAlias = torch.Tensor | list[torch.Tensor]
-Whole: TypeAlias = tuple[torch.Tensor | None, list[torch.Tensor]]
-"""The tensor that travels, and the part of it that belongs to each tensor of a list."""
+
+
+class Whole(NamedTuple):
+    """The tensor that travels, and the part of it that belongs to each tensor of a list. It may serve the next call."""
+
+    tensor: torch.Tensor | None
+    parts: list[torch.Tensor]
+    serves_again: bool
+
 
 _GATHERED = {"x": "tensor"}
 _SCATTERED = {"xs": "scatter_list", "out": "tensor"}
@@ -52,6 +62,8 @@ def all_gather(
     caller = caller_of("all_gather", group)
     if caller is None:
         return None
+    if not async_op and caller.repeats("allgather", tensor, tensor_list, None, 0, algorithm):
+        return None
     caller.memory("tensor", tensor)
     outs = caller.outputs("tensor_list", tensor_list, tensor)
     return _carried_out(caller, "allgather", tensor, outs, async_op, algorithm, _GATHERED)
@@ -75,8 +87,10 @@ def gather(
     caller = caller_of("gather", group)
     if caller is None:
         return None
-    caller.memory("tensor", tensor)
     g, root = caller.group, caller.root("dst", dst, group_dst, default=0)
+    if not async_op and caller.repeats("gather", tensor, gather_list, None, root, algorithm):
+        return None
+    caller.memory("tensor", tensor)
     outs: list[torch.Tensor] = []
     if g.rank() == root:
         outs = caller.outputs("gather_list", gather_list, tensor)
@@ -103,8 +117,10 @@ def scatter(
     caller = caller_of("scatter", group)
     if caller is None:
         return None
-    caller.memory("tensor", tensor)
     g, root = caller.group, caller.root("src", src, group_src, default=0)
+    if not async_op and caller.repeats("scatter", scatter_list, tensor, None, root, algorithm):
+        return None
+    caller.memory("tensor", tensor)
     ins: list[torch.Tensor] = []
     if g.rank() == root:
         ins = caller.tensors("scatter_list", scatter_list, tensor)
@@ -130,8 +146,10 @@ def reduce_scatter(
     caller = caller_of("reduce_scatter", group)
     if caller is None:
         return None
-    caller.memory("output", output)
     how = caller.op(op)
+    if not async_op and caller.repeats("reduce_scatter", input_list, output, how, 0, algorithm):
+        return None
+    caller.memory("output", output)
     g, tensors = caller.group, caller.tensors("input_list", input_list, output, shapes=False)
     if (shape := tensors[g.rank()].shape) != output.shape:
         raise caller.error(f"input_list[{g.rank()}]", f"shape {tuple(output.shape)}", f"{tuple(shape)}")
@@ -157,6 +175,8 @@ def all_to_all(
     caller = caller_of("all_to_all", group)
     if caller is None:
         return None
+    if not async_op and caller.repeats("alltoallv", input_tensor_list, output_tensor_list, None, 0, algorithm):
+        return None
     outs = caller.outputs("output_tensor_list", output_tensor_list, shapes=False)
     ins = caller.tensors("input_tensor_list", input_tensor_list, outs[0], shapes=False)
     counts = [x.numel() for x in ins], [x.numel() for x in outs]
@@ -179,10 +199,37 @@ def _carried_out(
     :func:`mpicoll.torch.collectives.carried_out`."""
     g, ins, outs = caller.group, _listed(given), _listed(taken)
     x, out = (_whole(g, i, each, bool(counts)) for i, each in enumerate((given, taken)))
-    before = partial(_copy, x, ins, False) if x[1] else None
-    after = partial(_copy, out, outs, True) if out[1] else None
+    before = partial(_copy, x, ins, False) if x.parts else None
+    after = partial(_copy, out, outs, True) if out.parts else None
     lists = Lists(ins, before, outs, after)
-    return carried_out(caller, collective, x[0], out[0], async_op, algorithm, names, op, root, counts, lists)
+    work = carried_out(caller, collective, x.tensor, out.tensor, async_op, algorithm, names, op, root, counts, lists)
+    if not async_op:
+        _let_it_repeat(g, collective, (given, taken), (x, out), op, root, algorithm, counts)
+    return work
+
+
+def _let_it_repeat(
+    g: ProcessGroup,
+    collective: str,
+    ends: tuple[Given, Given],
+    wholes: tuple[Whole, Whole],
+    op: Any,
+    root: int,
+    algorithm: str | None,
+    counts: Sequence[Sequence[int]],
+) -> None:
+    """Let the kernel make this call from now on, if each list travels in memory of the group's."""
+    if not all(whole.serves_again for whole in wholes):
+        return
+
+    def packed(whole: Whole) -> PackedList | None:
+        there = whole.tensor
+        return (there.data_ptr(), there.nbytes, there) if there is not None and whole.parts else None
+
+    x, out = wholes
+    plan = g.engine.plan(collective, x.tensor, out.tensor, op, root, algorithm, *counts)
+    given, taken = (end if isinstance(end, torch.Tensor) else end or None for end in ends)
+    g.engine.keep(plan, (collective, given, taken, op, root, algorithm), (packed(x), packed(out)))
 
 
 def _listed(given: Given) -> list[torch.Tensor]:
@@ -194,12 +241,12 @@ def _whole(g: ProcessGroup, which: int, given: Given, flat: bool) -> Whole:
     travels itself, unless it must be ``flat`` and cannot be. Of a call's two lists, ``which`` says the one."""
     if isinstance(given, torch.Tensor):
         if not flat:
-            return given, []
+            return Whole(given, [], True)
         if given.is_contiguous():
-            return given.detach().view(-1), []
+            return Whole(given.detach().view(-1), [], True)
     tensors = _listed(given)
     if not tensors:
-        return None, []
+        return Whole(None, [], True)
     first = tensors[0]
     at = (which, first.dtype, *[x.shape for x in tensors])
     known: Whole | None = g.wholes.find(at) if first.is_cpu else None
@@ -216,14 +263,15 @@ def _whole(g: ProcessGroup, which: int, given: Given, flat: bool) -> Whole:
     else:
         whole = first.detach().new_empty(sum(counts))
     parts = [part.view(x.shape) for part, x in zip(torch.split(whole, counts), tensors, strict=True)]
+    made = Whole(whole, parts, keeps and isinstance(given, list))
     if keeps:
-        g.wholes.keep(at, (whole, parts))
-    return whole, parts
+        g.wholes.keep(at, made)
+    return made
 
 
 def _copy(whole: Whole, tensors: list[torch.Tensor], back: bool) -> None:
     """Copy the tensors of a list to their parts, or ``back``."""
-    there, parts = whole
+    there, parts, _ = whole
     assert there is not None
     if kernel is not None and there.is_cpu and kernel.pack(tensors, there.data_ptr(), back):
         return

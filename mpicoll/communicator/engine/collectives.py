@@ -23,7 +23,7 @@ from mpicoll.supervise.record import Record
 
 if TYPE_CHECKING:
     from mpicoll.communicator.engine.base import OpLike
-    from mpicoll.node.kernel import BegunCall
+    from mpicoll.node.kernel import BegunCall, PackedList
 
 
 class Collectives(Base):
@@ -177,20 +177,12 @@ class Collectives(Base):
         self.recorder.under_way = False
 
     def keep(
-        self,
-        plan: CachedPlan,
-        operation: str,
-        x: Any,
-        out: Any,
-        op: OpLike | None,
-        root: int,
-        algorithm: str | None,
-        sendcounts: Sequence[int] | None = None,
-        recvcounts: Sequence[int] | None = None,
+        self, plan: CachedPlan, call: Sequence[Any], packed: tuple[PackedList | None, PackedList | None] = (None, None)
     ) -> None:
-        """From now on, the kernel makes this call by the plan."""
+        """From now on, the kernel makes a call by the plan. The call is the arguments of :meth:`plan`. ``packed`` is
+        where the tensors of ``x`` travel, and those of ``out``, if they are lists."""
         if self.calls is not None and plan.kept is None:
-            self.calls.keep(operation, x, out, op, root, algorithm, sendcounts, recvcounts, plan)
+            self.calls.keep(*call, *[None] * (8 - len(call)), plan, *packed)
             if self.closed:  # by another thread meanwhile
                 self.calls.forget(False)
 
@@ -208,7 +200,7 @@ class Collectives(Base):
         """Make a call that the kernel does not know."""
         arguments = operation, exported(x), exported(out), op, root, algorithm, sendcounts, recvcounts
         plan = self.plan(*arguments)
-        self.keep(plan, *arguments)
+        self.keep(plan, arguments)
         self.execute(plan, operation)
 
     @contextmanager

@@ -4,15 +4,19 @@
 
 This measures calls through three doors: a Communicator, mpicoll.torch, and torch.distributed on the registered backend.
 The neighbours of a call are the same call in its simplest form, in the simplest layout, of float32, and as a sum; and
-the same call of twice the size. A kind of call that takes more than ``MANY`` times as long as a neighbour is printed,
-with the worst of its sizes. The figures are microseconds of the fastest call, which is what the work itself takes. Run
-it again before you believe a line, because other programs make cliffs, too.
+the same call of twice the size. The neighbour of a call on arrays with gaps is one on arrays without them, into which
+the program itself copies, and back. That of a collective among neighbours is mpi4py's. A kind of call that takes more
+than ``MANY`` times as long as a neighbour is printed, with the worst of its sizes. The figures are microseconds of the
+fastest call, which is what the work itself takes. Run it again before you believe a line, because other programs make
+cliffs, too.
 """
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from time import perf_counter
 from typing import Any, NamedTuple
 
@@ -67,8 +71,10 @@ COMM: Forms = {
     "alltoall": ("comm.alltoall(xs, ys)", ""),
     "ialltoall": ("comm.ialltoall(xs, ys).wait()", "alltoall"),
     "alltoallv": ("comm.alltoallv(xs, counts, counts, ys)", "alltoall"),
-    "neighbor_allgather": ("grid.neighbor_allgather(a, two)", "allgather"),
-    "neighbor_alltoall": ("grid.neighbor_alltoall(pair, two)", "alltoall"),
+    "mpi4py's neighbor_allgather": ("cart.Neighbor_allgather(a, two)", ""),
+    "neighbor_allgather": ("grid.neighbor_allgather(a, two)", "mpi4py's neighbor_allgather"),
+    "mpi4py's neighbor_alltoall": ("cart.Neighbor_alltoall(pair, two)", ""),
+    "neighbor_alltoall": ("grid.neighbor_alltoall(pair, two)", "mpi4py's neighbor_alltoall"),
     "sendrecv": ("comm.sendrecv(a, after, b, before)", ""),
     "sendrecv, nobody": ("comm.sendrecv(a, MPI.PROC_NULL, b, MPI.PROC_NULL)", "sendrecv"),
     "bind sendrecv": ("comm.bind('sendrecv', a, after, b, before)", "sendrecv"),
@@ -91,6 +97,7 @@ TORCH: Forms = {
     "all_to_all": ("dist.all_to_all(others, parts)", "all_to_all_single"),
     "isend, irecv": ("[r.wait() for r in (dist.irecv(b, before), dist.isend(a, after))]", ""),
 }  # fmt: skip
+BY_HAND = ", packed by hand"
 OF_OPS = ["allreduce", "iallreduce", "reduce_scatter", "all_reduce", "all_reduce, async", "reduce_scatter_tensor"]
 """The forms of which all dtypes and operations are measured."""
 LONG = {"a": 1, "b": 1, "xs": SIZE, "ys": SIZE, "pair": 2, "two": 2}
@@ -133,11 +140,31 @@ def cells(forms: Forms, layouts: Layouts) -> Iterator[Cell]:
             Cell(form, dtype=dtype, op=op) for dtype in DTYPES for op in OPS if (dtype, op) != ("float32", "sum")
         )
     for layout in layouts:
-        yield from (Cell(form, layout) for form in forms)
+        for form in forms:
+            yield Cell(form, layout)
+            if "strided" in layout:
+                yield Cell(form, layout + BY_HAND)
 
 
-def call_of(cell: Cell, text: str, make: Make, nbytes: int, door: dict[str, Any]) -> Callable[[], object]:
-    """A call of this kind and size. Raises what the door raises for what it does not take."""
+def packed_by_hand(call: Callable[[], object], pairs: list[tuple[Any, Any]]) -> Callable[[], object]:
+    """The call, and a copy to each array without gaps, from one with gaps."""
+    copies = [partial(getattr(plain, "copy_", None) or partial(np.copyto, plain), gaps) for plain, gaps in pairs]
+
+    def packed() -> None:
+        for copy in copies:
+            copy()
+        call()
+
+    return packed
+
+
+def call_of(cell: Cell, text: str, layouts: Layouts, nbytes: int, door: dict[str, Any]) -> Callable[[], object]:
+    """A call of this kind and size. Raises what the door raises for what it does not take.
+
+    By hand, each array is copied as often as the text names it: to where the call reads it, or from where it writes."""
+    by_hand = cell.layout.endswith(BY_HAND)
+    gaps = layouts[cell.layout.removesuffix(BY_HAND)]
+    make = layouts["contiguous"] if by_hand else gaps
     n = nbytes // torch.zeros(0, dtype=getattr(torch, cell.dtype)).element_size()
     named = {**door, "MPI": MPI, "RANK": RANK, "after": (RANK + 1) % SIZE, "before": (RANK - 1) % SIZE}
     named |= {name: make(n * many, cell.dtype) for name, many in LONG.items()}
@@ -148,7 +175,13 @@ def call_of(cell: Cell, text: str, make: Make, nbytes: int, door: dict[str, Any]
         named["parts"], named["others"] = ([*named[name].chunk(SIZE)] for name in ("xs", "ys"))
         named["at_root"] = named["parts"] if RANK == 0 else None
     call: Callable[[], object] = eval(text if "bind" in text else f"lambda: {text}", named)
-    return call
+    if not by_hand:
+        return call
+    copied = re.findall(r"\b(?:" + "|".join([*LONG, "parts", "others", "at_root"]) + r")\b", text)
+    whole = {"parts": "xs", "others": "ys", "at_root": "xs"}
+    return packed_by_hand(
+        call, [(named[it], gaps(n * LONG[it], cell.dtype)) for it in (whole.get(c, c) for c in copied)]
+    )
 
 
 def least(call: Callable[[], object], calls: int) -> float:
@@ -167,9 +200,9 @@ def measured(forms: Forms, layouts: Layouts, door: dict[str, Any]) -> dict[Cell,
     found: dict[Cell, list[float]] = {}
     for cell in cells(forms, layouts):
         try:
-            calls = [call_of(cell, forms[cell.form][0], layouts[cell.layout], nbytes, door) for nbytes in SIZES]
+            calls = [call_of(cell, forms[cell.form][0], layouts, nbytes, door) for nbytes in SIZES]
             calls[0]()
-        except (TypeError, ValueError, RuntimeError):  # on all ranks, before data moves
+        except (TypeError, ValueError, RuntimeError, BufferError):  # on all ranks, before data moves
             continue
         found[cell] = [least(call, 60 if nbytes <= 64 << 10 else 20) for call, nbytes in zip(calls, SIZES, strict=True)]
     return found
@@ -178,9 +211,11 @@ def measured(forms: Forms, layouts: Layouts, door: dict[str, Any]) -> dict[Cell,
 def cliffs(forms: Forms, times: dict[Cell, list[float]]) -> Iterator[str]:
     """A line for each kind of call that has a much faster neighbour: the worst of all."""
     for cell, own in times.items():
+        if cell.layout.endswith(BY_HAND):
+            continue
         simpler = [
             cell._replace(form=forms[cell.form][1] or cell.form),
-            cell._replace(layout="contiguous"),
+            cell._replace(layout=cell.layout + BY_HAND if "strided" in cell.layout else "contiguous"),
             cell._replace(dtype="float32"),
             cell._replace(op="sum"),
         ]
@@ -209,7 +244,8 @@ def main() -> None:
     """Measure. Rank 0 prints."""
     asked = sys.argv[1:] or ["comm", "mpicoll", "torch"]
     comm = mpicoll.Communicator()
-    grid = mpicoll.Communicator(WORLD.Create_cart([SIZE], periods=[True]))
+    cart = WORLD.Create_cart([SIZE], periods=[True])
+    grid = mpicoll.Communicator(cart)
 
     def shared(n: int, dtype: str) -> Any:
         made = comm.empty(n, dtype)
@@ -221,7 +257,7 @@ def main() -> None:
     mpicoll.torch.init_process_group()
     torch.distributed.init_process_group("mpicoll")
     doors: dict[str, tuple[Forms, Layouts, dict[str, Any]]] = {
-        "comm": (COMM, arrays, {"comm": comm, "grid": grid, "op_of": str}),
+        "comm": (COMM, arrays, {"comm": comm, "grid": grid, "cart": cart, "op_of": str}),
         "mpicoll": (TORCH, tensors, of_torch(mpicoll.torch)),
         "torch": (TORCH, tensors, of_torch(torch.distributed)),
     }

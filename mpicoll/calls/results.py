@@ -24,7 +24,7 @@ from mpicoll.machine import blocks
 def _like(operation: str, x: Any, size: int, *more: int) -> Any:
     """An array of the shape of ``x``, with ``more`` dimensions before those."""
     if not blocks.exist():  # as_buffer takes microseconds
-        if type(x) is ndarray:
+        if isinstance(x, ndarray):
             return np.empty((*more, *x.shape) if more else x.shape, x.dtype)
         if (torch := loaded_torch()) is not None and type(x) is torch.Tensor and not x.is_nested:
             return x.new_empty((*more, *x.shape))
@@ -119,7 +119,7 @@ def returned(operation: str, x: Any, given: Any, out: Any, rank: int, root: int)
 def in_kind(x: Any, made: Any, copied: bool = False) -> Any:
     """A result that was made for a call on ``x``, as an array of the library of ``x``: over the same memory where the
     library can, or over a copy."""
-    if type(x) is ndarray or (library := library_of(x)) is None or made is None:
+    if isinstance(x, ndarray) or (library := library_of(x)) is None or made is None:
         return made
     if not isinstance(made, ndarray):
         return library.from_dlpack(made.clone() if copied else made)

@@ -235,6 +235,19 @@ int describe_list(PyObject *list, int64_t *numbers, size_t *many, size_t most) {
     return 1;
 }
 
+/* lie_together(list of tensors): whether they lie one after another, without gaps */
+PyObject *lie_together(PyObject *module, PyObject *list) {
+    char *end = NULL;
+    Layout l;
+    (void)module;
+    if (!PyList_Check(list)) return PyErr_Format(PyExc_TypeError, "lie_together: expected a list");
+    for (Py_ssize_t i = 0; i < PyList_Size(list); i++, end = l.address + l.nbytes) {
+        if (!layout_of_tensor(PyList_GetItem(list, i), &l)) return PyErr_Clear(), Py_NewRef(Py_False);
+        if (l.dims || (i && l.address != end)) Py_RETURN_FALSE;
+    }
+    Py_RETURN_TRUE;
+}
+
 /* pack(list of tensors, address, whether to unpack): copy_tensors, for Python */
 PyObject *pack(PyObject *module, PyObject *args) {
     PyObject *list, *address;

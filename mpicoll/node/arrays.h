@@ -37,6 +37,7 @@ PyObject *know_arrays(PyObject *module, PyObject *args);
 PyObject *know_subclass(PyObject *module, PyObject *type);
 PyObject *know_buffers(PyObject *module, PyObject *args);
 PyObject *know_tensors(PyObject *module, PyObject *types);
+PyObject *lie_together(PyObject *module, PyObject *list);
 PyObject *pack(PyObject *module, PyObject *args);
 
 #endif

@@ -679,6 +679,7 @@ static PyMethodDef functions[] = {
     {"know_subclass", know_subclass, METH_O, NULL},
     {"know_buffers", know_buffers, METH_VARARGS, NULL},
     {"know_tensors", know_tensors, METH_VARARGS, NULL},
+    {"lie_together", lie_together, METH_O, NULL},
     {"pack", pack, METH_VARARGS, NULL},
     {"reduce_rows", module_reduce_rows, METH_VARARGS, NULL},
     {"widen", module_widen, METH_VARARGS, NULL},

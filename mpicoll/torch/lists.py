@@ -43,11 +43,12 @@ _SCATTERED = {"xs": "scatter_list", "out": "tensor"}
 _REDUCED = {"xs": "input_list", "out": "output"}
 _EXCHANGED = {"xs": "input_tensor_list", "out": "output_tensor_list"}
 """The Communicator's names of arguments, and the names of them here."""
-_KEPT = 1 << 20
-"""Bytes of the longest lists that travel in memory of the group's."""
 _LONG = 8 << 20
-"""Bytes of a list that travels in memory that the ranks share. The system gives new memory of such a length page by
-page, and that takes several times as long as to copy it. For shorter lists the shared memory takes longer."""
+"""Bytes of a list that travels in memory that the ranks share, and not in the group's. The system gives new memory of
+such a length page by page, and that takes several times as long as to copy it."""
+_LEAST = 16 << 10
+"""Bytes of the shortest list of which mpicoll looks whether its tensors lie one after another: then they travel
+themselves."""
 
 
 def all_gather(
@@ -198,7 +199,8 @@ def _carried_out(
     """Carry out a collective from ``given`` to ``taken``. An empty list stands for nothing. The rest is as in
     :func:`mpicoll.torch.collectives.carried_out`."""
     g, ins, outs = caller.group, _listed(given), _listed(taken)
-    x, out = (_whole(g, i, each, bool(counts)) for i, each in enumerate((given, taken)))
+    x = _one_of(ins, outs) or _whole(g, 0, given, bool(counts))
+    out = _one_of(outs, ins) or _whole(g, 1, taken, bool(counts))
     before = partial(_copy, x, ins, False) if x.parts else None
     after = partial(_copy, out, outs, True) if out.parts else None
     lists = Lists(ins, before, outs, after)
@@ -236,6 +238,21 @@ def _listed(given: Given) -> list[torch.Tensor]:
     return [given] if isinstance(given, torch.Tensor) else given
 
 
+def _one_of(tensors: list[torch.Tensor], others: list[torch.Tensor]) -> Whole | None:
+    """The memory of a long list whose tensors lie one after another, as those of ``chunk`` do, and apart from the
+    others."""
+    if len(tensors) < 2 or not (first := tensors[0]).is_cpu or first.nbytes * len(tensors) < _LEAST:
+        return None
+    if kernel is None or not kernel.lie_together(tensors):
+        return None
+    if first.untyped_storage().data_ptr() in [each.untyped_storage().data_ptr() for each in others]:
+        return None
+    try:
+        return Whole(first.detach().as_strided((sum(x.numel() for x in tensors),), (1,)), [], False)
+    except RuntimeError:  # each has a storage of its own
+        return None
+
+
 def _whole(g: ProcessGroup, which: int, given: Given, flat: bool) -> Whole:
     """What travels in the place of a list of tensors: one with room for all, and its parts, of their shapes. A tensor
     travels itself, unless it must be ``flat`` and cannot be. Of a call's two lists, ``which`` says the one."""
@@ -254,11 +271,11 @@ def _whole(g: ProcessGroup, which: int, given: Given, flat: bool) -> Whole:
         return known
     counts = [x.numel() for x in tensors]
     nbytes = sum(counts) * first.itemsize
-    keeps = first.is_cpu and 0 < nbytes <= _KEPT
+    keeps = first.is_cpu and 0 < nbytes < _LONG
     if keeps:
         (memory,) = g.scratch[which].arrays(np.dtype(np.uint8), nbytes)
         whole = torch.from_numpy(memory).view(first.dtype)
-    elif first.is_cpu and nbytes >= _LONG:
+    elif first.is_cpu and nbytes:
         whole = new(g, (sum(counts),), first.dtype)
     else:
         whole = first.detach().new_empty(sum(counts))

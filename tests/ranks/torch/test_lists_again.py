@@ -60,6 +60,27 @@ def test_lists_again(world: tuple[int, int], layout: str, under_way: bool) -> No
             assert all(torch.equal(beside[r], numbers(r, 7, turn)) for r in ranks)
 
 
+@pytest.mark.parametrize("apart", [True, False], ids=["apart", "in one memory"])
+def test_long_lists_that_lie_one_after_another(world: tuple[int, int], apart: bool) -> None:
+    rank, size = world
+    n = 9_000
+    memory = torch.full((2, size * n), -1.0)
+    got = [*memory[0].chunk(size)]
+    given = [*(torch.empty(size * n) if apart else memory[1]).chunk(size)]
+    for block, each in enumerate(given):
+        each[:] = 10 * rank + block
+    for _ in range(2):
+        dist.all_to_all(got, given)
+        assert all((got[r] == 10 * r + rank).all() for r in range(size))
+        dist.all_gather(got, given[0] if apart else got[0].fill_(rank))
+        assert all((got[r] == (10 * r if apart else r)).all() for r in range(size))
+        result = torch.empty(n)
+        dist.reduce_scatter(result, given)
+        assert (result == sum(10 * r + rank for r in range(size))).all()
+    dist.all_gather([*reversed(got)], given[0])
+    assert all((got[-1 - r] == 10 * r).all() for r in range(size))
+
+
 def test_uneven_lists_again(world: tuple[int, int]) -> None:
     """Two of as many elements, which are divided in two ways."""
     rank, size = world

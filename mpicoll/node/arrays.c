@@ -4,22 +4,11 @@
 #include <stdint.h>
 
 #define KINDS 8
-static PyObject *arrays[KINDS];  /* NumPy's type of arrays, and subclasses */
+PyObject *ndarray;
+static PyObject *subclasses[KINDS]; /* of it */
 static PyObject *buffers[KINDS]; /* types of what lends its memory by Python's buffer protocol */
 static PyObject *dtypes[256];    /* NumPy's for a format of such memory, by its character. Complex ones are behind. */
 enum { OF_COMPLEX = 128 };
-
-/* The beginning of NumPy's arrays. Its macros read these fields in each extension that was compiled with its
- * headers, so that NumPy cannot change them. `know` compares them with what Python says all the same. */
-typedef struct {
-    PyObject_HEAD
-    void *data;
-    int nd;
-    Py_ssize_t *shape, *strides;
-    PyObject *base, *dtype;
-    int flags;
-} NumpyArray;
-enum { C_CONTIGUOUS = 1, ALIGNED = 0x100, WRITEABLE = 0x400 };
 
 /* DLPack's table of functions of a type of tensors (https://dmlc.github.io/dlpack, version 1.2), as far as it is
  * used. */
@@ -53,7 +42,7 @@ PyObject *know_arrays(PyObject *module, PyObject *args) {
                array->flags == flags;
     for (int i = 0; same && i < array->nd; i++) same = array->shape[i] == PyLong_AsSsize_t(PyTuple_GetItem(shape, i));
     if (PyErr_Occurred()) return NULL;
-    if (same) arrays[0] = Py_NewRef((PyObject *)Py_TYPE(given));
+    if (same) ndarray = Py_NewRef((PyObject *)Py_TYPE(given));
     return PyBool_FromLong(same);
 }
 
@@ -61,8 +50,8 @@ PyObject *know_arrays(PyObject *module, PyObject *args) {
 PyObject *know_subclass(PyObject *module, PyObject *type) {
     (void)module;
     int at = 0;
-    while (at < KINDS && arrays[at] && arrays[at] != type) at++;
-    if (at < KINDS && at && !arrays[at]) arrays[at] = Py_NewRef(type);
+    while (at < KINDS && subclasses[at] && subclasses[at] != type) at++;
+    if (at < KINDS && ndarray && !subclasses[at]) subclasses[at] = Py_NewRef(type);
     Py_RETURN_NONE;
 }
 
@@ -140,12 +129,6 @@ static int is_one_of(PyObject *const *types, PyObject *x) {
     return at < KINDS && types[at];
 }
 
-static uint64_t layout_of_dims(int dims, const Py_ssize_t *shape, const Py_ssize_t *strides) {
-    uint64_t layout = 1;
-    for (int i = 0; i < dims; i++) layout = mixed(mixed(layout, (uint64_t)shape[i]), (uint64_t)strides[i]);
-    return layout;
-}
-
 static PyObject *dtype_of_format(const char *format) {
     int is_complex = format && *format == 'Z';
     if (!format) return dtypes['B'];
@@ -163,26 +146,10 @@ static int describe_buffer(PyObject *x, Array *array, int with_shape, Py_buffer 
     return 1;
 }
 
-int describe(PyObject *x, Array *array, int with_shape, Py_buffer *held) {
-    held->obj = NULL;
-    *array = (Array){0};
-    if (!x || x == Py_None) return 1;
-    if ((PyObject *)Py_TYPE(x) != arrays[0]) {
-        if (is_one_of(buffers, x)) return describe_buffer(x, array, with_shape, held);
-        if (!is_one_of(arrays, x)) return describe_tensor(x, array, with_shape);
-    }
-    const NumpyArray *numpy = (const NumpyArray *)x;
-    Py_ssize_t elements = 1;
-    uint64_t layout = 0;
-    for (int i = 0; i < numpy->nd; i++) elements *= numpy->shape[i];
-    if (with_shape || !(numpy->flags & C_CONTIGUOUS)) layout = layout_of_dims(numpy->nd, numpy->shape, numpy->strides);
-    *array = (Array){numpy->data, elements, (uintptr_t)numpy->dtype, layout,
-                     NUMPY | (numpy->flags & (ALIGNED | WRITEABLE))};
-    return 1;
-}
-
-void release(Py_buffer *held) {
-    if (held->obj) PyBuffer_Release(held);
+int describe_other(PyObject *x, Array *array, int with_shape, Py_buffer *held) {
+    if (is_one_of(buffers, x)) return describe_buffer(x, array, with_shape, held);
+    if (!is_one_of(subclasses, x)) return describe_tensor(x, array, with_shape);
+    return describe_numpy(x, array, with_shape), 1;
 }
 
 /* Its program may release a memoryview, and make a bytearray longer. */
@@ -191,7 +158,8 @@ PyObject *holder_of(PyObject *x, const Py_buffer *held) {
 }
 
 PyObject *dtype_of(PyObject *x) {
-    return is_one_of(arrays, x) ? Py_NewRef(((const NumpyArray *)x)->dtype) : NULL;
+    int is_array = x && ((PyObject *)Py_TYPE(x) == ndarray || is_one_of(subclasses, x));
+    return is_array ? Py_NewRef(((const NumpyArray *)x)->dtype) : NULL;
 }
 
 enum { MOST_TENSOR_DIMS = 16 };

@@ -265,7 +265,8 @@ static int read_numbers(PyObject *const *by, Numbers *numbers) {
 }
 
 /* 0 where Python must look. */
-static int read_counts(PyObject *const *given, int64_t *numbers, Counts *counts) {
+static int read_counts(const Asked *call, int64_t *numbers, Counts *counts) {
+    PyObject *const given[] = {call->sendcounts, call->recvcounts};
     size_t many = 0;
     for (int i = 0; i < 2; i++) {
         if (!given[i] || given[i] == Py_None) continue;
@@ -521,11 +522,13 @@ static int repeat_held(CallsObject *self, Key *key, const Asked *call, const Py_
     if (!result && entry->message) return run_message(self, entry, call->operation, call->x, call->out);
     if (!result) return run_lists(self, entry, shift, call);
     if (!entry->message && (!entry->plan || !begins(entry->plan))) return 0;
-    PyObject *x = holder_of(call->x, &held[0]), *out = x ? holder_of(call->out, &held[1]) : NULL;
-    PyObject *arrays = out ? PyTuple_Pack(2, x, out) : NULL;
+    PyObject *x = holder_of(call->x, &held[0]), *out = NULL, *arrays = NULL;
     int made = -1;
-    if (arrays && entry->message) made = start_request(self, entry, call->operation, call->x, x, result);
-    else if (arrays) made = start_call(self, entry, shift, call, arrays, result);
+    if (x && entry->message) {
+        made = start_request(self, entry, call->operation, call->x, x, result);
+    } else if (x && (out = holder_of(call->out, &held[1])) && (arrays = PyTuple_Pack(2, x, out))) {
+        made = start_call(self, entry, shift, call, arrays, result);
+    }
     Py_XDECREF(x);
     Py_XDECREF(out);
     Py_XDECREF(arrays);
@@ -542,9 +545,8 @@ static int describe_any(PyObject *x, Array *array, int with_shape, Py_buffer *he
 /* What the call is found by. 0 where Python must look. */
 static int key_of(const CallsObject *self, const Asked *call, Key *key, int64_t *counts, Py_buffer *held) {
     *key = (Key){call->operation, call->op, call->algorithm, call->numbers, {0}, {0}, {0}};
-    PyObject *const given[] = {call->sendcounts, call->recvcounts};
     held[0].obj = held[1].obj = NULL;
-    if (!self->ring || !read_counts(given, counts, &key->counts)) return 0;
+    if (!self->ring || !read_counts(call, counts, &key->counts)) return 0;
     int by_rows = key->counts.many > 0;
     if (describe_any(call->x, &key->x, by_rows, &held[0], counts, &key->counts) &&
         describe_any(call->out, &key->out, by_rows, &held[1], counts, &key->counts))
@@ -796,6 +798,7 @@ typedef struct {
     vectorcallfunc call;
     PyObject *function, *explained; /* the other one says what is wrong with a keyword that this one does not have */
     PyObject *operation, *names, *defaults;
+    PyObject *by_default[MEANINGS]; /* the items of `defaults` */
     int meanings[MEANINGS]; /* of the arguments, by position */
     int returns, elementwise, begins;
     Py_ssize_t most; /* arguments */
@@ -822,7 +825,7 @@ static int sorted(const MethodObject *self, PyObject *const *args, Py_ssize_t gi
     int first = self->most ? self->meanings[0] : ROOT;
     if (!by[first] && (first == X || first == OBJECT)) return 0; /* it has no default */
     for (int i = 0; i < MEANINGS; i++)
-        if (!by[i]) by[i] = PyTuple_GetItem(self->defaults, i);
+        if (!by[i]) by[i] = self->by_default[i];
     return 1;
 }
 
@@ -895,6 +898,7 @@ static PyObject *method_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
     self->begins = begins || returns == IT_RETURNS_NEW;
     self->function = Py_NewRef(function), self->explained = Py_NewRef(explained), self->operation = as_key(operation);
     self->names = Py_NewRef(names), self->defaults = Py_NewRef(defaults);
+    for (int i = 0; i < MEANINGS; i++) self->by_default[i] = PyTuple_GetItem(defaults, i);
     for (Py_ssize_t i = 0; i < most; i++) self->meanings[i] = (int)PyLong_AsLong(PyTuple_GetItem(meanings, i));
     return (PyObject *)self;
 }

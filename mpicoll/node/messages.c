@@ -7,8 +7,8 @@
  *
  * A piece is copied twice. An array in memory that ranks share is copied once: the receiver maps its file. Others
  * may be read out of the sender's memory, if the system permits that, which costs more for each page. That is better
- * where both ranks are busy with messages, where the arrays do not stay in caches, and where ranks take turns on
- * cores, since each turn of a ring costs a change of them. The receiver grants no bytes then. A change is also what
+ * where the sender computes, where both ranks are busy with messages, where the arrays do not stay in caches, and where
+ * ranks take turns on cores, since each turn of a ring costs a change of them. The receiver grants no bytes then. A change is also what
  * a grant costs. So where ranks take turns, longer messages count as short.
  *
  * The one that waits for a record looks at the place where it will be, so that a short message costs the transfer of
@@ -31,6 +31,7 @@
 #define ALL_RINGS (512 << 10) /* bytes of a rank's rings, with more ranks than 4, unless that is too short */
 #define LONGEST_EAGER (8 << 10) /* where ranks have a core each */
 #define LEAST_READ 64 /* rings of a message that is read out of the sender's memory in any case */
+#define PUT_OFF 200   /* looks, before a message is read that its sender could send if it came */
 #define MOST_AT_ONCE 32     /* records of one source, before it is others' turn */
 #define ALL_AFTER 64        /* looks at one source, before one at all */
 
@@ -64,6 +65,7 @@ static void peer_begin(Peer *p, const Messages *m, char *mine, char *its, int ra
     size_t from = (size_t)rank, to = (size_t)m->rank, at = head(m->size);
     p->bed = (Bed){(_Atomic uint32_t *)its, (_Atomic uint32_t *)its + 1};
     p->self = (const Self *)(its + sizeof(uint64_t)), p->readable = -1;
+    p->attends = (_Atomic int *)(its + APART / 2);
     p->in = (Ends *)(mine + APART) + from, p->from = mine + at + from * m->ring;
     p->out = (Ends *)(its + APART) + to, p->to = its + at + to * m->ring;
     p->free_until = m->ring;
@@ -120,9 +122,12 @@ static void count_unread(Peer *p, int more) {
 }
 int has_open_transfers(const Messages *m) { return atomic_load_explicit(&m->open, memory_order_relaxed) != 0; }
 
+static int is_long_send(const Messages *m, const Transfer *t) { return !t->receives && t->memory.nbytes > m->eager; }
+
 /* The caller keeps a transfer until it is complete, so this comes last. Only threads of this rank look at it. */
 static void complete(Messages *m, Transfer *t) {
     count_open(m, -1);
+    m->longs -= is_long_send(m, t);
     if (!m->asleep) {
         atomic_store_explicit(&t->complete, 1, memory_order_relaxed);
         return;
@@ -172,7 +177,13 @@ static int may_read(Peer *p) {
 static int is_better_read(const Messages *m, const Peer *p, const Transfer *t) {
     int both_ways = p->unsent.first || p->announced.first || p->flowing.first;
     size_t least = both_ways ? m->ring / 4 + 1 : LEAST_READ * m->ring;
-    return t->mapped || m->crowded || t->wanted >= least;
+    return t->mapped || m->crowded || t->put_off >= PUT_OFF || t->wanted >= least;
+}
+
+/* A sender that computes would send the pieces late. But it may be about to wait: a receive gives it a moment. */
+static int is_put_off(const Messages *m, const Peer *p, Transfer *t) {
+    if (!t->address || is_better_read(m, p, t)) return 0;
+    return !atomic_load_explicit(p->attends, memory_order_relaxed) && ++t->put_off < PUT_OFF;
 }
 
 /* Read a long message out of its sender's memory. Returns 0 if not all could be read. */
@@ -246,7 +257,7 @@ static int send_piece(Messages *m, Peer *p, Transfer *t) {
 
 /* Send what is queued, until the ring is full. Short messages do not wait behind the pieces of long ones. */
 static void push(Messages *m, Peer *p) {
-    while (p->ungranted && !(m->starts && p->ungranted->address))
+    while (p->ungranted && !(m->starts && p->ungranted->address) && !is_put_off(m, p, p->ungranted))
         if (!send_grant(m, p, p->ungranted)) return;
     while (p->unsent.first)
         if (!send_message(m, p, p->unsent.first)) return;
@@ -420,7 +431,8 @@ static void take_passed(Messages *m, Transfer *t, Passed **link) {
 
 static int start(Messages *m, Transfer *t) {
     count_open(m, 1);
-    t->moved = 0, t->is_posted = 0, t->address = 0, t->mapped = NULL;
+    t->moved = 0, t->is_posted = 0, t->address = 0, t->mapped = NULL, t->put_off = 0;
+    m->longs += is_long_send(m, t);
     atomic_store_explicit(&t->complete, 0, memory_order_relaxed);
     if (!t->receives) {
         append(&m->peers[t->peer].unsent, t);
@@ -435,6 +447,12 @@ static int start(Messages *m, Transfer *t) {
     t->is_posted = 1;
     append(&m->posted, t);
     return t->peer == ANY ? move_messages(m) : look_at(m, t->peer);
+}
+
+/* No order is needed: a receiver that sees an old value takes the slower way. */
+static void attend(Messages *m, int more) {
+    m->attending += more;
+    atomic_store_explicit(m->peers[m->rank].attends, m->attending, memory_order_relaxed);
 }
 
 /* What takes long is left to those that wait: the caller may have more to start, for which others wait. */
@@ -510,7 +528,8 @@ static int sleep_until(Messages *m, const Awaited *a) {
 
 static int wait_until(Awaited *a) {
     Messages *m = a->m;
-    int code = 0;
+    int code = 0, attends = m->longs > 0;
+    if (attends) attend(m, 1);
     while (!code && !is_there(a)) {
         uint64_t moves = m->moves;
         for (int i = 0; i < m->waiter.looks; i++) {
@@ -521,6 +540,7 @@ static int wait_until(Awaited *a) {
         if (!code && m->moves == moves && a->is_brief) break;
         if (!code && m->moves == moves) code = sleep_until(m, a);
     }
+    if (attends) attend(m, -1);
     return code;
 }
 
@@ -529,6 +549,15 @@ int wait_for_any(Messages *m, Transfer *const *transfers, int count) {
 }
 
 int wait_for_transfer(Messages *m, Transfer *t) { return wait_for_any(m, &t, 1); }
+
+int carry_transfer(Messages *m, Transfer *t) {
+    int attends = is_long_send(m, t);
+    if (attends) attend(m, 1);
+    int code = start_transfer(m, t);
+    if (!code) code = wait_for_transfer(m, t);
+    if (attends) attend(m, -1);
+    return code;
+}
 
 int look_for_transfer(Messages *m, Transfer *t) { return wait_until(&(Awaited){m, &t, 1, t->peer, ANY, 0, 1}); }
 

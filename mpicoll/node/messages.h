@@ -27,6 +27,7 @@ typedef struct Transfer {
     size_t moved, wanted;
     uint64_t number, address; /* `address`: where its elements are to be read, or 0 */
     const char *mapped;       /* where they lie in this process's memory, or NULL */
+    int put_off;              /* how often it was not granted, because its sender computes */
 } Transfer;
 
 typedef struct { Transfer *first, *last; } Queue;
@@ -71,6 +72,7 @@ typedef struct {
     _Atomic int unread;        /* receives of messages that are to be read */
     Transfer *ungranted;       /* the first of them of which it has not been told */
     Passed *first, **end;      /* messages from it */
+    _Atomic int *attends;      /* whether it sends what is granted of its long messages at once */
 } Peer;
 
 typedef struct {
@@ -87,6 +89,8 @@ typedef struct {
     int asleep;              /* threads of this rank in a long wait */
     int starts;              /* whether a transfer is started now, whose caller does not wait */
     Waiter waiter;
+    int longs;               /* long messages of this rank that are sent and not complete */
+    int attending;           /* threads of this rank that wait while there are some */
 } Messages;
 
 /* All calls of a rank are made by one thread at a time. In a long wait, after `leave` and before `enter` of the host,
@@ -103,6 +107,8 @@ size_t messages_block_size(int size, int crowded);
 int messages_begin(Messages *m, int rank, int size, char *const *blocks, int crowded, Host host);
 void messages_end(Messages *m);
 
+/* Start a transfer and wait for it. Others know that this rank sends what they grant at once. */
+int carry_transfer(Messages *m, Transfer *t);
 int start_transfer(Messages *m, Transfer *t);
 int wait_for_transfer(Messages *m, Transfer *t);
 int look_for_transfer(Messages *m, Transfer *t); /* the same without sleep: it may not be complete then */

@@ -1,7 +1,7 @@
 /* A thread moves messages and collectives while their rank does something else. See moving.h.
  *
  * A rank may begin one and then wait in a call of MPI's that knows nothing of it, or compute for long. MPI promises
- * that its peer goes on. So the thread looks each millisecond, at atomics alone, whether something has come for
+ * that its peer goes on. So the thread looks each few milliseconds, at atomics alone, whether something has come for
  * transfers under way; only then it takes Python's lock, which the rank does not hold while it waits. It sleeps while
  * there are no such transfers. It belongs to C: Python knows nothing of it, but while it has the lock.
  */
@@ -17,7 +17,9 @@
 
 #define NAP 1000000      /* ns between two looks */
 #define SHORT_NAP 50000  /* after a look that was not in vain */
-#define LOOKS_IN_VAIN 50 /* at nothing under way, before it sleeps */
+#define LONG_NAP 4000000 /* while nothing comes for what is under way: each look interrupts a rank that computes */
+#define SOON 4           /* looks at which nothing has come */
+#define LOOKS_IN_VAIN 20 /* at nothing under way, before it sleeps */
 #define MOST_TURNS 1000  /* with Python's lock */
 #define TURNS_IN_VAIN 200
 
@@ -97,11 +99,12 @@ static void sleep_until_begun(unsigned seen) {
 }
 
 static void *thread_main(void *unused) {
-    int in_vain = 0, come;
-    for (struct timespec nap = {0, NAP};; nap.tv_nsec = come ? SHORT_NAP : NAP) {
+    int in_vain = 0, idle = 0, come;
+    for (struct timespec nap = {0, NAP};; nap.tv_nsec = come ? SHORT_NAP : idle < SOON ? NAP : LONG_NAP) {
         nanosleep(&nap, NULL);
         unsigned seen = atomic_load(&begun_ever);
         in_vain = look(&come) ? 0 : in_vain + 1;
+        idle = come ? 0 : idle + 1;
         atomic_store(&moves_now, 1);
         if (come && !atomic_load(&is_over)) move_all();
         atomic_store(&moves_now, 0);

@@ -99,7 +99,9 @@ FOR_ALL(INTEGERS, )
     UNFUSED static void scale_c##BITS(Complex##BITS *x, Complex##BITS factor, size_t n) {                              \
         for (size_t i = 0; i < n; i++) x[i] = product_##BITS(x[i], factor);                                            \
     }                                                                                                                  \
-    VECTORS static void divide_f##BITS(T *x, T divisor, size_t n) {                                                    \
+    VECTORS static void divide_f##BITS(void *xs, T divisor, size_t n) {                                                \
+        typedef T Number ANYWHERE;                                                                                     \
+        Number *x = xs;                                                                                                \
         for (size_t i = 0; i < n; i++) x[i] /= divisor;                                                                \
     }
 FLOATS(32, float)
@@ -110,7 +112,9 @@ FLOATS(64, double)
  * In floats: a number that is half a unit further from zero has a quotient that is at least 0.5 / divisor from each whole
  * number. Its two roundings are much smaller: of 16-bit numbers in a float, and of 32-bit ones in a double. */
 #define DIVIDE(NAME, T, WIDE, HALF)                                                                                    \
-    VECTORS static void NAME(T *x, int divisor, size_t n) {                                                            \
+    VECTORS static void NAME(void *xs, int divisor, size_t n) {                                                        \
+        typedef T Number ANYWHERE;                                                                                     \
+        Number *x = xs;                                                                                                \
         WIDE by = 1 / (WIDE)divisor, half = 1 / (WIDE)2;                                                               \
         for (size_t i = 0; i < n; i++) x[i] = (T)(((WIDE)x[i] + (HALF)) * by);                                         \
     }
@@ -144,7 +148,9 @@ static int bits_of(int divisor) {
     return l;
 }
 
-static void divide_i64(int64_t *x, int divisor, size_t n) {
+static void divide_i64(void *xs, int divisor, size_t n) {
+    typedef int64_t Number ANYWHERE;
+    Number *x = xs;
     int l = bits_of(divisor);
     uint64_t c = (uint64_t)(((Product)1 << (63 + l)) / (unsigned)divisor) + 1;
     for (size_t i = 0; i < n; i++) {
@@ -153,7 +159,9 @@ static void divide_i64(int64_t *x, int divisor, size_t n) {
     }
 }
 
-static void divide_u64(uint64_t *x, int divisor, size_t n) {
+static void divide_u64(void *xs, int divisor, size_t n) {
+    typedef uint64_t Number ANYWHERE;
+    Number *x = xs;
     int l = bits_of(divisor);
     uint64_t c = (uint64_t)(((((Product)1 << l) - (unsigned)divisor) << 64) / (unsigned)divisor) + 1;
     for (size_t i = 0; i < n; i++) {

@@ -304,8 +304,8 @@ int carry_message(PyObject *message) {
         Py_XDECREF((PyObject *)begun);
         return -1;
     }
-    int code = other ? sendrecv(self, sent, begun)
-                     : failed(start_transfer(&self->of->m, &begun->t)) || wait_for(begun) ? -1 : 0;
+    Messages *m = &self->of->m;
+    int code = other ? sendrecv(self, sent, begun) : failed(carry_transfer(m, &begun->t)) ? -1 : 0;
     if (code) { /* what other ranks know of stays in memory */
         Py_DECREF(begun);
         Py_XDECREF((PyObject *)sent);

@@ -156,6 +156,8 @@ typedef struct {
     const char *inputs[MOST_RANKS];
     char *outputs[MOST_RANKS];
     char *input, *output, *memory[2];
+    size_t apart[2]; /* bytes from one element of these to the next one */
+    Layout layouts[2];
 } Rank;
 
 static void nothing(void *of) { (void)of; }
@@ -183,19 +185,31 @@ static void allocate(Rank *self, const Plan *p) {
     free(self->memory[0]), free(self->memory[1]);
     self->memory[0] = self->memory[1] = self->input = self->output = NULL;
     size_t odd = draw(&self->own, 4) == 0; /* arrays may begin at any address */
-    if (gives) self->memory[0] = malloc(bytes_of(self, p, 1) + odd), self->input = self->memory[0] + odd;
+    int visible = p->visible == EVERYBODY || (p->visible == SOME && draw(&self->own, 2));
+    int in_part = p->in_place && !(is_whole(p, 0) && is_whole(p, 1)), have_gaps = !visible && !in_part;
+    size_t gaps[] = {have_gaps ? 1 + (size_t)draw(&self->own, 3) : 1, have_gaps ? 1 + (size_t)draw(&self->own, 3) : 1};
+    if (p->in_place) gaps[1] = gaps[0];
+    self->apart[0] = gaps[0] * p->itemsize, self->apart[1] = gaps[1] * p->itemsize;
+    if (gives) self->memory[0] = malloc(gaps[0] * bytes_of(self, p, 1) + odd), self->input = self->memory[0] + odd;
     if (p->kind->gives == p->kind->gets && p->kind->rooted == ROOT_GIVES && gives) gets = 0; /* the root of a bcast */
     if (gets && gives && p->in_place && is_whole(p, 1)) {
         self->output = self->input + (is_whole(p, 0) ? 0 : self->given[self->rank]);
     } else if (gets) {
-        self->memory[1] = malloc(bytes_of(self, p, 0) + odd), self->output = self->memory[1] + odd;
+        self->memory[1] = malloc(gaps[1] * bytes_of(self, p, 0) + odd), self->output = self->memory[1] + odd;
         if (gives && p->in_place) {
             free(self->memory[0]);
             self->memory[0] = NULL, self->input = self->output + self->taken[self->rank];
         }
     }
     self->call.input = self->input, self->call.output = self->output;
-    int visible = p->visible == EVERYBODY || (p->visible == SOME && draw(&self->own, 2));
+    char *ends[] = {self->input, self->output};
+    for (int i = 0; i < 2; i++) {
+        size_t nbytes = ends[i] ? bytes_of(self, p, !i) : 0;
+        self->layouts[i] = (Layout){.address = ends[i], .nbytes = nbytes, .run = p->itemsize, .dims = nbytes > 0,
+                                    .shape = {(int64_t)(nbytes / p->itemsize)}, .strides = {(int64_t)self->apart[i]}};
+    }
+    self->call.from = gaps[0] > 1 && self->input ? &self->layouts[0] : NULL;
+    self->call.to = gaps[1] > 1 && self->output ? &self->layouts[1] : NULL;
     self->call.version = visible ? ++self->version : 0;
     memset(self->call.places, 0, sizeof self->call.places);
     int64_t at[] = {(int64_t)(intptr_t)self->input, (int64_t)(intptr_t)self->output};
@@ -203,12 +217,12 @@ static void allocate(Rank *self, const Plan *p) {
 }
 
 static void fill(Rank *self, const Plan *p, int turn) {
-    if (self->output) memset(self->output, 0xA5, bytes_of(self, p, 0));
+    if (self->output) memset(self->output, 0xA5, bytes_of(self, p, 0) / p->itemsize * self->apart[1]);
     if (!self->input) return;
     int whole = is_whole(p, 1);
     char *to = self->input;
     for (int b = whole ? 0 : self->rank; b < (whole ? p->blocks : self->rank + 1); b++)
-        for (size_t i = 0; i < (self->given[b + 1] - self->given[b]) / p->itemsize; i++, to += p->itemsize)
+        for (size_t i = 0; i < (self->given[b + 1] - self->given[b]) / p->itemsize; i++, to += self->apart[0])
             given_element(p, turn, self->rank, b, i, to);
 }
 
@@ -219,10 +233,12 @@ static void check(const Rank *self, const Plan *p, int turn, int is_untouched) {
     const char *found = self->output;
     char expected[16];
     for (int b = whole ? 0 : self->rank; b < (whole ? p->blocks : self->rank + 1); b++)
-        for (size_t i = 0; i < (self->taken[b + 1] - self->taken[b]) / p->itemsize; i++, found += p->itemsize) {
+        for (size_t i = 0; i < (self->taken[b + 1] - self->taken[b]) / p->itemsize; i++, found += self->apart[1]) {
             memset(expected, 0xA5, sizeof expected);
             if (!none) taken_element(p, turn, self->rank, b, i, expected);
             if (memcmp(found, expected, p->itemsize)) wrong(self->rank, p, "element %zu of block %d", i, b);
+            for (size_t gap = p->itemsize; gap < self->apart[1]; gap++)
+                if ((unsigned char)found[gap] != 0xA5) wrong(self->rank, p, "after element %zu of block %d", i, b);
         }
 }
 
@@ -319,7 +335,8 @@ static Rank *rank_of(int rank, Flag **flags, Host host) {
     Rank *self = calloc(1, sizeof *self);
     self->rank = rank, self->own.state = (seed << 32) + ((uint64_t)(rank + 1) << 24);
     self->node = (Node){.page_size = page_size(ranks), .unit_size = slot_size / LONG_SLOT, .blocks = blocks, .rows = rows[rank],
-                        .factors = factors[rank]};
+                        .factors = factors[rank], .packed = malloc(2 * slot_size)};
+    self->node.made = self->node.packed + slot_size;
     meeting_begin(&self->node.meeting, rank, ranks, flags, ranks > 2, host);
     return self;
 }
@@ -339,7 +356,7 @@ int main(int argc, char **argv) {
     run_ranks(rank_main, all, 0);
     for (int r = 0; r < ranks; r++) {
         Rank *of = all[r];
-        free(of->memory[0]), free(of->memory[1]), free(of), free(blocks[r]);
+        free(of->memory[0]), free(of->memory[1]), free(of->node.packed), free(of), free(blocks[r]);
     }
     return 0;
 }

@@ -27,7 +27,7 @@ SLOTS = 16384, 65536
 
 
 def done(*argv: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=cwd)
+    return subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=cwd, timeout=600)
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,7 @@ class Built:
 
     folder: Path
     share: float  # of the plans: a sanitizer takes its time
+    reads: bool  # whether a process's memory can be read
 
     def run(self, program: str, *arguments: int) -> None:
         argv = [str(self.folder / program), *map(str, arguments)]
@@ -59,11 +60,11 @@ def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         flags = [*FLAGS, "-O1", *sanitizer]
     compiled = done(compiler, *flags, "-c", *map(str, SOURCES), cwd=folder)
     assert (compiled.returncode, compiled.stdout) == (0, "")
-    for program in ("random_calls", "random_messages", "ended"):
+    for program in ("random_calls", "random_messages", "ended", "absent"):
         parts = [str(PROGRAMS / f"{program}.c"), *(f"{source.stem}.o" for source in SOURCES)]
         linked = done(compiler, *flags, *parts, "-o", program, cwd=folder)
         assert (linked.returncode, linked.stdout) == (0, "")
-    return Built(folder, 1 if request.param == "plain" else 0.15)
+    return Built(folder, 1 if request.param == "plain" else 0.15, request.param != "elsewhere")
 
 
 @pytest.mark.slow
@@ -89,6 +90,13 @@ def test_random_messages(built: Built, ranks: int) -> None:
 @pytest.mark.parametrize("ranks", [2, 3, 17])
 def test_what_ranks_do_while_they_wait_ends_a_call(built: Built, ranks: int) -> None:
     built.run("ended", ranks)
+
+
+@pytest.mark.slow
+def test_a_message_comes_while_its_sender_is_elsewhere(built: Built) -> None:
+    if not built.reads:
+        pytest.skip("no process's memory can be read there")
+    built.run("absent", 2)
 
 
 @pytest.mark.slow

@@ -218,3 +218,23 @@ def test_a_kernel_of_another_version_is_refused_by_name() -> None:
 def test_without_a_kernel_it_is_said_why() -> None:
     said = loaded_with("import sys; sys.modules['mpicoll.node.kernel'] = None")
     assert said.startswith("mpicoll's kernel is not there: import of mpicoll.node.kernel halted")
+
+
+DIVISORS = 2, 3, 5, 6, 7, 10, 63, 64, 100, 127, 128, 129, 255, 256, 257, 1000, 32767, 32768, 32769, 65535, 65536, 65537
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"])
+@pytest.mark.parametrize("divisor", DIVISORS)
+def test_averages_of_integers_are_exact(dtype: str, divisor: int) -> None:
+    """A division multiplies. What lies beside a multiple of the divisor shows whether it rounds as it should."""
+    assert loaded.kernel is not None
+    limits, fill = np.iinfo(dtype), np.random.default_rng(divisor)
+    some = [int(x) for x in fill.integers(limits.min, limits.max, 200, dtype, endpoint=True)]
+    beside = [x // divisor * divisor + off for x in [*some, limits.max, limits.min + divisor] for off in (-1, 0, 1)]
+    values = [x for x in [*some, *beside, limits.min, limits.max, 0] if limits.min <= x <= limits.max]
+    x, nothing, result = np.array(values, dtype), np.zeros(len(values), dtype), np.empty(len(values), dtype)
+    rows = (x.ctypes.data, *[nothing.ctypes.data] * (divisor - 1))
+    of = kernels.numbers(reduction("avg", DTYPES[dtype], "allreduce"))
+    loaded.kernel.reduce_rows(*of, None, rows, result.ctypes.data, x.size)
+    expected = [abs(value) // divisor * (1 if value >= 0 else -1) for value in values]
+    assert result.tolist() == expected

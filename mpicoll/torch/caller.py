@@ -107,7 +107,15 @@ class Caller:
         return tensors
 
     def repeats(
-        self, collective: str, x: Any, out: Any, op: str | Op | None = None, root: int = 0, algorithm: str | None = None
+        self,
+        collective: str,
+        x: Any,
+        out: Any,
+        op: str | Op | None,
+        root: int,
+        algorithm: str | None,
+        sendcounts: Sequence[int] | None = None,
+        recvcounts: Sequence[int] | None = None,
     ) -> bool:
         """Make a call that the kernel knows. Returns whether it does: then its arguments were checked before."""
         g = self.group
@@ -119,7 +127,7 @@ class Caller:
         g.inside = get_ident()
         x, out = (None if type(each) is list and not each else each for each in (x, out))
         try:
-            made: bool = calls.run(collective, x, out, op, root, algorithm, None, None)
+            made: bool = calls.run(collective, x, out, op, root, algorithm, sendcounts, recvcounts)
             return made
         finally:
             g.inside = outer

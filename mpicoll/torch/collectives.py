@@ -28,12 +28,11 @@ import torch
 from torch.distributed import ReduceOp
 
 from mpicoll.calls.arguments import checked_counts, sequence_of
-from mpicoll.errors import ArgumentError, StateError
-from mpicoll.torch.caller import Caller, GivenOp, caller_of, op_of, renamed
-from mpicoll.torch.group import ProcessGroup
+from mpicoll.errors import ArgumentError
+from mpicoll.torch.caller import Caller, GivenOp, caller_of, renamed
 from mpicoll.torch.private import profiler
 from mpicoll.torch.work import CollectiveWork, Work
-from mpicoll.torch.world import GivenGroup, member, world
+from mpicoll.torch.world import GivenGroup
 
 _IN_PLACE = {"x": "tensor"}
 _INPUT_OUTPUT = {"xs": "input", "out": "output"}
@@ -55,26 +54,11 @@ def all_reduce(
     Raises DtypeError if ``op`` is not defined on the dtype. Sums of float16 and bfloat16 are added up in float32 and
     rounded once. Complex numbers work with PRODUCT too, which torch's function refuses.
     """
-    g = world().default if group is None else group
-    how = op_of(op, "all_reduce")
-    plain = not async_op and not profiler._is_profiler_enabled
-    if plain and isinstance(g, ProcessGroup) and isinstance(tensor, torch.Tensor) and g.progress.idle():
-        # The call that matters most. This is what caller_of and in_turn would do, with less on the way.
-        if outer := g.inside:
-            g.check_thread()
-        g.inside = get_ident()
-        try:
-            g.comm.allreduce(tensor, how, tensor, algorithm)
-        except ArgumentError as e:
-            raise renamed(e, "all_reduce", _IN_PLACE) from None
-        except StateError:
-            member(group, "all_reduce")  # raises an error that names the group, if the group was destroyed
-            raise
-        finally:
-            g.inside = outer
-        return None
     caller = caller_of("all_reduce", group)
     if caller is None:
+        return None
+    how = caller.op(op)
+    if not async_op and caller.repeats("allreduce", tensor, None, how, 0, algorithm):
         return None
     caller.tensor("tensor", tensor)
     return carried_out(caller, "allreduce", tensor, None, async_op, algorithm, _IN_PLACE, how)
@@ -205,6 +189,8 @@ def all_to_all_single(
     if output_rows is None and input_rows is None and output.numel() != input.numel():
         given = f"{output.numel()} (shape {tuple(output.shape)})"
         raise caller.error("output", f"{input.numel()} elements for input of {input.numel()}", given)
+    if not async_op and caller.repeats("alltoallv", input, output, None, 0, algorithm, sent, expected):
+        return None
     counts = sent, expected
     return carried_out(caller, "alltoallv", input, output, async_op, algorithm, _EXCHANGED, counts=counts)
 
@@ -236,11 +222,12 @@ def carried_out(
     ``counts`` are those of a method for uneven blocks. ``x`` and ``out`` may stand for ``lists`` of tensors.
     """
     g, operation, engine = caller.group, caller.operation, caller.group.engine
+    call = collective, x, out, op, root, algorithm, *counts
     before, after = (lists.before, lists.after) if lists is not None else (None, None)
     on_host = (x is None or x.is_cpu) and (out is None or out.is_cpu)
-    begun, begins = None, async_op and on_host and g.any_thread
+    begun = None
     try:
-        if (begins or not async_op) and not profiler._is_profiler_enabled and g.progress.idle():
+        if async_op and on_host and g.any_thread and not profiler._is_profiler_enabled and g.progress.idle():
             # As in_turn does, at less cost.
             if outer := g.inside:
                 g.check_thread()
@@ -249,24 +236,17 @@ def carried_out(
                 if before is not None:
                     before()
                     before = None
-                if begins:
-                    begun = engine.begin_call(collective, x, out, op, root, algorithm, *counts)
-                    is_over = begun is not None and begun.test(True)
-                    if is_over:
-                        engine.recorder.under_way = False
-                else:
-                    engine.make(collective, x, out, op, root, algorithm, *counts)
-                    is_over = True
-                if is_over:
+                begun = engine.begin_call(call)
+                if begun is not None and begun.test(True):
+                    engine.recorder.under_way = False
                     if after is not None:
                         after()
-                    return CollectiveWork.done(_written(x, out, lists)) if begins else None
+                    return CollectiveWork.done(_written(x, out, lists))
             finally:
                 g.inside = outer
         if begun is None:
-            plan = engine.plan(collective, x, out, op, root, algorithm, *counts)
-            if begins:
-                engine.keep(plan, (collective, x, out, op, root, algorithm, *counts))
+            plan = engine.plan(*call)
+            engine.keep(plan, call)
     except ArgumentError as e:
         raise renamed(e, operation, names) from None
 

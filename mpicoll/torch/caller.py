@@ -125,7 +125,8 @@ class Caller:
         if outer := g.inside:
             g.check_thread()
         g.inside = get_ident()
-        x, out = (None if type(each) is list and not each else each for each in (x, out))
+        x = None if type(x) is list and not x else x
+        out = None if type(out) is list and not out else out
         try:
             made: bool = calls.run(collective, x, out, op, root, algorithm, sendcounts, recvcounts)
             return made

@@ -139,7 +139,8 @@ static PyObject *dtype_of_format(const char *format) {
 static int describe_buffer(PyObject *x, Array *array, int with_shape, Py_buffer *held) {
     if (PyObject_GetBuffer(x, held, PyBUF_FULL_RO)) return held->obj = NULL, 0;
     PyObject *dtype = dtype_of_format(held->format);
-    if (!dtype || held->suboffsets || !held->len || (uintptr_t)held->buf % (size_t)held->itemsize) return release(held), 0;
+    int is_aligned = held->itemsize && !((uintptr_t)held->buf % (size_t)held->itemsize);
+    if (!dtype || held->suboffsets || !held->len || !is_aligned) return release(held), 0;
     int lies_together = PyBuffer_IsContiguous(held, 'C'), kind = NUMPY | ALIGNED | (held->readonly ? 0 : WRITEABLE);
     uint64_t layout = lies_together && !with_shape ? 0 : layout_of_dims(held->ndim, held->shape, held->strides);
     *array = (Array){held->buf, held->len / held->itemsize, (uintptr_t)dtype, layout, kind};
@@ -176,26 +177,26 @@ static int layout_of_tensor(PyObject *x, Layout *l) {
     return !layout_of(l, (char *)t.data + t.offset, itemsize, t.ndim, t.shape, steps);
 }
 
-int copy_tensors(PyObject *given, char *memory, int back) {
-    int is_list = PyList_CheckExact(given);
-    Py_ssize_t n = is_list ? PyList_Size(given) : PyTuple_Size(given);
+int copy_tensors(PyObject *tensors, char *memory, size_t nbytes, int back) {
     Layout l;
-    for (Py_ssize_t i = 0; i < n; i++, memory += l.nbytes) {
-        PyObject *tensor = is_list ? PyList_GetItem(given, i) : PyTuple_GetItem(given, i);
-        if (!layout_of_tensor(tensor, &l)) return PyErr_Clear(), 0;
+    for (Py_ssize_t i = 0; i < PyTuple_Size(tensors); i++, memory += l.nbytes, nbytes -= l.nbytes) {
+        int known = layout_of_tensor(PyTuple_GetItem(tensors, i), &l);
+        if (!known || l.nbytes > nbytes) return PyErr_Clear(), 0;
         if (back) scatter_bytes(&l, 0, l.nbytes, memory);
         else gather_bytes(&l, 0, l.nbytes, memory);
     }
-    return 1;
+    return !nbytes;
 }
 
-int describe_list(PyObject *list, int64_t *numbers, size_t *many, size_t most) {
-    Py_ssize_t n = PyList_Size(list);
+int describe_list(PyObject *tensors, int64_t *numbers, size_t *many, size_t most) {
+    Py_ssize_t n = PyTuple_Size(tensors);
     if (*many + 3 * (size_t)n + 1 > most) return 0;
     numbers[(*many)++] = n;
     for (Py_ssize_t i = 0; i < n; i++) {
+        PyObject *tensor = PyTuple_GetItem(tensors, i);
         Array array;
-        if (!describe_tensor(PyList_GetItem(list, i), &array, 1)) return PyErr_Clear(), 0;
+        Layout l;
+        if (!describe_tensor(tensor, &array, 1) || !layout_of_tensor(tensor, &l)) return PyErr_Clear(), 0;
         numbers[(*many)++] = array.elements;
         numbers[(*many)++] = (int64_t)array.dtype;
         numbers[(*many)++] = (int64_t)array.layout;
@@ -203,25 +204,26 @@ int describe_list(PyObject *list, int64_t *numbers, size_t *many, size_t most) {
     return 1;
 }
 
-/* lie_together(list of tensors): whether they lie one after another, without gaps */
-PyObject *lie_together(PyObject *module, PyObject *list) {
+/* lie_together(tuple of tensors): whether they lie one after another, without gaps */
+PyObject *lie_together(PyObject *module, PyObject *tensors) {
     char *end = NULL;
     Layout l;
     (void)module;
-    if (!PyList_Check(list)) return PyErr_Format(PyExc_TypeError, "lie_together: expected a list");
-    for (Py_ssize_t i = 0; i < PyList_Size(list); i++, end = l.address + l.nbytes) {
-        if (!layout_of_tensor(PyList_GetItem(list, i), &l)) return PyErr_Clear(), Py_NewRef(Py_False);
+    if (!PyTuple_Check(tensors)) return PyErr_Format(PyExc_TypeError, "lie_together: expected a tuple");
+    for (Py_ssize_t i = 0; i < PyTuple_Size(tensors); i++, end = l.address + l.nbytes) {
+        if (!layout_of_tensor(PyTuple_GetItem(tensors, i), &l)) return PyErr_Clear(), Py_NewRef(Py_False);
         if (l.dims || (i && l.address != end)) Py_RETURN_FALSE;
     }
     Py_RETURN_TRUE;
 }
 
-/* pack(list of tensors, address, whether to unpack): copy_tensors, for Python */
+/* pack(tuple of tensors, address, bytes that are there, whether to unpack): copy_tensors, for Python */
 PyObject *pack(PyObject *module, PyObject *args) {
-    PyObject *list, *address;
+    PyObject *tensors, *address;
+    Py_ssize_t nbytes;
     int unpacks;
     (void)module;
-    if (!PyArg_ParseTuple(args, "O!Op", &PyList_Type, &list, &address, &unpacks)) return NULL;
+    if (!PyArg_ParseTuple(args, "O!Onp", &PyTuple_Type, &tensors, &address, &nbytes, &unpacks)) return NULL;
     char *at = PyLong_AsVoidPtr(address);
-    return PyErr_Occurred() ? NULL : PyBool_FromLong(copy_tensors(list, at, unpacks));
+    return PyErr_Occurred() ? NULL : PyBool_FromLong(copy_tensors(tensors, at, (size_t)nbytes, unpacks));
 }

@@ -67,11 +67,11 @@ PyObject *holder_of(PyObject *x, const Py_buffer *held);
 /* A new reference to the dtype of an array of NumPy's, else NULL. */
 PyObject *dtype_of(PyObject *x);
 
-/* The tensors of a list, without where they lie: three numbers are added for each. 0 if they are not known. */
-int describe_list(PyObject *list, int64_t *numbers, size_t *many, size_t most);
-/* Copy the elements of the tensors of a list or tuple, one after another, to memory without gaps, or back. 0 if one of
- * them is not known. */
-int copy_tensors(PyObject *given, char *memory, int back);
+/* The tensors of a tuple, without where they lie: three numbers are added for each. 0 where they cannot be copied. */
+int describe_list(PyObject *tensors, int64_t *numbers, size_t *many, size_t most);
+/* Copy the elements of the tensors of a tuple, one after another, to memory without gaps, or back. 0 if one of them
+ * cannot be copied, or if they do not have so many bytes. */
+int copy_tensors(PyObject *tensors, char *memory, size_t nbytes, int back);
 
 PyObject *know_arrays(PyObject *module, PyObject *args);
 PyObject *know_subclass(PyObject *module, PyObject *type);

@@ -189,7 +189,8 @@ static void copy_in(Node *node, const Call *c) {
     }
 }
 
-/* A piece of a rank's block, which this one reads. A rank's own slot is the others': they may write there. */
+/* A piece of a rank's block, which this one reads. Others may write to this rank's own slot, so that it reads its own
+ * block elsewhere. */
 static const char *row(const Node *node, const Call *c, int rank, int block) {
     int begins = has(c, rank).from;
     size_t in_slot = (size_t)(block - begins) * node->room;

@@ -228,7 +228,7 @@ typedef struct {
     PyObject *dtypes[2];                   /* of x and out */
     uint64_t number, used;
     const char *addresses[2]; /* where x and out lay when the plan was bound, if it serves others too */
-    char *packed[2];          /* memory in which the tensors of lists travel in the place of x and out, if they are lists */
+    char *packed[2];          /* where the tensors of lists travel in the place of x and out, if they are lists */
     PyObject *holders[2];     /* what holds it */
     size_t nbytes[2];
 } Entry;
@@ -303,8 +303,8 @@ static uint64_t hash_of(const Key *key) {
     const Numbers *n = &key->numbers;
     uint64_t hash = mixed((uintptr_t)key->operation, (uintptr_t)key->op ^ (uint64_t)n->root << 48);
     hash = mixed(hash, (uint64_t)n->source ^ (uint64_t)n->sendtag << 16 ^ (uint64_t)n->recvtag << 32);
-    hash = mixed(hash, (uintptr_t)key->x.address ^ key->x.dtype << 16 ^ (uint64_t)key->x.kind);
-    hash = mixed(hash, (uintptr_t)key->out.address ^ key->out.dtype << 16 ^ (uint64_t)key->out.kind);
+    hash = mixed(hash, (uintptr_t)key->x.address ^ key->x.dtype << 16 ^ (uint64_t)key->x.kind ^ key->x.layout);
+    hash = mixed(hash, (uintptr_t)key->out.address ^ key->out.dtype << 16 ^ (uint64_t)key->out.kind ^ key->out.layout);
     for (size_t i = 0; i < key->counts.many; i++) hash = mixed(hash, (uint64_t)key->counts.numbers[i]);
     return mixed(hash, (uint64_t)key->x.elements ^ (uint64_t)key->out.elements << 32);
 }
@@ -412,40 +412,34 @@ static void broken_off(const CallsObject *self, const char *method, PyObject *bo
 
 static int run_call(CallsObject *self, const Entry *entry, Shift shift, PyObject *operation, PyObject *x,
                     PyObject *out) {
-    /* Python may run from here on, and the entry may go. `bound` holds the record, and `run` the plan. */
-    PyObject *bound = Py_NewRef(entry->bound), *run = Py_NewRef(entry->run), *plan = entry->plan;
     int code = note(self->ring, entry->record, entry->number);
     if (!code) {
-        code = plan ? run_plan(plan, shift) : taken(PyObject_CallFunctionObjArgs(run, NULL));
-        if (code) broken_off(self, "broke_off", bound, operation, x, out ? out : Py_None);
+        code = entry->plan ? run_plan(entry->plan, shift) : taken(PyObject_CallFunctionObjArgs(entry->run, NULL));
+        if (code) broken_off(self, "broke_off", entry->bound, operation, x, out ? out : Py_None);
         else self->ring->under_way = 0;
     }
-    Py_DECREF(bound);
-    Py_DECREF(run);
     return code ? -1 : 1;
 }
 
 static int run_message(CallsObject *self, const Entry *entry, PyObject *operation, PyObject *x, PyObject *out) {
-    PyObject *bound = Py_NewRef(entry->bound), *run = Py_NewRef(entry->run), *message = entry->message;
+    PyObject *bound = entry->bound;
     note_message(self->ring, entry->record);
-    wait_as(self->waits, entry->record, NULL); /* the message holds it */
-    int code = carry_message(message);
+    wait_as(self->waits, entry->record, NULL);
+    int code = carry_message(entry->message);
     wait_as(NULL, NULL, NULL);
     if (code) {
         broken_off(self, "message_broke_off", bound, operation, x, out ? out : Py_None);
-    } else if (!came_whole(message)) {
+    } else if (!came_whole(entry->message)) {
         PyObject *engine = engine_of(self);
         code = engine ? taken(PyObject_CallMethod(engine, "check_length", "O", bound)) : -1;
         Py_XDECREF(engine);
     }
-    Py_DECREF(bound);
-    Py_DECREF(run);
     return code ? -1 : 1;
 }
 
 /* 0 where Python must make the object's bytes: that fails, and it says why. */
 static int run_object(CallsObject *self, const Entry *entry, PyObject *operation, PyObject *object, PyObject **result) {
-    PyObject *message = Py_NewRef(entry->message), *pending = Py_NewRef(entry->record);
+    PyObject *message = entry->message, *pending = entry->record;
     PyObject *bytes = sends_object(message) ? bytes_of(message, object) : NULL;
     int made = PyErr_Occurred() ? -1 : 0;
     if (!made && (bytes || !sends_object(message))) {
@@ -457,71 +451,51 @@ static int run_object(CallsObject *self, const Entry *entry, PyObject *operation
         if (made < 0) broken_off(self, "object_broke_off", pending, operation, Py_None, Py_None);
     }
     Py_XDECREF(bytes);
-    Py_DECREF(pending);
-    Py_DECREF(message);
     return made;
 }
 
 static int start_request(CallsObject *self, const Entry *entry, PyObject *operation, PyObject *x, PyObject *holder,
                          PyObject **request) {
-    PyObject *bound = Py_NewRef(entry->bound), *pending = Py_NewRef(entry->record);
-    PyObject *message = Py_NewRef(entry->message);
-    Noted noted = note_message(self->ring, pending);
-    PyObject *begun = start_message(message);
-    *request = begun ? new_request(bound, begun, holder, self->under_way, NULL, &noted) : NULL;
-    if (!*request) broken_off(self, "message_broke_off", bound, operation, x, Py_None);
-    if (begun) end_message(message, begun);
-    Py_DECREF(message);
-    Py_DECREF(pending);
-    Py_DECREF(bound);
+    Noted noted = note_message(self->ring, entry->record);
+    PyObject *begun = start_message(entry->message);
+    *request = begun ? new_request(entry->bound, begun, holder, self->under_way, NULL, &noted) : NULL;
+    if (!*request) broken_off(self, "message_broke_off", entry->bound, operation, x, Py_None);
+    if (begun) end_message(entry->message, begun);
     return *request ? 1 : -1;
 }
 
 static int start_call(CallsObject *self, const Entry *entry, Shift shift, const Asked *call, PyObject *arrays,
                       PyObject **request) {
-    PyObject *bound = Py_NewRef(entry->bound), *plan = Py_NewRef(entry->plan), *pending = Py_XNewRef(entry->pending);
     PyObject *begun = NULL;
     *request = NULL;
-    if (!note(self->ring, entry->record, entry->number)) {
-        begun = begin_plan(plan, shift, arrays);
-        if (pending) { /* else the caller says when it ends */
-            self->ring->under_way = 0;
-            Noted noted = note_message(self->ring, pending);
-            *request = begun ? new_request(bound, begun, arrays, self->under_way, call->returned, &noted) : NULL;
-        } else {
-            *request = Py_XNewRef(begun);
-        }
-        if (!*request) broken_off(self, "broke_off", bound, call->operation, call->x, call->out ? call->out : Py_None);
+    if (note(self->ring, entry->record, entry->number)) return -1;
+    begun = begin_plan(entry->plan, shift, arrays);
+    if (entry->pending) { /* else the caller says when it ends */
+        self->ring->under_way = 0;
+        Noted noted = note_message(self->ring, entry->pending);
+        *request = begun ? new_request(entry->bound, begun, arrays, self->under_way, call->returned, &noted) : NULL;
+    } else {
+        *request = Py_XNewRef(begun);
     }
+    if (!*request)
+        broken_off(self, "broke_off", entry->bound, call->operation, call->x, call->out ? call->out : Py_None);
     Py_XDECREF(begun);
-    Py_XDECREF(pending);
-    Py_DECREF(plan);
-    Py_DECREF(bound);
     return *request ? 1 : -1;
 }
 
+/* Lists are tuples by now, so that nobody changes them. */
 static int run_lists(CallsObject *self, const Entry *entry, Shift shift, const Asked *call) {
-    char *given = entry->packed[0], *taken = entry->packed[1];
-    if (given && !copy_tensors(call->x, given, 0)) return 0;
-    if (!taken) return run_call(self, entry, shift, call->operation, call->x, call->out);
-    PyObject *outs = PyList_AsTuple(call->out); /* another thread may change the list meanwhile */
-    int made = outs ? run_call(self, entry, shift, call->operation, call->x, outs) : -1;
-    if (made > 0) copy_tensors(outs, taken, 1); /* it is known that they can be: they are those of the key */
-    Py_XDECREF(outs);
-    return made;
+    const char *failed = "the tensors of a list have changed during the call";
+    if (entry->packed[0] && !copy_tensors(call->x, entry->packed[0], entry->nbytes[0], 0)) return 0;
+    int made = run_call(self, entry, shift, call->operation, call->x, call->out);
+    if (made <= 0 || !entry->packed[1] || copy_tensors(call->out, entry->packed[1], entry->nbytes[1], 1)) return made;
+    if (!PyErr_Occurred()) PyErr_SetString(PyExc_RuntimeError, failed);
+    return -1;
 }
 
-/* The same, while the arrays' memory is `held`. */
-static int repeat_held(CallsObject *self, Key *key, const Asked *call, const Py_buffer *held, PyObject **result) {
-    Shift shift;
-    Entry *entry = find_call(self, key, &shift);
-    if (!entry) return 0;
-    entry->used = ++self->clock;
-    if (entry->message && is_object_message(entry->message))
-        return run_object(self, entry, call->operation, call->object, result);
-    if (!result && entry->message) return run_message(self, entry, call->operation, call->x, call->out);
-    if (!result) return run_lists(self, entry, shift, call);
-    if (!entry->message && (!entry->plan || !begins(entry->plan))) return 0;
+static int begin_entry(CallsObject *self, const Entry *entry, Shift shift, const Asked *call, const Py_buffer *held,
+                       PyObject **result) {
+    if (!entry->message && (!entry->plan || !begins(entry->plan) || entry->packed[0] || entry->packed[1])) return 0;
     PyObject *x = holder_of(call->x, &held[0]), *out = NULL, *arrays = NULL;
     int made = -1;
     if (x && entry->message) {
@@ -535,19 +509,44 @@ static int repeat_held(CallsObject *self, Key *key, const Asked *call, const Py_
     return made;
 }
 
+static int run_entry(CallsObject *self, const Entry *entry, Shift shift, const Asked *call, const Py_buffer *held,
+                     PyObject **result) {
+    if (entry->message && is_object_message(entry->message))
+        return run_object(self, entry, call->operation, call->object, result);
+    if (result) return begin_entry(self, entry, shift, call, held, result);
+    if (entry->message) return run_message(self, entry, call->operation, call->x, call->out);
+    return run_lists(self, entry, shift, call);
+}
+
+/* While the arrays' memory is `held`. Python may run from here on, and the entry may go: what it refers to is kept. */
+static int repeat_held(CallsObject *self, Key *key, const Asked *call, const Py_buffer *held, PyObject **result) {
+    Shift shift;
+    Entry *found = find_call(self, key, &shift);
+    if (!found) return 0;
+    found->used = ++self->clock;
+    Entry entry = *found;
+    PyObject *kept[] = {entry.bound, entry.run, entry.record, entry.pending, entry.holders[0], entry.holders[1]};
+    enum { KEPT = sizeof kept / sizeof *kept };
+    for (int i = 0; i < KEPT; i++) Py_XINCREF(kept[i]);
+    int made = run_entry(self, &entry, shift, call, held, result);
+    for (int i = 0; i < KEPT; i++) Py_XDECREF(kept[i]);
+    return made;
+}
+
 static int describe_any(PyObject *x, Array *array, int with_shape, Py_buffer *held, int64_t *numbers, Counts *counts) {
-    if (!x || !PyList_CheckExact(x)) return describe(x, array, with_shape, held);
+    if (!x || !PyTuple_CheckExact(x)) return describe(x, array, with_shape, held);
     *array = (Array){.kind = LIST};
     counts->numbers = numbers;
     return describe_list(x, numbers, &counts->many, MOST_COUNTS);
 }
 
-/* What the call is found by. 0 where Python must look. */
+/* What the call is found by. Its lists are tuples. 0 where Python must look. */
 static int key_of(const CallsObject *self, const Asked *call, Key *key, int64_t *counts, Py_buffer *held) {
     *key = (Key){call->operation, call->op, call->algorithm, call->numbers, {0}, {0}, {0}};
     held[0].obj = held[1].obj = NULL;
     if (!self->ring || !read_counts(call, counts, &key->counts)) return 0;
-    int by_rows = key->counts.many > 0;
+    int by_rows = key->counts.many > 0 || (call->x && PyTuple_CheckExact(call->x)) ||
+                  (call->out && PyTuple_CheckExact(call->out));
     if (describe_any(call->x, &key->x, by_rows, &held[0], counts, &key->counts) &&
         describe_any(call->out, &key->out, by_rows, &held[1], counts, &key->counts))
         return 1;
@@ -556,15 +555,31 @@ static int key_of(const CallsObject *self, const Asked *call, Key *key, int64_t 
     return 0;
 }
 
-/* 1 if the call was made, 0 if no plan is known, -1 with an exception. Where a `result` is asked for, it is begun
- * alone. */
-static int repeat(CallsObject *self, const Asked *call, PyObject **result) {
+/* A list as a tuple, which nobody changes; anything else as it is. A new reference. */
+static PyObject *fixed(PyObject *x) { return PyList_CheckExact(x) ? PyList_AsTuple(x) : Py_NewRef(x); }
+
+static int repeat_fixed(CallsObject *self, const Asked *call, PyObject **result) {
     Key key;
     int64_t counts[MOST_COUNTS];
     Py_buffer held[2];
-    if (!self->ring || self->ring->taped || !key_of(self, call, &key, counts, held)) return 0;
+    if (!key_of(self, call, &key, counts, held)) return 0;
     int made = repeat_held(self, &key, call, held, result);
     release(&held[0]), release(&held[1]);
+    return made;
+}
+
+/* 1 if the call was made, 0 if no plan is known, -1 with an exception. Where a `result` is asked for, it is begun
+ * alone. */
+static int repeat(CallsObject *self, const Asked *call, PyObject **result) {
+    if (!self->ring || self->ring->taped) return 0;
+    int has_lists = (call->x && PyList_CheckExact(call->x)) || (call->out && PyList_CheckExact(call->out));
+    if (!has_lists) return repeat_fixed(self, call, result);
+    Asked fixed_call = *call;
+    PyObject *x = fixed(call->x ? call->x : Py_None), *out = fixed(call->out ? call->out : Py_None);
+    fixed_call.x = x, fixed_call.out = out;
+    int made = x && out ? repeat_fixed(self, &fixed_call, result) : -1;
+    Py_XDECREF(x);
+    Py_XDECREF(out);
     return made;
 }
 
@@ -586,29 +601,40 @@ static void move_if_it_can(Key *key, PyObject *x, PyObject *out, Entry *made) {
     if (can) key->x.address = key->out.address = &anywhere;
 }
 
-/* Keep an entry for a call. Where Python must look at its arguments, there is none. */
-static void put(CallsObject *self, const Asked *call, Entry made) {
+static void put_fixed(CallsObject *self, const Asked *call, Entry made) {
     Key key;
     int64_t counts[MOST_COUNTS];
     Py_buffer held[2];
     if (!key_of(self, call, &key, counts, held)) return;
+    made.dtypes[0] = dtype_of(call->x), made.dtypes[1] = dtype_of(call->out); /* those of the key: no Python has run */
     release(&held[0]), release(&held[1]);
     if (made.plan) move_if_it_can(&key, call->x, call->out, &made);
-    if (key.counts.many) {
-        size_t nbytes = key.counts.many * sizeof *counts;
-        int64_t *copy = PyMem_Malloc(nbytes);
-        if (!copy) return;
-        key.counts.numbers = memcpy(copy, counts, nbytes);
+    size_t nbytes = key.counts.many * sizeof *counts;
+    int64_t *copy = nbytes ? PyMem_Malloc(nbytes) : NULL;
+    if (nbytes && !copy) {
+        Py_XDECREF(made.dtypes[0]);
+        Py_XDECREF(made.dtypes[1]);
+        return;
     }
+    if (nbytes) key.counts.numbers = memcpy(copy, counts, nbytes);
     key.operation = as_key(key.operation), key.op = as_key(key.op), key.algorithm = as_key(key.algorithm);
     Entry *entry = room_for(self, &key);
     made.key = key, made.used = ++self->clock;
-    made.dtypes[0] = dtype_of(call->x), made.dtypes[1] = dtype_of(call->out);
     Py_INCREF(made.bound), Py_INCREF(made.run), Py_INCREF(made.record), Py_XINCREF(made.pending);
     Py_XINCREF(made.holders[0]), Py_XINCREF(made.holders[1]);
     Entry old = *entry;
     *entry = made;
     drop(&old);
+}
+
+/* Keep an entry for a call. Where Python must look at its arguments, there is none. */
+static void put(CallsObject *self, const Asked *call, Entry made) {
+    Asked fixed_call = *call;
+    PyObject *x = fixed(call->x ? call->x : Py_None), *out = fixed(call->out ? call->out : Py_None);
+    fixed_call.x = x, fixed_call.out = out;
+    if (x && out) put_fixed(self, &fixed_call, made);
+    Py_XDECREF(x);
+    Py_XDECREF(out);
 }
 
 static const Numbers no_numbers = {NO_NUMBER, NO_NUMBER, NO_NUMBER, NO_NUMBER};
@@ -622,8 +648,9 @@ static void read_packed(PyObject *given, Entry *entry, int which) {
     entry->addresses[which] = entry->packed[which];
 }
 
-/* keep(operation, x, out, op, root, algorithm, sendcounts, recvcounts, bound, where x is packed, where out is): from now
- * on, this call is a repeated one. Only lists are packed: then it is an address, how many bytes there are, and what holds the memory. */
+/* keep(operation, x, out, op, root, algorithm, sendcounts, recvcounts, bound, where x is packed, where out is): from
+ * now on, this call is a repeated one. Only lists are packed: there is an address then, the number of bytes, and what
+ * holds the memory. */
 static PyObject *calls_keep(CallsObject *self, PyObject *args) {
     Asked call = {.numbers = no_numbers};
     PyObject *bound, *packed[2];
@@ -705,8 +732,8 @@ static PyObject *calls_run(CallsObject *self, PyObject *const *args, Py_ssize_t 
 }
 
 /* begin(operation, x, out, op, root, algorithm, sendcounts, recvcounts, what it returns): begin the call, if it is a
- * repeated one. Returns its request, or what stands for it if it blocks elsewhere; None if it is not repeated, or cannot
- * be begun. */
+ * repeated one. Returns its request, or what stands for it if it blocks elsewhere; None if it is not repeated, or
+ * cannot be begun. */
 static PyObject *calls_begin(CallsObject *self, PyObject *const *args, Py_ssize_t n) {
     PyObject *result = NULL;
     Asked call;
@@ -764,6 +791,10 @@ static int calls_traverse(CallsObject *self, visitproc visit, void *arg) {
     for (size_t i = 0; i < self->sets * WAYS; i++) {
         Py_VISIT(self->entries[i].bound);
         Py_VISIT(self->entries[i].run);
+        Py_VISIT(self->entries[i].record);
+        Py_VISIT(self->entries[i].pending);
+        Py_VISIT(self->entries[i].holders[0]);
+        Py_VISIT(self->entries[i].holders[1]);
     }
     return 0;
 }

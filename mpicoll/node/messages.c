@@ -8,8 +8,8 @@
  * A piece is copied twice. An array in memory that ranks share is copied once: the receiver maps its file. Others
  * may be read out of the sender's memory, if the system permits that, which costs more for each page. That is better
  * where the sender computes, where both ranks are busy with messages, where the arrays do not stay in caches, and where
- * ranks take turns on cores, since each turn of a ring costs a change of them. The receiver grants no bytes then. A change is also what
- * a grant costs. So where ranks take turns, longer messages count as short.
+ * ranks take turns on cores, since each turn of a ring costs a change of them. The receiver grants no bytes then. A
+ * change is also what a grant costs. So where ranks take turns, longer messages count as short.
  *
  * The one that waits for a record looks at the place where it will be, so that a short message costs the transfer of
  * one cache line: the first word of a record is written last, and before that, the first word of the record that will

@@ -72,7 +72,7 @@ typedef struct {
     _Atomic int unread;        /* receives of messages that are to be read */
     Transfer *ungranted;       /* the first of them of which it has not been told */
     Passed *first, **end;      /* messages from it */
-    _Atomic int *attends;      /* whether it sends what is granted of its long messages at once */
+    _Atomic int *attends;      /* not 0 while it waits, and so sends at once what is granted of its long messages */
 } Peer;
 
 typedef struct {

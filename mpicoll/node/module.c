@@ -12,7 +12,7 @@
 #include "messages.h"
 #include "moving.h"
 
-#define INTERFACE 1 /* of mpicoll/node/loaded.py, too: change both */
+#define INTERFACE 2 /* of mpicoll/node/loaded.py, too: change both */
 #define LONG (128 << 10) /* bytes of a call during which other threads of the process may go on */
 
 static uint64_t generation = 1; /* of the memory of this process that others can open */
@@ -374,7 +374,7 @@ static void begun_dealloc(Begun *self) {
 int may_shift(PyObject *plan, const char *input, size_t given, const char *output, size_t taken) {
     PlanObject *self = (PlanObject *)plan;
     if (self->call.may_share) return 0; /* ranks have been told where they lie */
-    if (self->call.from || self->call.to) return 0; /* they reach further than their bytes */
+    if (self->call.from || self->call.to) return 0; /* with its gaps, an array is longer than its elements */
     return (!self->input || (self->input >= input && self->input <= input + given)) &&
            (!self->output || (self->output >= output && self->output <= output + taken));
 }
@@ -431,8 +431,8 @@ static size_t *offsets(PyObject *bytes, int blocks) {
 static Layout *gaps_of(PyObject *given) {
     Py_ssize_t itemsize;
     PyObject *shape, *strides;
-    if (given == Py_None || !PyArg_ParseTuple(given, "nO!O!", &itemsize, &PyTuple_Type, &shape, &PyTuple_Type, &strides))
-        return NULL;
+    if (given == Py_None) return NULL;
+    if (!PyArg_ParseTuple(given, "nO!O!", &itemsize, &PyTuple_Type, &shape, &PyTuple_Type, &strides)) return NULL;
     Layout *made = PyMem_Malloc(sizeof *made);
     if (!made) return (Layout *)PyErr_NoMemory();
     if (!read_layout(made, NULL, (size_t)itemsize, shape, strides)) return made;
@@ -449,8 +449,8 @@ static int make_room(Node *node) {
 }
 
 /* Plan(node, of, (gives, gets, rooted, prefix), root, blocks, given, taken, is_private, input, output, layouts of the
- * two, digest, (needs_all, may_share, only_shared), reduction) where a layout is None or (itemsize, shape, strides), and
- * reduction is None or (dtype, op, averages, factor or None) */
+ * two, digest, (needs_all, may_share, only_shared), reduction) where a layout is None or (itemsize, shape, strides),
+ * and reduction is None or (dtype, op, averages, factor or None) */
 static PyObject *plan_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
     PyObject *node, *of, *given, *taken, *input, *output, *from, *to, *reduction;
     int gives, gets, rooted, prefix, root, blocks, is_private, needs_all, may_share, only_shared;

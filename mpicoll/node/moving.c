@@ -21,7 +21,7 @@
 #define SOON 4           /* looks at which nothing has come */
 #define LOOKS_IN_VAIN 20 /* at nothing under way, before it sleeps */
 #define MOST_TURNS 1000  /* with Python's lock */
-#define TURNS_IN_VAIN 200
+#define TURNS_IN_VAIN 300 /* more than the looks after which a receiver reads by itself (messages.c) */
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER; /* of all that follows */
 static pthread_cond_t begun = PTHREAD_COND_INITIALIZER;

@@ -109,8 +109,8 @@ FLOATS(64, double)
 
 /* Division of integers toward zero, by multiplication. The divisor is at least 2.
  *
- * In floats: a number that is half a unit further from zero has a quotient that is at least 0.5 / divisor from each whole
- * number. Its two roundings are much smaller: of 16-bit numbers in a float, and of 32-bit ones in a double. */
+ * In floats: a number that is half a unit further from zero has a quotient that is at least 0.5 / divisor from each
+ * whole number. Its two roundings are much smaller: of 16-bit numbers in a float, and of 32-bit ones in a double. */
 #define DIVIDE(NAME, T, WIDE, HALF)                                                                                    \
     VECTORS static void NAME(void *xs, int divisor, size_t n) {                                                        \
         typedef T Number ANYWHERE;                                                                                     \
@@ -125,8 +125,8 @@ DIVIDE(divide_u16, uint16_t, float, half)
 DIVIDE(divide_u32, uint32_t, double, half)
 
 /* In integers: with c the next whole number above 2^p / divisor, m * c / 2^p is above m / divisor by at most m / 2^p,
- * which must be less than 1 / divisor: m is a magnitude. (Granlund and Montgomery, "Division by invariant integers using
- * multiplication", PLDI 1994.) For 8 bits p is 16: where the divisor is too large for that, all quotients are 0. For 64
+ * which must be less than 1 / divisor, or equal where the quotient is whole. m is a magnitude. (Granlund and Montgomery,
+ * "Division by invariant integers using multiplication", PLDI 1994.) For 8 bits p is 16: where the divisor is too large for that, all quotients are 0. For 64
  * bits p is 63 + l, with 2^(l-1) < divisor <= 2^l. The numbers without a sign have one bit more, and so has their c,
  * which is 2^64 more than `c`. */
 #define DIVIDE_8(NAME, T)                                                                                              \

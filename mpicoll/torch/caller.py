@@ -117,7 +117,7 @@ class Caller:
         sendcounts: Sequence[int] | None = None,
         recvcounts: Sequence[int] | None = None,
     ) -> bool:
-        """Make a call that the kernel knows. Returns whether it does: then its arguments were checked before."""
+        """Make a call that the kernel knows, and return whether it does. Arguments like these were checked before."""
         g = self.group
         calls = g.engine.calls
         if calls is None or profiler._is_profiler_enabled or not g.progress.idle():

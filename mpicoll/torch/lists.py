@@ -1,12 +1,13 @@
 """Collectives of lists of tensors, one tensor for each rank of the group.
 
-A list travels as one tensor, into which and out of which its tensors are copied. Short lists share one of the group,
-which serves again for other tensors of these shapes. What these functions share with the other collectives, such as the
-meaning of ``group`` and ``async_op``, is in :mod:`mpicoll.torch.collectives`.
+A list travels as one tensor, into which and out of which its tensors are copied. Lists of less than 8 MiB share one of
+the group, which serves again for other tensors of these shapes. What these functions share with the other collectives,
+such as the meaning of ``group`` and ``async_op``, is in :mod:`mpicoll.torch.collectives`.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
 from functools import partial
@@ -47,8 +48,7 @@ _LONG = 8 << 20
 """Bytes of a list that travels in memory that the ranks share, and not in the group's. The system gives new memory of
 such a length page by page, and that takes several times as long as to copy it."""
 _LEAST = 16 << 10
-"""Bytes of the shortest list of which mpicoll looks whether its tensors lie one after another: then they travel
-themselves."""
+"""Bytes of the shortest list whose tensors travel as they lie, if they lie one after another."""
 
 
 def all_gather(
@@ -63,7 +63,7 @@ def all_gather(
     caller = caller_of("all_gather", group)
     if caller is None:
         return None
-    if not async_op and caller.repeats("allgather", tensor, tensor_list, None, 0, algorithm):
+    if not async_op and caller.repeats("all_gather_list", tensor, tensor_list, None, 0, algorithm):
         return None
     caller.memory("tensor", tensor)
     outs = caller.outputs("tensor_list", tensor_list, tensor)
@@ -89,7 +89,7 @@ def gather(
     if caller is None:
         return None
     g, root = caller.group, caller.root("dst", dst, group_dst, default=0)
-    if not async_op and caller.repeats("gather", tensor, gather_list, None, root, algorithm):
+    if not async_op and caller.repeats("gather_list", tensor, gather_list, None, root, algorithm):
         return None
     caller.memory("tensor", tensor)
     outs: list[torch.Tensor] = []
@@ -119,7 +119,7 @@ def scatter(
     if caller is None:
         return None
     g, root = caller.group, caller.root("src", src, group_src, default=0)
-    if not async_op and caller.repeats("scatter", scatter_list, tensor, None, root, algorithm):
+    if not async_op and caller.repeats("scatter_list", scatter_list, tensor, None, root, algorithm):
         return None
     caller.memory("tensor", tensor)
     ins: list[torch.Tensor] = []
@@ -148,7 +148,7 @@ def reduce_scatter(
     if caller is None:
         return None
     how = caller.op(op)
-    if not async_op and caller.repeats("reduce_scatter", input_list, output, how, 0, algorithm):
+    if not async_op and caller.repeats("reduce_scatter_list", input_list, output, how, 0, algorithm):
         return None
     caller.memory("output", output)
     g, tensors = caller.group, caller.tensors("input_list", input_list, output, shapes=False)
@@ -176,7 +176,7 @@ def all_to_all(
     caller = caller_of("all_to_all", group)
     if caller is None:
         return None
-    if not async_op and caller.repeats("alltoallv", input_tensor_list, output_tensor_list, None, 0, algorithm):
+    if not async_op and caller.repeats("all_to_all_list", input_tensor_list, output_tensor_list, None, 0, algorithm):
         return None
     outs = caller.outputs("output_tensor_list", output_tensor_list, shapes=False)
     ins = caller.tensors("input_tensor_list", input_tensor_list, outs[0], shapes=False)
@@ -206,12 +206,12 @@ def _carried_out(
     lists = Lists(ins, before, outs, after)
     work = carried_out(caller, collective, x.tensor, out.tensor, async_op, algorithm, names, op, root, counts, lists)
     if not async_op:
-        _let_it_repeat(g, collective, (given, taken), (x, out), op, root, algorithm, counts)
+        _let_it_repeat(caller, collective, (given, taken), (x, out), op, root, algorithm, counts)
     return work
 
 
 def _let_it_repeat(
-    g: ProcessGroup,
+    caller: Caller,
     collective: str,
     ends: tuple[Given, Given],
     wholes: tuple[Whole, Whole],
@@ -220,7 +220,8 @@ def _let_it_repeat(
     algorithm: str | None,
     counts: Sequence[Sequence[int]],
 ) -> None:
-    """Let the kernel make this call from now on, if each list travels in memory of the group's."""
+    """Let the kernel make this call from now on, if each list travels in memory of the group's. It has a name of its
+    own, because no other function takes lists."""
     if not all(whole.serves_again for whole in wholes):
         return
 
@@ -229,9 +230,10 @@ def _let_it_repeat(
         return (there.data_ptr(), there.nbytes, there) if there is not None and whole.parts else None
 
     x, out = wholes
-    plan = g.engine.plan(collective, x.tensor, out.tensor, op, root, algorithm, *counts)
+    engine, name = caller.group.engine, sys.intern(f"{caller.operation}_list")
+    plan = engine.plan(collective, x.tensor, out.tensor, op, root, algorithm, *counts)
     given, taken = (end if isinstance(end, torch.Tensor) else end or None for end in ends)
-    g.engine.keep(plan, (collective, given, taken, op, root, algorithm), (packed(x), packed(out)))
+    engine.keep(plan, (name, given, taken, op, root, algorithm), (packed(x), packed(out)))
 
 
 def _listed(given: Given) -> list[torch.Tensor]:
@@ -243,10 +245,13 @@ def _one_of(tensors: list[torch.Tensor], others: list[torch.Tensor]) -> Whole | 
     others."""
     if len(tensors) < 2 or not (first := tensors[0]).is_cpu or first.nbytes * len(tensors) < _LEAST:
         return None
-    if kernel is None or not kernel.lie_together(tensors):
+    if kernel is None or not kernel.lie_together(tuple(tensors)):
         return None
-    if first.untyped_storage().data_ptr() in [each.untyped_storage().data_ptr() for each in others]:
-        return None
+    begin, end = first.data_ptr(), tensors[-1].data_ptr() + tensors[-1].nbytes
+    for other in others:
+        memory = other.untyped_storage()
+        if memory.data_ptr() < end and begin < memory.data_ptr() + memory.nbytes():
+            return None
     try:
         return Whole(first.detach().as_strided((sum(x.numel() for x in tensors),), (1,)), [], False)
     except RuntimeError:  # each has a storage of its own
@@ -290,7 +295,7 @@ def _copy(whole: Whole, tensors: list[torch.Tensor], back: bool) -> None:
     """Copy the tensors of a list to their parts, or ``back``."""
     there, parts, _ = whole
     assert there is not None
-    if kernel is not None and there.is_cpu and kernel.pack(tensors, there.data_ptr(), back):
+    if kernel is not None and there.is_cpu and kernel.pack(tuple(tensors), there.data_ptr(), there.nbytes, back):
         return
     for part, tensor in zip(parts, tensors, strict=True):
         target, source = (tensor, part) if back else (part, tensor)

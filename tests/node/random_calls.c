@@ -334,7 +334,8 @@ static Rank *rank_of(int rank, Flag **flags, Host host) {
     static Factor factors[MOST_RANKS][MOST_RANKS];
     Rank *self = calloc(1, sizeof *self);
     self->rank = rank, self->own.state = (seed << 32) + ((uint64_t)(rank + 1) << 24);
-    self->node = (Node){.page_size = page_size(ranks), .unit_size = slot_size / LONG_SLOT, .blocks = blocks, .rows = rows[rank],
+    self->node = (Node){.page_size = page_size(ranks), .unit_size = slot_size / LONG_SLOT, .blocks = blocks,
+                        .rows = rows[rank],
                         .factors = factors[rank], .packed = malloc(2 * slot_size)};
     self->node.made = self->node.packed + slot_size;
     meeting_begin(&self->node.meeting, rank, ranks, flags, ranks > 2, host);

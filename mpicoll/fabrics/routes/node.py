@@ -115,7 +115,7 @@ def bind(
     given, taken = (array("Q", each).tobytes() for each in ends)
     buffers = input_and_output(call, rank, size)
     addresses = [None if b is None else b.address for b in buffers]
-    gaps = [(b.dtype.itemsize, b.shape, b.strides) if b and not b.plain else None for b in buffers]
+    gaps = tuple((b.dtype.itemsize, b.shape, b.strides) if b and not b.plain else None for b in buffers)
     waits = needs_all(call, zero_copy)
     if waits:
         record.root = None  # nobody is in it for the root alone
@@ -130,7 +130,7 @@ def bind(
         taken,
         not call.extent_is_common,
         *addresses,
-        tuple(gaps),
+        gaps,
         int.from_bytes(record.digest, "little"),
         (waits, zero_copy, elsewhere is not None),
         None if reduction is None else (*numbers(reduction), reduction.op.factor),

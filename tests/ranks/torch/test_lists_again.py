@@ -6,11 +6,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
+import mpicoll
 import mpicoll.torch as dist
+import mpicoll.torch.world as default_group
 from mpicoll.errors import ArgumentError, DtypeError
 
 pytestmark = pytest.mark.sizes(1, 2, 3)
@@ -96,6 +100,7 @@ def test_mistakes_in_lists_that_were_right_before(world: tuple[int, int]) -> Non
     _, size = world
     x, parts = torch.ones(N), [torch.empty(N) for _ in range(size)]
     wrong: list[tuple[type[Exception], Any]] = [
+        (ArgumentError, torch.empty(size * N)),
         (DtypeError, [*parts[1:], torch.empty(N, dtype=torch.float64)]),
         (ArgumentError, [*parts[1:], torch.empty(1).expand(N)]),
         (ArgumentError, [*parts[1:], torch.empty(N + 1)]),
@@ -107,5 +112,74 @@ def test_mistakes_in_lists_that_were_right_before(world: tuple[int, int]) -> Non
         dist.all_gather(parts, x)
         with pytest.raises(error):
             dist.all_gather(given, x)
+        with pytest.raises(ArgumentError):
+            dist.all_gather(parts, x.reshape(N, 1))
+        with pytest.raises(ArgumentError):
+            dist.all_gather_into_tensor(parts, x)  # type: ignore[arg-type]
     dist.all_gather(parts, x)
     assert all((each == 1).all() for each in parts)
+
+
+def test_tensors_of_many_dimensions(world: tuple[int, int]) -> None:
+    """The kernel does not copy them."""
+    rank, size = world
+    parts = [torch.zeros(*[4] * 6)[::2, ::2, ::2, ::2, ::2, ::2] for _ in range(size)]
+    for turn in range(3):
+        dist.all_gather(parts, torch.full([2] * 6, float(10 * turn + rank)))
+        assert all((part == 10 * turn + r).all() for r, part in enumerate(parts))
+
+
+class Meanwhile(TorchFunctionMode):
+    """Calls a function once, when torch is first asked about a tensor: as another thread may do at that time."""
+
+    def __init__(self, function: Callable[[], object]) -> None:
+        super().__init__()
+        self._function: Callable[[], object] | None = function
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        do, self._function = self._function, None
+        if do is not None:
+            do()
+        return function(*args, **(kwargs or {}))
+
+
+def many_messages(comm: mpicoll.Communicator) -> None:
+    """To this rank itself. The kernel needs a larger table for them."""
+    for tag in range(2_000):
+        x, y = np.zeros(2), np.zeros(2)
+        sent = comm.isend(x, comm.rank, tag)
+        comm.recv(y, comm.rank, tag)
+        sent.wait()
+
+
+def test_what_happens_while_a_list_is_looked_at(world: tuple[int, int]) -> None:
+    """It may get other tensors, which are not copied to memory of the others' size. What is known of calls may move."""
+    rank, size = world
+    group = default_group.world().default
+    assert group is not None
+    comm = group.comm
+    for what in ("shorter", "longer", "messages"):
+        parts = [torch.zeros(N) for _ in range(size)]
+        dist.all_gather(parts, torch.full((N,), float(rank)))
+        kept, given = [*parts], [*parts]
+        do: dict[str, Callable[[], object]] = {
+            "shorter": given.pop,
+            "longer": lambda given=given: given.__setitem__(-1, torch.zeros(1_000_000)),  # type: ignore[misc]
+            "messages": lambda: many_messages(comm),
+        }
+        x = torch.full((N,), float(rank + 1))
+        with Meanwhile(do[what]):
+            dist.all_gather(given, x)
+        assert all((part == r + 1).all() for r, part in enumerate(kept))
+
+
+def test_a_long_list_in_memory_that_another_tensor_shares(world: tuple[int, int]) -> None:
+    """torch does not know that two tensors over one array of NumPy's share it."""
+    _, size = world
+    for n in (16, 9_000):
+        memory = np.zeros(size * n, np.float32)
+        parts, x = [*torch.from_numpy(memory).chunk(size)], torch.from_numpy(memory)[:n]
+        for _ in range(2):
+            x[:] = 3
+            dist.all_gather(parts, x)
+            assert (memory == 3).all()

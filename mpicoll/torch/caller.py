@@ -120,10 +120,8 @@ class Caller:
         """Make a call that the kernel knows, and return whether it does. Arguments like these were checked before."""
         g = self.group
         calls = g.engine.calls
-        if calls is None or profiler._is_profiler_enabled or not g.progress.idle():
+        if calls is None or profiler._is_profiler_enabled or not g.progress.idle() or g.inside:
             return False
-        if outer := g.inside:
-            g.check_thread()
         g.inside = get_ident()
         x = None if type(x) is list and not x else x
         out = None if type(out) is list and not out else out
@@ -131,7 +129,7 @@ class Caller:
             made: bool = calls.run(collective, x, out, op, root, algorithm, sendcounts, recvcounts)
             return made
         finally:
-            g.inside = outer
+            g.inside = 0
 
     def no_list(self, argument: str, xs: Any, owner: str, root: int) -> None:
         """Raise ArgumentError if this rank passes a list, which only the root, the call's ``owner``, may do."""

@@ -271,12 +271,13 @@ def _whole(g: ProcessGroup, which: int, given: Given, flat: bool) -> Whole:
         return Whole(None, [], True)
     first = tensors[0]
     at = (which, first.dtype, *[x.shape for x in tensors])
-    known: Whole | None = g.wholes.find(at) if first.is_cpu else None
+    is_free = first.is_cpu and not g.inside  # else a signal's handler calls, while the memory is in use
+    known: Whole | None = g.wholes.find(at) if is_free else None
     if known is not None:
         return known
     counts = [x.numel() for x in tensors]
     nbytes = sum(counts) * first.itemsize
-    keeps = first.is_cpu and 0 < nbytes < _LONG
+    keeps = is_free and 0 < nbytes < _LONG
     if keeps:
         (memory,) = g.scratch[which].arrays(np.dtype(np.uint8), nbytes)
         whole = torch.from_numpy(memory).view(first.dtype)

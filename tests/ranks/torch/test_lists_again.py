@@ -152,10 +152,11 @@ def many_messages(comm: mpicoll.Communicator) -> None:
         sent.wait()
 
 
-@pytest.mark.sizes(2, 3)
 def test_what_happens_while_a_list_is_looked_at(world: tuple[int, int]) -> None:
     """It may get other tensors, which are not copied to memory of the others' size. What is known of calls may move."""
     rank, size = world
+    if size == 1:
+        pytest.skip("Python makes the call of one rank")
     group = default_group.world().default
     assert group is not None
     comm = group.comm

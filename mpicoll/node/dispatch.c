@@ -224,6 +224,7 @@ typedef struct {
     Key key;
     PyObject *bound, *run, *record; /* of a message, `record` is what is pending */
     PyObject *plan, *message;       /* the kernel's, if it is one */
+    int is_nobodys;                 /* whether it is a message to or from nobody */
     PyObject *pending;              /* what is, of a collective that does not block */
     PyObject *dtypes[2];                   /* of x and out */
     uint64_t number, used;
@@ -495,7 +496,7 @@ static int run_lists(CallsObject *self, const Entry *entry, Shift shift, const A
 
 static int begin_entry(CallsObject *self, const Entry *entry, Shift shift, const Asked *call, const Py_buffer *held,
                        PyObject **result) {
-    if (!entry->message && (!entry->plan || !begins(entry->plan) || entry->packed[0] || entry->packed[1])) return 0;
+    if (!entry->message && (!entry->plan || entry->is_nobodys || !begins(entry->plan) || entry->packed[0] || entry->packed[1])) return 0;
     PyObject *x = holder_of(call->x, &held[0]), *out = NULL, *arrays = NULL;
     int made = -1;
     if (x && entry->message) {
@@ -513,6 +514,7 @@ static int run_entry(CallsObject *self, const Entry *entry, Shift shift, const A
                      PyObject **result) {
     if (entry->message && is_object_message(entry->message))
         return run_object(self, entry, call->operation, call->object, result);
+    if (entry->is_nobodys && !result) return note_message(self->ring, entry->record), 1;
     if (result) return begin_entry(self, entry, shift, call, held, result);
     if (entry->message) return run_message(self, entry, call->operation, call->x, call->out);
     return run_lists(self, entry, shift, call);
@@ -689,7 +691,8 @@ static PyObject *calls_keep_begun(CallsObject *self, PyObject *args) {
     Py_RETURN_NONE;
 }
 
-/* keep_message(operation, x, out, (dest, sendtag, source, recvtag), message, what carries it out, what is pending) */
+/* keep_message(operation, x, out, (dest, sendtag, source, recvtag), message, what carries it out or None where that is
+ * nobody, what is pending) */
 static PyObject *calls_keep_message(CallsObject *self, PyObject *args) {
     Asked call = {.op = Py_None, .algorithm = Py_None};
     PyObject *bound, *run, *pending, *of[NUMBERS];
@@ -697,8 +700,10 @@ static PyObject *calls_keep_message(CallsObject *self, PyObject *args) {
                           &bound, &run, &pending))
         return NULL;
     PyObject *message = message_of(run);
-    if (message && read_numbers(of, &call.numbers))
-        put(self, &call, (Entry){.bound = bound, .run = run, .record = pending, .message = message});
+    int is_nobodys = run == Py_None;
+    if ((message || is_nobodys) && read_numbers(of, &call.numbers))
+        put(self, &call, (Entry){.bound = bound, .run = run, .record = pending, .message = message,
+                                 .is_nobodys = is_nobodys});
     Py_RETURN_NONE;
 }
 

@@ -114,7 +114,8 @@ class MessageCalls(Base):
     def _keep(self, operation: str, x: Any, out: Any, numbers: tuple[int | None, ...], message: Message) -> None:
         """From now on, the kernel makes this message."""
         if self.calls is not None and not message.by_library:
-            self.calls.keep_message(operation, x, out, numbers, message, message.now, message.pending)
+            run = None if type(message.transfer) is Nobody else message.now
+            self.calls.keep_message(operation, x, out, numbers, message, run, message.pending)
 
     def _is_held(self, message: Message) -> bool:
         """Whether a thread waits for it that must not be within MPI at the end of the program."""

@@ -46,9 +46,9 @@ class Neighbours(CommunicatorBase):
         """Move one block to and from each neighbour. Returns where the blocks are."""
         engine = self._engine
         by_shape: Any = (), ()  # as where there are counts, shapes matter
-        if out is not None and engine.calls is not None:
-            if engine.calls.run(operation, x, out, None, 0, None, *by_shape):
-                return out
+        calls = None if out is None else engine.calls
+        if calls is not None and calls.run(operation, x, out, None, 0, None, *by_shape):
+            return out
         engine.check_open(operation)
         found = engine.fabric.neighbours()
         if found is None:

@@ -190,17 +190,26 @@ VECTORS static void narrow_bfloat16(const float *from, Short *to, size_t n) {
     for (size_t i = 0; i < n; i++) to[i] = as_bfloat16(from[i]);
 }
 
-/* The commonest of all: one pass in place of four. */
-VECTORS static void sum_of_two_bfloat16(const Short *x, const Short *y, Short *out, size_t n) {
-    NO_OVERLAP
-    for (size_t i = 0; i < n; i++) {
-        uint32_t a = (uint32_t)x[i] << 16, b = (uint32_t)y[i] << 16;
-        float f, g;
-        memcpy(&f, &a, 4);
-        memcpy(&g, &b, 4);
-        out[i] = as_bfloat16(f + g);
+/* Of two ranks: one pass in place of four. */
+typedef void (*OfTwo)(const Short *x, const Short *y, Short *out, size_t n);
+#define OF_TWO_BFLOAT16(NAME, E)                                                                                       \
+    VECTORS static void NAME(const Short *x, const Short *y, Short *out, size_t n) {                                   \
+        NO_OVERLAP                                                                                                     \
+        for (size_t i = 0; i < n; i++) {                                                                               \
+            uint32_t of_x = (uint32_t)x[i] << 16, of_y = (uint32_t)y[i] << 16;                                         \
+            float a, b;                                                                                                \
+            memcpy(&a, &of_x, 4);                                                                                      \
+            memcpy(&b, &of_y, 4);                                                                                      \
+            out[i] = as_bfloat16(E);                                                                                   \
+        }                                                                                                              \
     }
-}
+OF_TWO_BFLOAT16(sum_of_two_bfloat16, a + b)
+OF_TWO_BFLOAT16(average_of_two_bfloat16, (a + b) / 2)
+OF_TWO_BFLOAT16(product_of_two_bfloat16, a *b)
+OF_TWO_BFLOAT16(max_of_two_bfloat16, a == b ? together_32(a, b, 1) : (a > b || a != a) ? a : b)
+OF_TWO_BFLOAT16(min_of_two_bfloat16, a == b ? together_32(a, b, 0) : (a < b || a != a) ? a : b)
+static const OfTwo OF_TWO_BFLOAT16S[OPS] = {[SUM] = sum_of_two_bfloat16, [PROD] = product_of_two_bfloat16,
+                                            [MAX] = max_of_two_bfloat16, [MIN] = min_of_two_bfloat16};
 
 VECTORS static void widen_float16(const Short *from, float *to, size_t n) {
     for (size_t i = 0; i < n; i++) {
@@ -262,17 +271,35 @@ __attribute__((target("avx2,f16c"))) static void narrow_f16c(const float *from, 
     narrow_float16(from + i, to + i, n - i);
 }
 
-/* Returns how many it has summed: the last few are left. */
-__attribute__((target("avx2,f16c"))) static size_t sum_of_two_f16c(const Short *x, const Short *y, Short *out,
-                                                                   size_t n) {
-    size_t i = 0;
-    for (; i + 8 <= n; i += 8) {
-        __m256 a = _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(x + i)));
-        __m256 b = _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(y + i)));
-        _mm_storeu_si128((__m128i *)(out + i), as_float16(_mm256_add_ps(a, b)));
-    }
-    return i;
+#define AVX2_F16C __attribute__((target("avx2,f16c")))
+/* As max_f32 and min_f32 have it. */
+AVX2_F16C static inline __m256 larger_or_smaller(__m256 a, __m256 b, __m256 is_a, __m256 together) {
+    __m256 either = _mm256_blendv_ps(b, a, _mm256_or_ps(is_a, _mm256_cmp_ps(a, a, _CMP_UNORD_Q)));
+    return _mm256_blendv_ps(either, together, _mm256_cmp_ps(a, b, _CMP_EQ_OQ));
 }
+AVX2_F16C static inline __m256 larger(__m256 a, __m256 b) {
+    return larger_or_smaller(a, b, _mm256_cmp_ps(a, b, _CMP_GT_OQ), _mm256_and_ps(a, b));
+}
+AVX2_F16C static inline __m256 smaller(__m256 a, __m256 b) {
+    return larger_or_smaller(a, b, _mm256_cmp_ps(a, b, _CMP_LT_OQ), _mm256_or_ps(a, b));
+}
+
+/* Whole vectors: the last few elements are left. */
+#define OF_TWO_FLOAT16(NAME, E)                                                                                        \
+    AVX2_F16C static void NAME(const Short *x, const Short *y, Short *out, size_t n) {                                 \
+        for (size_t i = 0; i + 8 <= n; i += 8) {                                                                       \
+            __m256 a = _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(x + i)));                                     \
+            __m256 b = _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(y + i)));                                     \
+            _mm_storeu_si128((__m128i *)(out + i), as_float16(E));                                                     \
+        }                                                                                                              \
+    }
+OF_TWO_FLOAT16(sum_of_two_float16, _mm256_add_ps(a, b))
+OF_TWO_FLOAT16(average_of_two_float16, _mm256_mul_ps(_mm256_add_ps(a, b), _mm256_set1_ps(0.5F)))
+OF_TWO_FLOAT16(product_of_two_float16, _mm256_mul_ps(a, b))
+OF_TWO_FLOAT16(max_of_two_float16, larger(a, b))
+OF_TWO_FLOAT16(min_of_two_float16, smaller(a, b))
+static const OfTwo OF_TWO_FLOAT16S[OPS] = {[SUM] = sum_of_two_float16, [PROD] = product_of_two_float16,
+                                           [MAX] = max_of_two_float16, [MIN] = min_of_two_float16};
 
 /* Compilers of 2020 do not know the name "f16c". To ask the processor takes microseconds in a virtual machine. */
 static int has_f16c;
@@ -283,7 +310,7 @@ __attribute__((constructor)) static void ask_for_f16c(void) {
 #else
 #define widen_f16c widen_float16
 #define narrow_f16c narrow_float16
-#define sum_of_two_f16c(x, y, out, n) 0
+static const OfTwo OF_TWO_FLOAT16S[OPS] = {0}, average_of_two_float16 = NULL;
 static const int has_f16c = 0;
 #endif
 
@@ -361,6 +388,13 @@ static const void *term(const Reduction *r, const char *row, const Factor *facto
     return room;
 }
 
+/* What reduces the elements of two ranks in one pass; NULL if nothing does. */
+static OfTwo of_two_for(const Reduction *r) {
+    if (r->dtype == BFLOAT16) return r->averages ? average_of_two_bfloat16 : OF_TWO_BFLOAT16S[r->op];
+    if (r->dtype != FLOAT16 || !has_f16c) return NULL;
+    return r->averages ? average_of_two_float16 : OF_TWO_FLOAT16S[r->op];
+}
+
 void reduce_rows(const Reduction *r, const char *const *rows, int count, const Factor *factors, char *out, size_t n) {
     _Alignas(64) char total[CHUNK], room[CHUNK];
     int is_plain = !is_short(r->dtype) && !r->averages, by_two = count == 2 && !factors;
@@ -368,13 +402,12 @@ void reduce_rows(const Reduction *r, const char *const *rows, int count, const F
         r->combine(rows[0], rows[1], out, n);
         return;
     }
-    if (by_two && r->dtype == BFLOAT16 && r->op == SUM && !r->averages) {
-        sum_of_two_bfloat16((const Short *)rows[0], (const Short *)rows[1], (Short *)out, n);
-        return;
-    }
     size_t wide = is_short(r->dtype) ? 4 : r->itemsize, most = CHUNK / wide, first = 0;
-    if (by_two && r->dtype == FLOAT16 && r->op == SUM && !r->averages && has_f16c)
-        first = sum_of_two_f16c((const Short *)rows[0], (const Short *)rows[1], (Short *)out, n);
+    OfTwo of_two = by_two ? of_two_for(r) : NULL;
+    if (of_two) {
+        of_two((const Short *)rows[0], (const Short *)rows[1], (Short *)out, n);
+        first = r->dtype == BFLOAT16 ? n : n / 8 * 8;
+    }
     for (size_t at = first; at < n; at += most) {
         size_t now = n - at < most ? n - at : most, from = at * r->itemsize;
         char *result = is_short(r->dtype) ? total : out + from;

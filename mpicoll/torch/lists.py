@@ -47,7 +47,7 @@ _EXCHANGED = {"xs": "input_tensor_list", "out": "output_tensor_list"}
 _LONG = 8 << 20
 """Bytes of a list that travels in memory that the ranks share, and not in the group's. The system gives new memory of
 such a length page by page, and that takes several times as long as to copy it."""
-_LEAST = 16 << 10
+_LEAST = 64 << 10
 """Bytes of the shortest list whose tensors travel as they lie, if they lie one after another."""
 
 
@@ -201,6 +201,9 @@ def _carried_out(
     g, ins, outs = caller.group, _listed(given), _listed(taken)
     x = _one_of(ins, outs) or _whole(g, 0, given, bool(counts))
     out = _one_of(outs, ins) or _whole(g, 1, taken, bool(counts))
+    one_each = not (async_op or x.parts or out.parts)
+    if one_each and caller.repeats(collective, x.tensor, out.tensor, op, root, algorithm, *counts):
+        return None
     before = partial(_copy, x, ins, False) if x.parts else None
     after = partial(_copy, out, outs, True) if out.parts else None
     lists = Lists(ins, before, outs, after)

@@ -67,7 +67,7 @@ def test_lists_again(world: tuple[int, int], layout: str, under_way: bool) -> No
 @pytest.mark.parametrize("apart", [True, False], ids=["apart", "in one memory"])
 def test_long_lists_that_lie_one_after_another(world: tuple[int, int], apart: bool) -> None:
     rank, size = world
-    n = 20_000
+    n = 70_000
     memory = torch.full((2, size * n), -1.0)
     got = [*memory[0].chunk(size)]
     given = [*(torch.empty(size * n) if apart else memory[1]).chunk(size)]
@@ -178,7 +178,7 @@ def test_what_happens_while_a_list_is_looked_at(world: tuple[int, int]) -> None:
 def test_a_long_list_in_memory_that_another_tensor_shares(world: tuple[int, int]) -> None:
     """torch does not know that two tensors over one array of NumPy's share it."""
     _, size = world
-    for n in (16, 20_000):
+    for n in (16, 70_000):
         memory = np.zeros(size * n, np.float32)
         parts, x = [*torch.from_numpy(memory).chunk(size)], torch.from_numpy(memory)[:n]
         for _ in range(2):

@@ -106,21 +106,23 @@ static int look_at_tensor(PyObject *x, Tensor *t) {
     return says_no(tensors[at].is_neg, x) && (t->dtype.code != COMPLEX || says_no(tensors[at].is_conj, x));
 }
 
-static int describe_tensor(PyObject *x, Array *array, int with_shape) {
-    Tensor t;
-    if (!look_at_tensor(x, &t)) return 0;
+static void describe_looked_at(const Tensor *t, Array *array, int with_shape) {
     int64_t elements = 1;
     uint64_t layout = 1;
     int has_gaps = 0;
-    for (int i = t.ndim - 1; i >= 0; i--) {
-        int64_t stride = t.strides ? t.strides[i] : elements;
-        has_gaps |= t.shape[i] != 1 && stride != elements;
-        layout = mixed(mixed(layout, (uint64_t)t.shape[i]), (uint64_t)stride);
-        elements *= t.shape[i];
+    for (int i = t->ndim - 1; i >= 0; i--) {
+        int64_t stride = t->strides ? t->strides[i] : elements;
+        has_gaps |= t->shape[i] != 1 && stride != elements;
+        layout = mixed(mixed(layout, (uint64_t)t->shape[i]), (uint64_t)stride);
+        elements *= t->shape[i];
     }
-    uint64_t dtype = (uint64_t)t.dtype.code << 32 | (uint64_t)t.dtype.bits << 16 | t.dtype.lanes;
-    *array = (Array){(char *)t.data + t.offset, elements, dtype, has_gaps || with_shape ? layout : 0, TENSOR};
-    return 1;
+    uint64_t dtype = (uint64_t)t->dtype.code << 32 | (uint64_t)t->dtype.bits << 16 | t->dtype.lanes;
+    *array = (Array){(char *)t->data + t->offset, elements, dtype, has_gaps || with_shape ? layout : 0, TENSOR};
+}
+
+static int describe_tensor(PyObject *x, Array *array, int with_shape) {
+    Tensor t;
+    return look_at_tensor(x, &t) && (describe_looked_at(&t, array, with_shape), 1);
 }
 
 static int is_one_of(PyObject *const *types, PyObject *x) {
@@ -164,17 +166,21 @@ PyObject *dtype_of(PyObject *x) {
 }
 
 enum { MOST_TENSOR_DIMS = 16 };
+static int layout_of_looked_at(const Tensor *t, Layout *l) {
+    int64_t steps[MOST_TENSOR_DIMS], step;
+    if (t->ndim > MOST_TENSOR_DIMS || t->dtype.bits % 8) return 0;
+    step = t->dtype.bits / 8 * t->dtype.lanes;
+    size_t itemsize = (size_t)step;
+    for (int i = t->ndim - 1; i >= 0; i--) {
+        steps[i] = t->strides ? t->strides[i] * (int64_t)itemsize : step;
+        step *= t->shape[i];
+    }
+    return !layout_of(l, (char *)t->data + t->offset, itemsize, t->ndim, t->shape, steps);
+}
+
 static int layout_of_tensor(PyObject *x, Layout *l) {
     Tensor t;
-    int64_t steps[MOST_TENSOR_DIMS], step;
-    if (!look_at_tensor(x, &t) || t.ndim > MOST_TENSOR_DIMS || t.dtype.bits % 8) return 0;
-    step = t.dtype.bits / 8 * t.dtype.lanes;
-    size_t itemsize = (size_t)step;
-    for (int i = t.ndim - 1; i >= 0; i--) {
-        steps[i] = t.strides ? t.strides[i] * (int64_t)itemsize : step;
-        step *= t.shape[i];
-    }
-    return !layout_of(l, (char *)t.data + t.offset, itemsize, t.ndim, t.shape, steps);
+    return look_at_tensor(x, &t) && layout_of_looked_at(&t, l);
 }
 
 int copy_tensors(PyObject *tensors, char *memory, size_t nbytes, int back) {
@@ -193,10 +199,12 @@ int describe_list(PyObject *tensors, int64_t *numbers, size_t *many, size_t most
     if (*many + 3 * (size_t)n + 1 > most) return 0;
     numbers[(*many)++] = n;
     for (Py_ssize_t i = 0; i < n; i++) {
-        PyObject *tensor = PyTuple_GetItem(tensors, i);
+        Tensor t;
         Array array;
         Layout l;
-        if (!describe_tensor(tensor, &array, 1) || !layout_of_tensor(tensor, &l)) return PyErr_Clear(), 0;
+        int known = look_at_tensor(PyTuple_GetItem(tensors, i), &t) && layout_of_looked_at(&t, &l);
+        if (!known) return PyErr_Clear(), 0;
+        describe_looked_at(&t, &array, 1);
         numbers[(*many)++] = array.elements;
         numbers[(*many)++] = (int64_t)array.dtype;
         numbers[(*many)++] = (int64_t)array.layout;

@@ -284,7 +284,7 @@ def _whole(g: ProcessGroup, which: int, given: Given, flat: bool) -> Whole:
     if keeps:
         (memory,) = g.scratch[which].arrays(np.dtype(np.uint8), nbytes)
         whole = torch.from_numpy(memory).view(first.dtype)
-    elif first.is_cpu and nbytes:
+    elif first.is_cpu and nbytes >= _LONG:
         whole = new(g, (sum(counts),), first.dtype)
     else:
         whole = first.detach().new_empty(sum(counts))

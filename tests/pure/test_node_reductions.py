@@ -238,3 +238,18 @@ def test_averages_of_integers_are_exact(dtype: str, divisor: int) -> None:
     loaded.kernel.reduce_rows(*of, None, rows, result.ctypes.data, x.size)
     expected = [abs(value) // divisor * (1 if value >= 0 else -1) for value in values]
     assert result.tolist() == expected
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+@pytest.mark.parametrize("op", ["max", "min"])
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_of_two_zeros_the_positive_one_is_larger(dtype: str, op: str, ranks: int) -> None:
+    """Wherever they stand, in whole vectors of the processor and beside them."""
+    held = kernels.storage(DTYPES[dtype])
+    zeros = np.array([0, 1 << 8 * held.itemsize - 1], f"u{held.itemsize}").view(held)
+    rows = [np.tile(np.repeat(zeros, 2**i), 16 // 2**i)[:29] for i in range(ranks)]
+    made = np.empty_like(rows[0])
+    kernels.reduce_rows(rows, made, reduction(op, DTYPES[dtype], "test"))
+    signs = np.array([np.frombuffer(row.tobytes(), f"u{held.itemsize}") != 0 for row in rows])
+    expected = signs.all(0) if op == "max" else signs.any(0)
+    assert ((np.frombuffer(made.tobytes(), f"u{held.itemsize}") != 0) == expected).all()

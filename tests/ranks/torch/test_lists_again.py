@@ -14,8 +14,8 @@ from torch.overrides import TorchFunctionMode
 
 import mpicoll
 import mpicoll.torch as dist
-import mpicoll.torch.world as default_group
 from mpicoll.errors import ArgumentError, DtypeError
+from mpicoll.torch.group import ProcessGroup
 
 pytestmark = pytest.mark.sizes(1, 2, 3)
 
@@ -130,49 +130,60 @@ def test_tensors_of_many_dimensions(world: tuple[int, int]) -> None:
 
 
 class Meanwhile(TorchFunctionMode):
-    """Calls a function once, when torch is first asked about a tensor: as another thread may do at that time."""
+    """Calls a function once, when torch is asked about a tensor for this time: as another thread may do then."""
 
-    def __init__(self, function: Callable[[], object]) -> None:
+    def __init__(self, time: int, function: Callable[[], object]) -> None:
         super().__init__()
-        self._function: Callable[[], object] | None = function
+        self._left, self._function = time, function
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        do, self._function = self._function, None
-        if do is not None:
-            do()
+        self._left -= 1
+        if self._left == 0:
+            self._function()
         return function(*args, **(kwargs or {}))
 
 
 def many_messages(comm: mpicoll.Communicator) -> None:
     """To this rank itself. The kernel needs a larger table for them."""
-    for tag in range(2_000):
+    for tag in range(300):
         x, y = np.zeros(2), np.zeros(2)
         sent = comm.isend(x, comm.rank, tag)
         comm.recv(y, comm.rank, tag)
         sent.wait()
 
 
-def test_what_happens_while_a_list_is_looked_at(world: tuple[int, int]) -> None:
-    """It may get other tensors, which are not copied to memory of the others' size. What is known of calls may move."""
+@pytest.mark.parametrize("what", ["shorter", "longer", "messages", "another call"])
+@pytest.mark.parametrize("time", range(1, 10))
+def test_what_happens_while_a_list_is_looked_at(world: tuple[int, int], what: str, time: int) -> None:
+    """It may get other tensors, which are not copied to memory of the others' size. What is known of calls may move. A
+    signal's handler may make a call of its own, which leaves the memory of this one alone."""
     rank, size = world
     if size == 1:
         pytest.skip("Python makes the call of one rank")
-    group = default_group.world().default
-    assert group is not None
-    comm = group.comm
-    for what in ("shorter", "longer", "messages"):
-        parts = [torch.zeros(N) for _ in range(size)]
-        dist.all_gather(parts, torch.full((N,), float(rank)))
-        kept, given = [*parts], [*parts]
-        do: dict[str, Callable[[], object]] = {
-            "shorter": given.pop,
-            "longer": lambda given=given: given.__setitem__(-1, torch.zeros(1_000_000)),  # type: ignore[misc]
-            "messages": lambda: many_messages(comm),
-        }
-        x = torch.full((N,), float(rank + 1))
-        with Meanwhile(do[what]):
-            dist.all_gather(given, x)
-        assert all((part == r + 1).all() for r, part in enumerate(kept))
+    group = dist.new_group()
+    assert isinstance(group, ProcessGroup)
+    given, taken = ([torch.full((N,), 10.0 * rank + r) for r in range(size)] for _ in range(2))
+    dist.all_to_all(taken, given, group)
+    kept, changed = [*taken], [*given]
+    others, result = ([torch.full((N,), -1.0 - r) for r in range(size)] for _ in range(2))
+    for block in given:
+        block += 1
+
+    def change() -> None:
+        if what == "shorter":
+            changed.pop()
+        elif what == "longer":
+            changed[-1] = torch.zeros(1_000_000)
+        elif what == "another call":
+            dist.all_to_all(result, others, group)
+            assert all((block == -1 - rank).all() for block in result)
+        else:
+            many_messages(group.comm)
+
+    with Meanwhile(time, change):
+        dist.all_to_all(taken, changed, group)
+    assert all((block == 10 * r + rank + 1).all() for r, block in enumerate(kept))
+    dist.destroy_process_group(group)
 
 
 def test_a_long_list_in_memory_that_another_tensor_shares(world: tuple[int, int]) -> None:

@@ -194,6 +194,11 @@ int copy_tensors(PyObject *tensors, char *memory, size_t nbytes, int back) {
     return !nbytes;
 }
 
+PyObject *lists_changed(void) {
+    const char *what = "the tensors of a list have changed during the call";
+    return PyErr_Occurred() ? NULL : (PyErr_SetString(PyExc_RuntimeError, what), NULL);
+}
+
 int describe_list(PyObject *tensors, int64_t *numbers, size_t *many, size_t most) {
     Py_ssize_t n = PyTuple_Size(tensors);
     if (*many + 3 * (size_t)n + 1 > most) return 0;

@@ -72,6 +72,8 @@ int describe_list(PyObject *tensors, int64_t *numbers, size_t *many, size_t most
 /* Copy the elements of the tensors of a tuple, one after another, to memory without gaps, or back. 0 if one of them
  * cannot be copied, or if they do not have so many bytes. */
 int copy_tensors(PyObject *tensors, char *memory, size_t nbytes, int back);
+/* The exception where that is so for a result. Returns NULL. */
+PyObject *lists_changed(void);
 
 PyObject *know_arrays(PyObject *module, PyObject *args);
 PyObject *know_subclass(PyObject *module, PyObject *type);

@@ -469,8 +469,9 @@ static int start_call(CallsObject *self, const Entry *entry, Shift shift, const 
                       PyObject **request) {
     PyObject *begun = NULL;
     *request = NULL;
+    if (entry->packed[0] && !copy_tensors(call->x, entry->packed[0], entry->nbytes[0], 0)) return 0;
     if (note(self->ring, entry->record, entry->number)) return -1;
-    begun = begin_plan(entry->plan, shift, arrays);
+    begun = begin_plan(entry->plan, shift, arrays, entry->packed[1], entry->nbytes[1]);
     if (entry->pending) { /* else the caller says when it ends */
         self->ring->under_way = 0;
         Noted noted = note_message(self->ring, entry->pending);
@@ -486,22 +487,21 @@ static int start_call(CallsObject *self, const Entry *entry, Shift shift, const 
 
 /* Lists are tuples by now, so that nobody changes them. */
 static int run_lists(CallsObject *self, const Entry *entry, Shift shift, const Asked *call) {
-    const char *failed = "the tensors of a list have changed during the call";
     if (entry->packed[0] && !copy_tensors(call->x, entry->packed[0], entry->nbytes[0], 0)) return 0;
     int made = run_call(self, entry, shift, call->operation, call->x, call->out);
     if (made <= 0 || !entry->packed[1] || copy_tensors(call->out, entry->packed[1], entry->nbytes[1], 1)) return made;
-    if (!PyErr_Occurred()) PyErr_SetString(PyExc_RuntimeError, failed);
-    return -1;
+    return lists_changed(), -1;
 }
 
 static int begin_entry(CallsObject *self, const Entry *entry, Shift shift, const Asked *call, const Py_buffer *held,
                        PyObject **result) {
-    if (!entry->message && (!entry->plan || entry->is_nobodys || !begins(entry->plan) || entry->packed[0] || entry->packed[1])) return 0;
+    if (!entry->message && (!entry->plan || entry->is_nobodys || !begins(entry->plan))) return 0;
+    PyObject *in = entry->holders[0] ? entry->holders[0] : Py_None, *to = entry->holders[1] ? entry->holders[1] : Py_None;
     PyObject *x = holder_of(call->x, &held[0]), *out = NULL, *arrays = NULL;
     int made = -1;
     if (x && entry->message) {
         made = start_request(self, entry, call->operation, call->x, x, result);
-    } else if (x && (out = holder_of(call->out, &held[1])) && (arrays = PyTuple_Pack(2, x, out))) {
+    } else if (x && (out = holder_of(call->out, &held[1])) && (arrays = PyTuple_Pack(4, x, out, in, to))) {
         made = start_call(self, entry, shift, call, arrays, result);
     }
     Py_XDECREF(x);

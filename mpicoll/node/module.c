@@ -208,7 +208,8 @@ static int tell(PlanObject *self, int code) {
     }
 }
 
-/* Begun: a call under way. Until it is complete, it keeps itself and the arrays: what goes on writes to these. */
+/* Begun: a call under way. Until it is complete, it keeps itself and the arrays: what goes on writes to these. A result
+ * that is packed keeps them for unpack(). */
 
 struct Begun {
     PyObject_HEAD
@@ -216,6 +217,8 @@ struct Begun {
     Shift shift;
     PyObject *arrays;
     Begun *next;
+    char *packed; /* where a result lies that belongs to several tensors; NULL if it lies where it belongs */
+    size_t nbytes;
     int is_complete;
     PyObject *error; /* what its wait raises */
 };
@@ -237,7 +240,7 @@ static void end_first(NodeObject *node, int code) {
     node->ended++;
     leave(node);
     atomic_fetch_sub(&node->open, 1);
-    Py_CLEAR(it->arrays);
+    if (!it->packed) Py_CLEAR(it->arrays);
     Py_DECREF((PyObject *)it);
 }
 
@@ -306,11 +309,12 @@ static int complete(Begun *it) {
 
 int begins(PyObject *plan) { return !((PlanObject *)plan)->call.only_shared; }
 
-PyObject *begin_plan(PyObject *plan, Shift shift, PyObject *arrays) {
+PyObject *begin_plan(PyObject *plan, Shift shift, PyObject *arrays, char *packed, size_t nbytes) {
     NodeObject *node = ((PlanObject *)plan)->node;
     Begun *self = (Begun *)((allocfunc)PyType_GetSlot(begun_type, Py_tp_alloc))(begun_type, 0);
     if (!self) return NULL;
     self->plan = (PlanObject *)Py_NewRef(plan), self->shift = shift, self->arrays = Py_NewRef(arrays);
+    self->packed = packed, self->nbytes = nbytes;
     Py_INCREF((PyObject *)self);
     if (node->last) node->last->next = self;
     else node->first = self;
@@ -352,6 +356,13 @@ static PyObject *begun_test(Begun *self, PyObject *longer) {
     }
     if (self->error && longer != Py_True) return begun_wait((PyObject *)self, NULL);
     return PyBool_FromLong(self->is_complete && !self->error);
+}
+
+/* unpack(): copy its result to the tensors to which it belongs, when it is complete */
+static PyObject *begun_unpack(Begun *self, PyObject *unused) {
+    (void)unused;
+    if (!self->packed || copy_tensors(PyTuple_GetItem(self->arrays, 1), self->packed, self->nbytes, 1)) Py_RETURN_NONE;
+    return lists_changed();
 }
 
 static int begun_traverse(Begun *self, visitproc visit, void *arg) {
@@ -398,7 +409,7 @@ static PyObject *plan_run(PyObject *self, PyObject *unused) {
 /* start(): begin it. The caller keeps the arrays until it is complete. */
 static PyObject *plan_start(PyObject *self, PyObject *unused) {
     (void)unused;
-    return begin_plan(self, (Shift){0, 0}, Py_None);
+    return begin_plan(self, (Shift){0, 0}, Py_None, NULL, 0);
 }
 
 static PyObject *plan_wait(PyObject *self, PyObject *begun) {
@@ -651,7 +662,8 @@ static PyType_Spec plan_spec = {"mpicoll.node.kernel.Plan", sizeof(PlanObject), 
                                 Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, plan_slots};
 
 static PyMethodDef begun_methods[] = {{"wait", (PyCFunction)begun_wait, METH_NOARGS, NULL},
-                                      {"test", (PyCFunction)begun_test, METH_O, NULL}, {0}};
+                                      {"test", (PyCFunction)begun_test, METH_O, NULL},
+                                      {"unpack", (PyCFunction)begun_unpack, METH_NOARGS, NULL}, {0}};
 static PyType_Slot begun_slots[] = {{Py_tp_traverse, begun_traverse}, {Py_tp_dealloc, begun_dealloc},
                                     {Py_tp_methods, begun_methods}, {0}};
 static PyType_Spec begun_spec = {"mpicoll.node.kernel.BegunCall", sizeof(Begun), 0,

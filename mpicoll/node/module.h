@@ -15,8 +15,9 @@ int run_plan(PyObject *plan, Shift shift);
 /* Whether the plan serves arrays wherever they lie, and has its input and its output in these bytes. */
 int may_shift(PyObject *plan, const char *input, size_t given, const char *output, size_t taken);
 /* Begin a plan on these arrays: a new reference to what stands for it, which waits for it and says whether it is
- * complete. NULL with an exception. Only where it `begins`. */
-PyObject *begin_plan(PyObject *plan, Shift shift, PyObject *arrays);
+ * complete. NULL with an exception. Only where it `begins`. If `packed` is not NULL, so many bytes there are the result,
+ * and the second one of the arrays is a tuple of tensors to which it belongs. */
+PyObject *begin_plan(PyObject *plan, Shift shift, PyObject *arrays, char *packed, size_t nbytes);
 int begins(PyObject *plan);
 int is_begun_call(PyObject *object);
 int is_call_complete(PyObject *begun); /* 1 if it is, 0, or -1: its wait raises an exception */

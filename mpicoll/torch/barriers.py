@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from mpicoll.errors import TimeoutError
-from mpicoll.torch.caller import caller_of, checked_timeout
+from mpicoll.torch.caller import NEW, caller_of, checked_timeout
+from mpicoll.torch.collectives import carried_out
 from mpicoll.torch.group import ProcessGroup
 from mpicoll.torch.work import PAUSE, Work, complete_before
 from mpicoll.torch.world import GivenGroup
@@ -38,9 +39,9 @@ def barrier(
     caller = caller_of("barrier", group)
     if caller is None:
         return None
-    engine = caller.group.engine
-    plan = engine.plan("barrier", algorithm=algorithm)
-    return caller.group.in_turn("barrier", lambda: engine.execute(plan, "barrier"), [], async_op)
+    if (known := caller.repeated(async_op, "barrier", None, None, None, 0, algorithm)) is not NEW:
+        return known
+    return carried_out(caller, "barrier", None, None, async_op, algorithm, {})
 
 
 def monitored_barrier(group: GivenGroup = None, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:

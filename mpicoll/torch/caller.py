@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from datetime import timedelta
+from enum import Enum
+from functools import partial
 from threading import get_ident
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 import torch
 from torch.distributed import ReduceOp
@@ -17,7 +19,11 @@ from mpicoll.calls.arguments import as_rank
 from mpicoll.errors import ArgumentError, DeviceError, DtypeError
 from mpicoll.torch.group import ProcessGroup
 from mpicoll.torch.private import profiler
+from mpicoll.torch.work import Complete, Work
 from mpicoll.torch.world import GivenGroup, joined, member, world
+
+if TYPE_CHECKING:
+    from mpicoll.node.kernel import BegunCall
 
 GivenOp: TypeAlias = ReduceOp | ReduceOp.RedOpType
 """What a caller may pass as ``op``: an instance of ReduceOp, or a constant such as ReduceOp.SUM."""
@@ -38,6 +44,15 @@ _NAMES = {id(op): name for name, op in _OPS.items()}
 
 _BY_NUMBER = {hash(op): name for name, op in _OPS.items()}
 """The same by torch's number of the constant. It is the hash of the constant, and of a ReduceOp of that kind."""
+
+
+class Answer(Enum):
+    """What the kernel says of a call that it does not know."""
+
+    NEW = "new"
+
+
+NEW: Final = Answer.NEW
 
 
 class Caller:
@@ -106,30 +121,49 @@ class Caller:
                 raise self.error(f"{argument}[{i}]", "a tensor that can be written to", given)
         return tensors
 
-    def repeats(
+    def repeated(
         self,
+        async_op: bool,
         collective: str,
         x: Any,
         out: Any,
-        op: str | Op | None,
-        root: int,
-        algorithm: str | None,
+        op: str | Op | None = None,
+        root: int = 0,
+        algorithm: str | None = None,
         sendcounts: Sequence[int] | None = None,
         recvcounts: Sequence[int] | None = None,
-    ) -> bool:
-        """Make a call that the kernel knows, and return whether it does. Arguments like these were checked before."""
+    ) -> Work | Literal[Answer.NEW] | None:
+        """Make a call that the kernel knows, or begin it if ``async_op``. Arguments like these were checked before.
+
+        Returns what the function returns, a Work or None, or ``NEW``.
+        """
         g = self.group
         calls = g.engine.calls
         if calls is None or profiler._is_profiler_enabled or not g.progress.idle() or g.inside:
-            return False
+            return NEW
+        given = None if type(x) is list and not x else x
+        taken = None if type(out) is list and not out else out
         g.inside = get_ident()
-        x = None if type(x) is list and not x else x
-        out = None if type(out) is list and not out else out
         try:
-            made: bool = calls.run(collective, x, out, op, root, algorithm, sendcounts, recvcounts)
-            return made
+            if not async_op:
+                known = calls.run(collective, given, taken, op, root, algorithm, sendcounts, recvcounts)
+                return None if known else NEW
+            if not g.any_thread:
+                return NEW
+            begun = calls.begin(collective, given, taken, op, root, algorithm, sendcounts, recvcounts, None)
+            if begun is None:
+                return NEW
+            if begun.test(True):
+                g.engine.recorder.under_way = False
+                begun.unpack()
+                return Complete(written_by(x, out))
+            return g.in_turn(self.operation, partial(self._finish, begun), written_by(x, out), True, (), True)
         finally:
             g.inside = 0
+
+    def _finish(self, begun: BegunCall) -> None:
+        self.group.engine.finish_call(begun, self.operation)
+        begun.unpack()
 
     def no_list(self, argument: str, xs: Any, owner: str, root: int) -> None:
         """Raise ArgumentError if this rank passes a list, which only the root, the call's ``owner``, may do."""
@@ -167,6 +201,12 @@ class Caller:
     def source(self, given: int | None, in_group: int | None) -> int | None:
         """The same for the sender of a message: None, which is any rank, if neither is given."""
         return None if given is None and in_group is None else self.root("src", given, in_group)
+
+
+def written_by(x: Any, out: Any) -> list[torch.Tensor]:
+    """The tensors that a call from ``x`` to ``out`` writes, which may be lists."""
+    written = x if out is None else out
+    return [] if written is None else [written] if isinstance(written, torch.Tensor) else [*written]
 
 
 def caller_of(operation: str, group: GivenGroup) -> Caller | None:

@@ -21,7 +21,6 @@ What these and the collectives of lists have in common:
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from threading import get_ident
 from typing import Any, NamedTuple
 
 import torch
@@ -29,9 +28,8 @@ from torch.distributed import ReduceOp
 
 from mpicoll.calls.arguments import checked_counts, sequence_of
 from mpicoll.errors import ArgumentError
-from mpicoll.torch.caller import Caller, GivenOp, caller_of, renamed
-from mpicoll.torch.private import profiler
-from mpicoll.torch.work import CollectiveWork, Work
+from mpicoll.torch.caller import NEW, Caller, GivenOp, caller_of, renamed
+from mpicoll.torch.work import Work
 from mpicoll.torch.world import GivenGroup
 
 _IN_PLACE = {"x": "tensor"}
@@ -58,8 +56,8 @@ def all_reduce(
     if caller is None:
         return None
     how = caller.op(op)
-    if not async_op and caller.repeats("allreduce", tensor, None, how, 0, algorithm):
-        return None
+    if (known := caller.repeated(async_op, "allreduce", tensor, None, how, 0, algorithm)) is not NEW:
+        return known
     caller.tensor("tensor", tensor)
     return carried_out(caller, "allreduce", tensor, None, async_op, algorithm, _IN_PLACE, how)
 
@@ -78,8 +76,8 @@ def broadcast(
     if caller is None:
         return None
     root = caller.root("src", src, group_src)
-    if not async_op and caller.repeats("bcast", tensor, None, None, root, algorithm):
-        return None
+    if (known := caller.repeated(async_op, "bcast", tensor, None, None, root, algorithm)) is not NEW:
+        return known
     caller.tensor("tensor", tensor)
     return carried_out(caller, "bcast", tensor, None, async_op, algorithm, _IN_PLACE, root=root)
 
@@ -102,8 +100,8 @@ def reduce(
     if caller is None:
         return None
     root, how = caller.root("dst", dst, group_dst), caller.op(op)
-    if not async_op and caller.repeats("reduce", tensor, None, how, root, algorithm):
-        return None
+    if (known := caller.repeated(async_op, "reduce", tensor, None, how, root, algorithm)) is not NEW:
+        return known
     caller.tensor("tensor", tensor)
     return carried_out(caller, "reduce", tensor, None, async_op, algorithm, _IN_PLACE, how, root)
 
@@ -124,8 +122,8 @@ def all_gather_into_tensor(
     caller = caller_of("all_gather_into_tensor", group)
     if caller is None:
         return None
-    if not async_op and caller.repeats("allgather", input_tensor, output_tensor, None, 0, algorithm):
-        return None
+    if (known := caller.repeated(async_op, "allgather", input_tensor, output_tensor, None, 0, algorithm)) is not NEW:
+        return known
     caller.tensor("output_tensor", output_tensor)
     caller.tensor("input_tensor", input_tensor)
     return carried_out(caller, "allgather", input_tensor, output_tensor, async_op, algorithm, _GATHERED)
@@ -149,8 +147,8 @@ def reduce_scatter_tensor(
     if caller is None:
         return None
     how = caller.op(op)
-    if not async_op and caller.repeats("reduce_scatter", input, output, how, 0, algorithm):
-        return None
+    if (known := caller.repeated(async_op, "reduce_scatter", input, output, how, 0, algorithm)) is not NEW:
+        return known
     caller.tensor("output", output)
     caller.tensor("input", input)
     return carried_out(caller, "reduce_scatter", input, output, async_op, algorithm, _INPUT_OUTPUT, how)
@@ -189,8 +187,8 @@ def all_to_all_single(
     if output_rows is None and input_rows is None and output.numel() != input.numel():
         given = f"{output.numel()} (shape {tuple(output.shape)})"
         raise caller.error("output", f"{input.numel()} elements for input of {input.numel()}", given)
-    if not async_op and caller.repeats("alltoallv", input, output, None, 0, algorithm, sent, expected):
-        return None
+    if (known := caller.repeated(async_op, "alltoallv", input, output, None, 0, algorithm, sent, expected)) is not NEW:
+        return known
     counts = sent, expected
     return carried_out(caller, "alltoallv", input, output, async_op, algorithm, _EXCHANGED, counts=counts)
 
@@ -199,9 +197,9 @@ class Lists(NamedTuple):
     """Tensors in the place of which others travel, and the copies before and after that."""
 
     ins: list[torch.Tensor]
-    before: Callable[[], None] | None
+    before: Callable[[], object]
     outs: list[torch.Tensor]
-    after: Callable[[], None] | None
+    after: Callable[[], object]
 
 
 def carried_out(
@@ -221,52 +219,24 @@ def carried_out(
 
     ``counts`` are those of a method for uneven blocks. ``x`` and ``out`` may stand for ``lists`` of tensors.
     """
-    g, operation, engine = caller.group, caller.operation, caller.group.engine
+    engine, operation = caller.group.engine, caller.operation
     call = collective, x, out, op, root, algorithm, *counts
-    before, after = (lists.before, lists.after) if lists is not None else (None, None)
-    on_host = (x is None or x.is_cpu) and (out is None or out.is_cpu)
-    begun = None
     try:
-        if async_op and on_host and g.any_thread and not profiler._is_profiler_enabled and g.progress.idle():
-            # As in_turn does, at less cost.
-            if outer := g.inside:
-                g.check_thread()
-            g.inside = get_ident()
-            try:
-                if before is not None:
-                    before()
-                    before = None
-                begun = engine.begin_call(call)
-                if begun is not None and begun.test(True):
-                    engine.recorder.under_way = False
-                    if after is not None:
-                        after()
-                    return CollectiveWork.done(_written(x, out, lists))
-            finally:
-                g.inside = outer
-        if begun is None:
-            plan = engine.plan(*call)
-            engine.keep(plan, call)
+        plan = engine.plan(*call)
     except ArgumentError as e:
         raise renamed(e, operation, names) from None
+    engine.keep(plan, call)
 
     def run(_keep: Any = (x, out)) -> None:  # a plan holds addresses: this keeps the memory
-        if begun is not None:
-            engine.finish_call(begun, operation)
-        else:
-            if before is not None:
-                before()
-            engine.execute(plan, operation)
-        if after is not None:
-            after()
+        if lists is not None:
+            lists.before()
+        engine.execute(plan, operation)
+        if lists is not None:
+            lists.after()
 
-    given = lists.ins if lists is not None else ()
-    return g.in_turn(operation, run, _written(x, out, lists), async_op, given, begun is not None)
-
-
-def _written(x: torch.Tensor | None, out: torch.Tensor | None, lists: Lists | None) -> list[Any]:
-    """The tensors that a call writes."""
-    return lists.outs if lists is not None else [x if out is None else out]
+    written = [] if x is None else [x if out is None else out]
+    ins, outs = ((), written) if lists is None else (lists.ins, lists.outs)
+    return caller.group.in_turn(operation, run, outs, async_op, ins)
 
 
 def _listed(caller: Caller, argument: str, sizes: Any) -> Sequence[Any] | None:

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from mpicoll.torch.private import CallbackWork, work_of_future
-from mpicoll.torch.work import CollectiveWork, Work, seconds_of
+from mpicoll.torch.work import CollectiveWork, Complete, Work, seconds_of
 
 
 def _finished() -> Any:
@@ -43,13 +43,13 @@ class Handle(CallbackWork):  # type: ignore[misc]
 
     def __init__(self, ours: Work) -> None:
         self._ours = ours
-        if not isinstance(ours, CollectiveWork):
-            CallbackWork.__init__(self, lambda _: ours.wait())
-        elif ours.over and ours.error is None and ours.guard is None:  # nobody has to wait
+        if isinstance(ours, CollectiveWork):
+            self._complete_with(ours)
+        elif isinstance(ours, Complete):
             CallbackWork.__init__(self, _is_over)
             CallbackWork.get_future(self).set_result(ours.tensors)
         else:
-            self._complete_with(ours)
+            CallbackWork.__init__(self, lambda _: ours.wait())
 
     def _complete_with(self, ours: CollectiveWork) -> None:
         def wait(_: timedelta) -> bool:

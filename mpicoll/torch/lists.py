@@ -18,7 +18,7 @@ import torch
 from torch.distributed import ReduceOp
 
 from mpicoll.node.loaded import kernel
-from mpicoll.torch.caller import Caller, GivenOp, caller_of
+from mpicoll.torch.caller import NEW, Caller, GivenOp, caller_of
 from mpicoll.torch.collectives import Lists, carried_out
 from mpicoll.torch.group import ProcessGroup
 from mpicoll.torch.memory import new
@@ -63,8 +63,8 @@ def all_gather(
     caller = caller_of("all_gather", group)
     if caller is None:
         return None
-    if not async_op and caller.repeats("all_gather_list", tensor, tensor_list, None, 0, algorithm):
-        return None
+    if (known := caller.repeated(async_op, "all_gather_list", tensor, tensor_list, None, 0, algorithm)) is not NEW:
+        return known
     caller.memory("tensor", tensor)
     outs = caller.outputs("tensor_list", tensor_list, tensor)
     return _carried_out(caller, "allgather", tensor, outs, async_op, algorithm, _GATHERED)
@@ -89,14 +89,15 @@ def gather(
     if caller is None:
         return None
     g, root = caller.group, caller.root("dst", dst, group_dst, default=0)
-    if not async_op and caller.repeats("gather_list", tensor, gather_list, None, root, algorithm):
-        return None
+    outs: Any = [] if gather_list is None else gather_list
+    if (known := caller.repeated(async_op, "gather_list", tensor, outs, None, root, algorithm)) is not NEW:
+        return known
     caller.memory("tensor", tensor)
-    outs: list[torch.Tensor] = []
     if g.rank() == root:
         outs = caller.outputs("gather_list", gather_list, tensor)
     else:
         caller.no_list("gather_list", gather_list, "destination", root)
+        outs = []
     return _carried_out(caller, "gather", tensor, outs, async_op, algorithm, _GATHERED, root=root)
 
 
@@ -119,8 +120,8 @@ def scatter(
     if caller is None:
         return None
     g, root = caller.group, caller.root("src", src, group_src, default=0)
-    if not async_op and caller.repeats("scatter_list", scatter_list, tensor, None, root, algorithm):
-        return None
+    if (known := caller.repeated(async_op, "scatter_list", scatter_list, tensor, None, root, algorithm)) is not NEW:
+        return known
     caller.memory("tensor", tensor)
     ins: list[torch.Tensor] = []
     if g.rank() == root:
@@ -148,8 +149,8 @@ def reduce_scatter(
     if caller is None:
         return None
     how = caller.op(op)
-    if not async_op and caller.repeats("reduce_scatter_list", input_list, output, how, 0, algorithm):
-        return None
+    if (known := caller.repeated(async_op, "reduce_scatter_list", input_list, output, how, 0, algorithm)) is not NEW:
+        return known
     caller.memory("output", output)
     g, tensors = caller.group, caller.tensors("input_list", input_list, output, shapes=False)
     if (shape := tensors[g.rank()].shape) != output.shape:
@@ -176,8 +177,9 @@ def all_to_all(
     caller = caller_of("all_to_all", group)
     if caller is None:
         return None
-    if not async_op and caller.repeats("all_to_all_list", input_tensor_list, output_tensor_list, None, 0, algorithm):
-        return None
+    ends = input_tensor_list, output_tensor_list
+    if (known := caller.repeated(async_op, "all_to_all_list", *ends, None, 0, algorithm)) is not NEW:
+        return known
     outs = caller.outputs("output_tensor_list", output_tensor_list, shapes=False)
     ins = caller.tensors("input_tensor_list", input_tensor_list, outs[0], shapes=False)
     counts = [x.numel() for x in ins], [x.numel() for x in outs]
@@ -201,15 +203,12 @@ def _carried_out(
     g, ins, outs = caller.group, _listed(given), _listed(taken)
     x = _one_of(ins, outs) or _whole(g, 0, given, bool(counts))
     out = _one_of(outs, ins) or _whole(g, 1, taken, bool(counts))
+    lists = Lists(ins, partial(_copy, x, ins, False), outs, partial(_copy, out, outs, True))
     one_each = not (async_op or x.parts or out.parts)
-    if one_each and caller.repeats(collective, x.tensor, out.tensor, op, root, algorithm, *counts):
+    if one_each and caller.repeated(False, collective, x.tensor, out.tensor, op, root, algorithm, *counts) is not NEW:
         return None
-    before = partial(_copy, x, ins, False) if x.parts else None
-    after = partial(_copy, out, outs, True) if out.parts else None
-    lists = Lists(ins, before, outs, after)
     work = carried_out(caller, collective, x.tensor, out.tensor, async_op, algorithm, names, op, root, counts, lists)
-    if not async_op:
-        _let_it_repeat(caller, collective, (given, taken), (x, out), op, root, algorithm, counts)
+    _let_it_repeat(caller, collective, (given, taken), (x, out), op, root, algorithm, counts)
     return work
 
 
@@ -298,7 +297,8 @@ def _whole(g: ProcessGroup, which: int, given: Given, flat: bool) -> Whole:
 def _copy(whole: Whole, tensors: list[torch.Tensor], back: bool) -> None:
     """Copy the tensors of a list to their parts, or ``back``."""
     there, parts, _ = whole
-    assert there is not None
+    if there is None or not parts:
+        return
     if kernel is not None and there.is_cpu and kernel.pack(tuple(tensors), there.data_ptr(), there.nbytes, back):
         return
     for part, tensor in zip(parts, tensors, strict=True):

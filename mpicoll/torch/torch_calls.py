@@ -20,7 +20,7 @@ from mpicoll.torch.handles import FINISHED, Handle, Several, in_future
 from mpicoll.torch.messages import made
 from mpicoll.torch.operations import DEFAULTS, CallHooks, operation
 from mpicoll.torch.private import uncompiled
-from mpicoll.torch.work import CollectiveWork, MessageWork, Work
+from mpicoll.torch.work import CollectiveWork, Complete, MessageWork, Work
 
 Tensors = Sequence[torch.Tensor]
 
@@ -54,7 +54,7 @@ class TorchCalls(CallHooks, ProcessGroup):
             self._coalescing.append(given)
         return Handle(given) if isinstance(given, Work) else given
 
-    def _together(self, works: list[CollectiveWork]) -> Work | None:
+    def _together(self, works: list[CollectiveWork | Complete]) -> Work | None:
         """One more collective in the queue, which raises what one of these raised."""
 
         def run() -> None:

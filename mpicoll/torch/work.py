@@ -10,7 +10,7 @@ from time import monotonic, sleep
 
 import torch
 
-from mpicoll.communicator.engine.progress import Submitted, failure_of, nothing
+from mpicoll.communicator.engine.progress import Submitted, failure_of
 from mpicoll.communicator.engine.requests import Request
 from mpicoll.errors import ArgumentError, DeviceFailure, StateError, TimeoutError
 from mpicoll.launch.lifecycle import is_forked
@@ -74,6 +74,36 @@ _completing = threading.Lock()
 
 
 @uncompiled
+class Complete(Work):
+    """A collective that was complete before its call returned. It has written ``tensors``."""
+
+    thread = guard = None
+
+    def __init__(self, tensors: list[torch.Tensor]) -> None:
+        self.tensors = tensors
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        if timeout is not None:
+            seconds_of(timeout)  # it may be wrong
+        return True
+
+    def is_completed(self) -> bool:
+        return True
+
+    def exception(self) -> None:
+        return None
+
+    def result(self) -> list[torch.Tensor]:
+        """The tensors that the collective wrote."""
+        return self.tensors
+
+    def get_future(self) -> torch.futures.Future[list[torch.Tensor]]:
+        future: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future()
+        future.set_result(self.tensors)
+        return future
+
+
+@uncompiled
 class CollectiveWork(Submitted, Work):
     """A collective of a group's thread. ``run`` carries it out, and writes ``tensors``.
 
@@ -94,13 +124,6 @@ class CollectiveWork(Submitted, Work):
         """Whether the future is complete only at the end of the device's work, because it knows no streams of it."""
         if guard is not None:
             self._future = torch.futures.Future(devices=[*guard.known_to_torch])
-
-    @classmethod
-    def done(cls, tensors: list[torch.Tensor]) -> CollectiveWork:
-        """One that is complete, and has written these tensors."""
-        work = cls(nothing, tensors)
-        work.over = work._completed = True
-        return work
 
     def execute(self) -> None:
         if (guard := self.guard) is None:

@@ -149,14 +149,6 @@ class Collectives(Base):
         if self.calls is None or not self.calls.run(*arguments):
             self.run_new(*arguments)
 
-    def begin_call(self, call: Sequence[Any]) -> BegunCall | None:
-        """Begin a call, if the kernel knows a plan that it can begin alone. The call is the arguments of :meth:`plan`.
-        It is under way until :meth:`finish_call`."""
-        begun: BegunCall | None = None
-        if self.calls is not None:
-            begun = self.calls.begin(*call, *[None] * (9 - len(call)))
-        return begun
-
     def finish_call(self, begun: BegunCall, operation: str) -> None:
         """Wait for a call that was begun, as :meth:`execute` does."""
         try:

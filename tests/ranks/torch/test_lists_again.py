@@ -4,6 +4,7 @@ and calls under way meanwhile."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from time import sleep
 from typing import Any
 
 import numpy as np
@@ -39,25 +40,38 @@ def numbers(rank: int, block: int, turn: int) -> Tensor:
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("under_way", [False, True], ids=["alone", "beside another"])
-def test_lists_again(world: tuple[int, int], layout: str, under_way: bool) -> None:
+@pytest.mark.parametrize("how", ["alone", "beside another", "asynchronous", "asynchronous, and rank 0 is late"])
+def test_lists_again(world: tuple[int, int], layout: str, how: str) -> None:
     rank, size = world
-    there, ranks = LAYOUTS[layout], range(size)
+    there, ranks, is_async, under_way = LAYOUTS[layout], range(size), how.startswith("async"), how == "beside another"
+
+    def made(call: Callable[..., Any], *arguments: Any, **named: Any) -> None:
+        if how.endswith("late") and rank == 0:
+            sleep(0.01)  # the others' calls are under way
+        work = call(*arguments, **named, async_op=is_async)
+        assert (work is not None) == is_async
+        if is_async:
+            written = work.get_future().wait()
+            into = arguments[0] if call is not dist.gather else arguments[1] or []
+            assert [x.data_ptr() for x in written] == [
+                x.data_ptr() for x in ([into] if isinstance(into, Tensor) else into)
+            ]
+
     for turn in range(4):
         beside = [torch.empty(N, dtype=torch.float64) for _ in ranks]
         other = dist.all_gather(beside, numbers(rank, 7, turn), async_op=True) if under_way else None
         got = [there(torch.zeros(N, dtype=torch.float64)) for _ in ranks]
         given = [there(numbers(rank, block, turn)) for block in ranks]
-        dist.all_gather(got, given[0])
+        made(dist.all_gather, got, given[0])
         assert all(torch.equal(got[r], numbers(r, 0, turn)) for r in ranks)
-        dist.all_to_all(got, given)
+        made(dist.all_to_all, got, given)
         assert all(torch.equal(got[r], numbers(r, rank, turn)) for r in ranks)
-        dist.gather(given[0], got if rank == size - 1 else None, dst=size - 1)
+        made(dist.gather, given[0], got if rank == size - 1 else None, dst=size - 1)
         if rank == size - 1:
             assert all(torch.equal(got[r], numbers(r, 0, turn)) for r in ranks)
-        dist.scatter(got[0], given if rank == 0 else [])
+        made(dist.scatter, got[0], given if rank == 0 else [])
         assert torch.equal(got[0], numbers(0, rank, turn))
-        dist.reduce_scatter(got[0], given)
+        made(dist.reduce_scatter, got[0], given)
         assert torch.equal(got[0], sum((numbers(r, rank, turn) for r in ranks), torch.zeros(N)))
         if other is not None:
             other.wait()

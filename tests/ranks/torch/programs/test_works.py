@@ -19,7 +19,7 @@ from mpicoll.communicator.engine.progress import SHORT
 from mpicoll.errors import MessageError, StateError
 from mpicoll.torch.handles import Handle
 from mpicoll.torch.private import CallbackWork
-from mpicoll.torch.work import CollectiveWork
+from mpicoll.torch.work import CollectiveWork, Complete
 from tests.ranks.children import in_child
 from tests.ranks.torch.programs.training import mlp, vectors
 
@@ -52,7 +52,7 @@ def test_a_forked_child_does_not_wait_for_its_parents_work() -> None:
 
 def test_what_cpp_gets_of_a_collective_that_is_complete_at_once() -> None:
     """It asks for the future of its own class, and may never wait."""
-    handle = Handle(CollectiveWork.done([torch.ones(2)]))
+    handle = Handle(Complete([torch.ones(2)]))
     future = CallbackWork.get_future(handle)
     assert future.done()
     assert [x.tolist() for x in future.value()] == [[1.0, 1.0]]
@@ -207,7 +207,7 @@ def test_errors_reach_cpp(monkeypatch: pytest.MonkeyPatch, rank: int, size: int)
 
     with monkeypatch.context() as patch:
         patch.setattr(group.engine, "execute", fail)
-        patch.setattr(group.engine, "begin_call", lambda *_: None)  # the kernel would carry it out
+        patch.setattr(group.engine, "calls", None)  # the kernel would carry it out
         with pytest.raises(MessageError, match="network is down"):
             ddp(x).sum().backward()
         started = torch.ops._c10d_functional.all_reduce(x, "sum", group.group_name)

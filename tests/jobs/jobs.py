@@ -22,7 +22,8 @@ from mpicoll.launch.launcher import command, find_launcher
 from tests.processes import Job, job
 
 DEADLINE = 90.0
-"""What a job may take where an empty one takes ``EMPTY``: a machine that is busy, or slow, is given more."""
+"""What a job may take, or write nothing, where an empty one takes ``EMPTY``: a machine that is busy, or slow, is given
+more."""
 EMPTY = 3.0
 REPOSITORY = Path(__file__).parents[2]
 STARTUP = REPOSITORY / "tests" / "startup"
@@ -77,11 +78,14 @@ def slowness() -> float:
 
 
 def until(what: Callable[[], bool], why: str, output: Path | None = None) -> None:
-    """Wait for ``what`` to be true. How slow the machine is matters to what is late alone, so it is asked only then."""
-    began = time.monotonic()
+    """Wait for ``what`` to be true, as long as something is written to ``output`` now and then. How slow the machine is
+    matters to what is late alone, so it is asked only then."""
+    began, written = time.monotonic(), 0
     patience = DEADLINE
     asked = False
     while not what():
+        if output is not None and (now := output.stat().st_size) != written:
+            began, written = time.monotonic(), now
         if time.monotonic() - began > patience:
             if asked:
                 pytest.fail(f"not within {patience:.0f} s: {why}\n{output.read_text() if output else ''}")

@@ -20,11 +20,6 @@ from mpicoll.supervise.record import Record
 Plan = Callable[[], object]
 
 
-NOT_FOUND = (TypeError, ValueError, BufferError)
-"""What looking for a plan raises where an argument has no hash, or an array no memory. Such a call is bound afresh. If
-anything is wrong with it, that says what."""
-
-
 class CachedPlan:
     """A Communicator's call that is bound to its arrays: the steps that ``run`` makes, and what is recorded of it."""
 

@@ -17,7 +17,7 @@ from mpicoll.communicator.persistent import Persistent
 from mpicoll.errors import ArgumentError, RankLost, StateError
 from mpicoll.fabrics.fabric import Fabric
 from mpicoll.supervise.limit import limited
-from mpicoll.supervise.record import FREED
+from mpicoll.supervise.record import FREED, Record
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -103,8 +103,8 @@ class Communicator(Memory, Persistent, NonBlocking, Neighbours, Objects, Mpi4pyN
     def node(self) -> Communicator:
         """A communicator of the ranks that run on this rank's node. The first use is collective."""
         if self._node is None:
-            with self._engine.making("node"):
-                self._node = self._made_of(self._engine.fabric.node())
+            engine = self._engine
+            self._node = engine.together(Record("node"), lambda: self._made_of(engine.fabric.node()))
         return self._node
 
     @property
@@ -122,9 +122,12 @@ class Communicator(Memory, Persistent, NonBlocking, Neighbours, Objects, Mpi4pyN
         """
         mine = None if color is None else checked_int(color, 0, MOST_INT, "split", "color", "None or ")
         place = checked_int(key, -MOST_INT, MOST_INT, "split", "key")
-        with self._engine.making("split"):
+
+        def made() -> Communicator | None:
             part = self._engine.fabric.split(mine, place)
             return None if part is None else self._made_of(part)
+
+        return self._engine.together(Record("split"), made)
 
     def subset(self, ranks: Sequence[int]) -> Communicator | None:
         """Make a communicator of these ranks, in this order. Collective among them alone.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cache
 from math import prod
 from operator import index
@@ -16,6 +16,7 @@ from mpicoll.communicator.base import CommunicatorBase
 from mpicoll.errors import ArgumentError, DtypeError, StateError
 from mpicoll.machine.blocks import LEAST, allocate, refusal
 from mpicoll.supervise import sites
+from mpicoll.supervise.record import Record
 
 
 class Memory(CommunicatorBase):
@@ -77,9 +78,12 @@ class Memory(CommunicatorBase):
         if not fabric.info.one_node:
             raise StateError("shared: the ranks are on several nodes: comm.node.shared(...) is what each node has")
         given = f"{whole} of {wanted}"
-        with self._engine.making("shared"):
-            all_given = fabric.allgather(given)
-            memory = fabric.together(max(nbytes, 1)) if len(set(all_given)) == 1 else None
+
+        def made() -> tuple[list[str], Sequence[NDArray[np.uint8]] | None]:
+            said = fabric.allgather(given)
+            return said, fabric.together(max(nbytes, 1)) if len(set(said)) == 1 else None
+
+        all_given, memory = self._engine.together(Record("shared"), made)
         for rank, theirs in enumerate(all_given):
             if theirs != given:
                 raise ArgumentError("shared", "shape and dtype", f"those of rank {rank}, {theirs}", given)

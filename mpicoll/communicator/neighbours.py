@@ -9,7 +9,7 @@ from typing import Any
 from mpicoll.arrays.buffers import Buffer, as_buffer, exported, memory_overlaps
 from mpicoll.arrays.protocols import ArrayLike, Out
 from mpicoll.calls import results
-from mpicoll.calls.plan import NOT_FOUND, CachedPlan
+from mpicoll.calls.plan import CachedPlan
 from mpicoll.communicator.base import CommunicatorBase
 from mpicoll.communicator.engine.packing import around, keeps_no_array
 from mpicoll.errors import ArgumentError, DtypeError, StateError
@@ -57,11 +57,8 @@ class Neighbours(CommunicatorBase):
         if out is None:
             result = _new(operation, argument, here, *found)
         there = exported(result)
-        try:
-            at = engine.at(operation, here, there, None, 0, None, *by_shape)
-            plan = None if at is None else engine.plans.find(at)
-        except NOT_FOUND:
-            at = plan = None
+        at = engine.at(operation, here, there, None, 0, None, *by_shape)
+        plan = engine.plans.find(at)
         if plan is None:
             plan, lasts = self._bound(operation, argument, here, there, *found)
             if at is not None and lasts:

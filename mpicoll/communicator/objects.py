@@ -80,22 +80,6 @@ class Objects(CommunicatorBase):
             self._roots.keep((operation, root), found := (Record(operation, f"root {root}", root=root), root))
         return found
 
-    def _exchange(self, record: Record, move: Callable[..., Any], *arguments: Any) -> Any:
-        """Make a collective of bytes that were pickled."""
-        if self._engine.closed:
-            self._engine.check_open(record.operation)
-        recorder = self._engine.recorder
-        recorder.begin(record)
-        try:
-            if self._engine.agreement is not None:
-                self._engine.agreement.agree(record.operation, record)
-            moved = move(*arguments)
-        except BaseException as e:
-            self._engine.break_off(self._engine.fabric, record.operation, e)
-            raise
-        recorder.under_way = False
-        return moved
-
     def _message(self, awaited: _Awaited, move: Callable[..., Any], *data: bytes) -> Any:
         """Send or receive bytes that were pickled."""
         pending = awaited.pending
@@ -130,20 +114,20 @@ class Objects(CommunicatorBase):
         """Send the root's ``obj`` to all ranks. Every rank gets it. The ``obj`` of the other ranks is not used."""
         record, root = self._rooted("bcast_object", root)
         given = self._pickled("bcast_object", obj) if self.rank == root else None
-        moved = self._exchange(record, self._engine.fabric.objects.bcast, given, root)
+        moved = self._engine.together(record, self._engine.fabric.objects.bcast, given, root)
         return self._engine.fabric.loads(moved)
 
     def gather_object(self, obj: T, root: int = 0) -> list[T] | None:
         """Gather every rank's ``obj``. The root gets the list of them, in rank order; the other ranks get None."""
         record, root = self._rooted("gather_object", root)
         given = self._pickled("gather_object", obj)
-        moved = self._exchange(record, self._engine.fabric.objects.gather, given, root)
+        moved = self._engine.together(record, self._engine.fabric.objects.gather, given, root)
         return None if moved is None else [*map(self._engine.fabric.loads, moved)]
 
     def allgather_object(self, obj: T) -> list[T]:
         """Gather every rank's ``obj``. Every rank gets the list of them, in rank order."""
         given = self._pickled("allgather_object", obj)
-        moved = self._exchange(_ALLGATHER, self._engine.fabric.objects.allgather, given)
+        moved = self._engine.together(_ALLGATHER, self._engine.fabric.objects.allgather, given)
         return [*map(self._engine.fabric.loads, moved)]
 
     @overload
@@ -159,7 +143,7 @@ class Objects(CommunicatorBase):
         """
         record, root = self._rooted("scatter_object", root)
         given = self._one_each("scatter_object", objs) if self.rank == root else None
-        moved = self._exchange(record, self._engine.fabric.objects.scatter, given, root)
+        moved = self._engine.together(record, self._engine.fabric.objects.scatter, given, root)
         return self._engine.fabric.loads(moved)
 
     def alltoall_object(self, objs: Sequence[T]) -> list[T]:
@@ -168,7 +152,7 @@ class Objects(CommunicatorBase):
         ``objs`` is a sequence of one object a rank.
         """
         given = self._one_each("alltoall_object", objs)
-        moved = self._exchange(_ALLTOALL, self._engine.fabric.objects.alltoall, given)
+        moved = self._engine.together(_ALLTOALL, self._engine.fabric.objects.alltoall, given)
         return [*map(self._engine.fabric.loads, moved)]
 
     def allreduce_object(self, obj: T, op: str | Callable[[T, T], T] = "sum") -> T:
@@ -183,7 +167,7 @@ class Objects(CommunicatorBase):
             raise ArgumentError("allreduce_object", "op", expected, repr(op))
         record = next((_ALLREDUCE[each] for each in _ALLREDUCE if each is combine), _OF_A_FUNCTION)
         given = self._pickled("allreduce_object", obj)
-        moved = self._exchange(record, self._engine.fabric.objects.allgather, given, record.description)
+        moved = self._engine.together(record, self._engine.fabric.objects.allgather, given, record.description)
         result: T = reduce(combine, map(self._engine.fabric.loads, moved))
         return result
 

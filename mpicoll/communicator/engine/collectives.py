@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -14,7 +13,7 @@ from mpicoll.arrays.dtypes import Op, name_of
 from mpicoll.arrays.protocols import ArrayLike
 from mpicoll.calls.call import Call, checked, record_of
 from mpicoll.calls.choose import choose
-from mpicoll.calls.plan import NOT_FOUND, CachedPlan, Plan
+from mpicoll.calls.plan import CachedPlan, Plan
 from mpicoll.communicator.engine.base import Base
 from mpicoll.communicator.engine.packing import around, reads_output
 from mpicoll.errors import StateError
@@ -24,6 +23,9 @@ from mpicoll.supervise.record import Record
 if TYPE_CHECKING:
     from mpicoll.communicator.engine.base import OpLike
     from mpicoll.node.kernel import BegunCall, PackedList
+
+
+T = TypeVar("T")
 
 
 class Collectives(Base):
@@ -51,11 +53,8 @@ class Collectives(Base):
         """
         if op is not None and type(op) is not str and type(op) is not Op:
             op = name_of(op, operation)
-        try:
-            at = self.at(operation, x, out, op, root, algorithm, sendcounts, recvcounts)
-            plan = None if at is None else self.plans.find(at)
-        except NOT_FOUND:
-            at = plan = None
+        at = self.at(operation, x, out, op, root, algorithm, sendcounts, recvcounts)
+        plan = self.plans.find(at)
         if plan is None:
             self.check_open(operation)
             call = checked(operation, self.rank, self.size, x, out, op, root, sendcounts, recvcounts)
@@ -102,16 +101,20 @@ class Collectives(Base):
         algorithm: Any,
         sendcounts: Sequence[int] | None,
         recvcounts: Sequence[int] | None,
-    ) -> tuple[Hashable, ...] | None:
-        """What a call is found by again; None if it must be bound afresh. May raise what is in ``NOT_FOUND``."""
-        here = None if x is None else self.key(x)
-        there = None if out is None else self.key(out)
-        if (here is None and x is not None) or (there is None and out is not None) or type(root) is not int:
-            return None
-        at = (operation, here, there, op, root, algorithm)
-        if sendcounts is None and recvcounts is None:
+    ) -> Hashable | None:
+        """What a call is found by again. None if it must be bound afresh."""
+        try:
+            here = None if x is None else self.key(x)
+            there = None if out is None else self.key(out)
+            if (here is None and x is not None) or (there is None and out is not None) or type(root) is not int:
+                return None
+            at: tuple[Hashable, ...] = (operation, here, there, op, root, algorithm)
+            if sendcounts is not None or recvcounts is not None:  # what has a key has a shape
+                at = (*at, _fixed(sendcounts), _fixed(recvcounts), np.shape(x), np.shape(out))
+            hash(at)
             return at
-        return (*at, _fixed(sendcounts), _fixed(recvcounts), np.shape(x), np.shape(out))  # what has a key has a shape
+        except (TypeError, ValueError, BufferError):
+            return None  # something has no hash, or no memory: if it is wrong, binding the call says what is
 
     def execute(self, plan: CachedPlan, operation: str) -> None:
         """Make the call that was bound by :meth:`plan`. ``operation`` is its name in errors.
@@ -185,23 +188,24 @@ class Collectives(Base):
         self.keep(plan, arguments)
         self.execute(plan, operation)
 
-    @contextmanager
-    def making(self, operation: str) -> Iterator[None]:
-        """Around a collective that has no plan: it is recorded, and all ranks make it, if they agree on calls."""
-        self.check_open(operation)
-        recorder, record = self.recorder, Record(operation)
+    def together(self, record: Record, make: Callable[..., T], *arguments: Any) -> T:
+        """Make a collective that has no plan: it is recorded, and all ranks make it, if they agree on calls."""
+        if self.closed:
+            self.check_open(record.operation)
+        recorder = self.recorder
         recorder.begin(record)
         try:
             if self.agreement is not None:
-                self.agreement.agree(operation, record)
-            yield
+                self.agreement.agree(record.operation, record)
+            made = make(*arguments)
         except StateError:
             recorder.under_way = False  # it counts, because other ranks may have made it
             raise
         except BaseException as e:
-            self.break_off(self.fabric, operation, e)
+            self.break_off(self.fabric, record.operation, e)
             raise
         recorder.under_way = False
+        return made
 
 
 def _fixed(counts: Sequence[int] | None) -> tuple[int, ...] | None:

@@ -14,7 +14,6 @@ from mpicoll.arrays.dtypes import Op, name_of
 from mpicoll.calls import results
 from mpicoll.calls.call import Call, checked, record_of
 from mpicoll.calls.choose import NATIVE, Choice, choose
-from mpicoll.calls.plan import NOT_FOUND
 from mpicoll.communicator.engine.collectives import Collectives
 from mpicoll.communicator.engine.message import Message, Startable
 from mpicoll.communicator.engine.message_calls import MessageCalls
@@ -103,11 +102,8 @@ class Engine(Collectives, MessageCalls):
         self, operation: str, x: Any, out: Any, op: Any, root: Any, algorithm: Any, *counts: Any
     ) -> Startable:
         """The call, checked, or found again."""
-        try:
-            at = self.at(f"i{operation}", x, out, op, root, algorithm, *counts)
-            found = None if at is None else self.startable.find(at)
-        except NOT_FOUND:
-            at = found = None
+        at = self.at(f"i{operation}", x, out, op, root, algorithm, *counts)
+        found = self.startable.find(at)
         if found is not None:
             return found
         call = checked(operation, self.rank, self.size, x, out, op, root, *counts)

@@ -22,8 +22,6 @@ DEVICES = ("cpu", "cuda")
 FORMATS = ("short", "nccl", "osu")
 OUTPUTS = ("json", "csv", "plot")
 PICTURES = (".png", ".pdf", ".svg")
-STOP = "MPICOLL_BENCH_STOP"
-"""The environment variable with the path of a file. When the file exists, the ranks are to stop."""
 
 
 def bad(option: str, expected: str, given: object) -> ArgumentError:

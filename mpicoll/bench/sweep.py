@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -18,7 +19,7 @@ from mpicoll.bench import table
 from mpicoll.bench.backends import Backend, Unavailable, open_backend
 from mpicoll.bench.cases import PLACEMENTS, Case, Placement, elements
 from mpicoll.bench.memory import Arena, arena_bytes
-from mpicoll.bench.options import STOP, Options, bad
+from mpicoll.bench.options import Options, bad
 from mpicoll.bench.records import Note, Report, Row, grouped, measured, rated
 from mpicoll.bench.session import Session, environment, open_session
 from mpicoll.bench.timing import Runner, clocks, copy_case, copy_time, measure
@@ -38,9 +39,15 @@ def run(options: Options, world: MPI.Intracomm) -> Report:
     settings = options.measures() | {"dtype": options.dtype.name, "sizes": options.sizes}
     now = datetime.now(UTC).isoformat(timespec="seconds")
     report = Report(options.command(), now, settings, found, notes, clocks(session.device))
+
+    def stop(*_: object) -> None:
+        report.interrupted = True
+
+    before = signal.signal(signal.SIGINT, stop)
     try:
         sweep(options, session, backends, report)
     finally:
+        signal.signal(signal.SIGINT, before)
         for backend in reversed(backends.values()):
             backend.close()
     return report
@@ -59,7 +66,7 @@ def sweep(options: Options, session: Session, backends: dict[str, Backend], repo
         _say(session, table.heading(collective, width, options.format))
         part = _Sweep(options, session, backends, report, arena, arenas, collective)
         for size in options.sizes_of(collective):
-            report.interrupted = _is_to_stop(session.world)
+            report.interrupted = session.world.bcast(report.interrupted)  # a signal may reach rank 0 earlier or later
             if report.interrupted:
                 break
             rows = part.rows(size)
@@ -78,12 +85,6 @@ def sweep(options: Options, session: Session, backends: dict[str, Backend], repo
 def _say(session: Session, text: str) -> None:
     if session.world.rank == 0:
         print(text, flush=True)
-
-
-def _is_to_stop(world: MPI.Intracomm) -> bool:
-    """Rank 0 looks for the file, and tells the others. Collective."""
-    file = os.environ.get(STOP)  # a launcher may not pass the variable on to other nodes
-    return bool(world.bcast(file is not None and os.path.exists(file)))
 
 
 @dataclass

@@ -8,15 +8,11 @@ Ctrl-C ends it after the current size, and keeps what was measured.
 from __future__ import annotations
 
 import argparse
-import os
 import signal
 import sys
-from functools import partial
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from mpicoll.bench.options import OUTPUTS, STOP, TYPED
+from mpicoll.bench.options import OUTPUTS, TYPED
 from mpicoll.cli.arguments import collectives, completes, option, writing
 from mpicoll.errors import ArgumentError
 from mpicoll.launch.launch_env import check_not_alone, under_launcher
@@ -57,18 +53,7 @@ def handle(args: argparse.Namespace) -> int:
     if under_launcher():
         return _rank(vars(args))
     ranks = read(vars(args) | {"n": args.n or "2"}).ranks
-    with TemporaryDirectory(prefix="mpicoll-") as folder:
-        stop = Path(folder, "stop")
-        os.environ[STOP] = str(stop)
-        program = ["-m", "mpicoll", "bench", *args.typed]
-        code = run(Job(program, ranks, interrupted=partial(_ask_to_stop, stop)), Host)
-        return 128 + signal.SIGINT if stop.exists() else code
-
-
-def _ask_to_stop(file: Path) -> None:
-    """Ask the ranks to stop, and say so."""
-    file.touch()
-    print("\nmpicoll: ends after the size under way; Ctrl-C again ends at once", file=sys.stderr)
+    return run(Job(["-m", "mpicoll", "bench", *args.typed], ranks), Host)
 
 
 def _rank(typed: dict[str, Any]) -> int:
@@ -107,7 +92,8 @@ def _read(typed: dict[str, Any], size: int) -> tuple[Options | None, str | None]
 
 
 def _measure(options: Options, world: Intracomm) -> int:
-    """Measure, and write the files on rank 0. Returns 1 if a result was wrong or nothing was measured."""
+    """Measure, and write the files on rank 0. Returns 1 if a result was wrong or nothing was measured, and 130 after
+    Ctrl-C."""
     from mpicoll.bench import plot, records, sweep
 
     report = sweep.run(options, world)
@@ -121,4 +107,6 @@ def _measure(options: Options, world: Intracomm) -> int:
             print("# interrupted: what is above was measured before")
         if files:
             print(f"# written: {', '.join(map(str, files.values()))}")
+    if report.interrupted:
+        return 128 + signal.SIGINT
     return 1 if report.wrong or not report.rows else 0

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
@@ -54,8 +54,6 @@ class Job:
     """How often a job that fails is started again."""
     dry_run: bool = False
     """Whether the command is only printed."""
-    interrupted: Callable[[], object] | None = None
-    """Called at the first Ctrl-C, which the ranks do not get then. They read nothing from stdin either."""
 
     @property
     def on_this_node(self) -> bool:

@@ -70,7 +70,7 @@ def run(job: Job, supervise: Supervise) -> int:
         print(launch)
         return 0
     sys.stdout.flush()
-    stdin = _given_to_rank_0() if job.on_this_node and job.interrupted is None else {}
+    stdin = _given_to_rank_0() if job.on_this_node else {}
     for restarted in range(job.restarts + 1):
         attempt = _Attempt(job, launch, stdin, supervise)
         torchs = {"TORCHELASTIC_RESTART_COUNT": str(restarted), "TORCHELASTIC_MAX_RESTARTS": str(job.restarts)}
@@ -154,7 +154,7 @@ class _Attempt:
 
     def _start(self, variables: dict[str, str]) -> subprocess.Popen[bytes]:
         """Start the launcher. It reads stdin where rank 0 does not do so itself."""
-        stdin = subprocess.DEVNULL if self._stdin or self._job.interrupted is not None else None
+        stdin = subprocess.DEVNULL if self._stdin else None
         typed = os.pipe() if stdin is None and os.isatty(0) else None
         given = variables | self._board.variables() | self._stdin
         self._launcher = launcher = self._launch.start(given, stdin if typed is None else typed[0])
@@ -190,9 +190,6 @@ class _Attempt:
             self._end(signal.SIGTERM)
             return
         self._interrupted = self.ended_by_user = True
-        if self._job.interrupted is not None:
-            self._job.interrupted()
-            return
         said = f"mpicoll: interrupted: the ranks have {SECONDS:.0f} s to end. Ctrl-C again ends them now\n"
         os.write(2, said.encode())
         self._board.after_ctrl_c(board.WAIT if self._job.on_this_node else board.APART)

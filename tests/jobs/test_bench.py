@@ -87,7 +87,6 @@ def test_ctrl_c_keeps_what_was_measured(tmp_path: Path) -> None:
         os.kill(it.process.pid, signal.SIGINT)
         result = ended(it, output)
     assert result.code == 130, result.output
-    assert "mpicoll: ends after the size under way" in result.output
     assert result.output.splitlines()[-2:] == ["# interrupted: what is above was measured before", f"# written: {file}"]
     sizes = [row["size"] for row in json.loads(file.read_text())["rows"] if row["placement"] == "in-place"]
     assert sizes[:2] == [8, 16]

@@ -1,4 +1,4 @@
-"""The facts of a rank: how it was started, what it sees of its machine and its GPUs, and what MPI says to it."""
+"""The facts of a rank: how it was started, what it sees of its machine, and what MPI says to it."""
 
 from __future__ import annotations
 
@@ -8,24 +8,18 @@ import resource
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
 
-from mpicoll.errors import LaunchError
-from mpicoll.launch.cores import numa_nodes
-from mpicoll.launch.launch_env import RANK, launched_rank, rank_here, started_as, under_launcher
+from mpicoll.doctor.gpu import Gpu, gpu_here
+from mpicoll.launch.launch_env import RANK, launched_rank, started_as, under_launcher
 from mpicoll.machine.cpu import cpus, fingerprint
 from mpicoll.machine.linux import SHARES
 from mpicoll.machine.system import free_memory, home, huge_pages, overload, version_of
 from mpicoll.machine.vendors import RANK_VARIABLES, VENDORS
 from mpicoll.node.loaded import missing
-from mpicoll.probe.child import SECONDS, SECONDS_OF_ALL_JOBS, ask
 
-TRIES = SECONDS_OF_ALL_JOBS + SECONDS
-"""How many seconds it may take to find out what MPI does with GPU memory. The other ranks wait for that in MPI."""
 SIZES = {8: "8 bytes", 64 << 10: "64 KiB", 16 << 20: "16 MiB"}
 """The all-reduces whose algorithm the doctor names."""
 _PACKAGES = ("mpicoll", "mpi4py", "numpy", "torch")
-_GPUS, _BUS = Path("/proc/driver/nvidia/gpus"), Path("/sys/bus/pci/devices")
 
 
 def _launcher() -> str | None:
@@ -123,98 +117,6 @@ class Machine:
     """mpicoll's own environment variables."""
     home: bool = field(default_factory=lambda: home() is not None)
     """Whether the user has one."""
-
-
-@dataclass(frozen=True)
-class Gpu:
-    """What the driver, torch and MPI answered. ``failed`` has the questions that brought no answer, and what happened
-    instead. What depends on such an answer, or was not asked because there is no GPU, is None."""
-
-    driver: str | None = None
-    """The newest CUDA that the driver supports."""
-    devices: tuple[str, ...] = ()
-    error: int = 0
-    """CUDA's error number, if the driver does not work."""
-    torch_cuda: str | None = None
-    """The CUDA for which torch was built."""
-    torch_works: bool | None = None
-    """Whether torch can use a GPU."""
-    nccl: str | None = None
-    mpi_takes: bool | None = None
-    """Whether the MPI library reports support for GPU memory."""
-    paths: tuple[tuple[str, str], ...] = ()
-    """What is wrong with each path on which MPI may take GPU memory, nothing if it works. Empty where it was not tried:
-    one rank of each node tries it."""
-    kept: str = ""
-    """The file that keeps it."""
-    failed: tuple[tuple[str, str], ...] = ()
-    segments: str = ""
-    """The variable that lets torch allocate expandable segments, empty if none does."""
-    visible: str | None = None
-    """CUDA_VISIBLE_DEVICES."""
-    numa: int | None = None
-    """The NUMA node of the GPU that the rank takes."""
-    far: bool = False
-    """Whether the rank has no core on that NUMA node."""
-
-
-def gpu_here() -> Gpu:
-    """Ask the driver, and if it shows a GPU, torch and MPI."""
-    failed: list[tuple[str, str]] = []
-
-    def answer(question: str, seconds: float = SECONDS) -> dict[str, Any]:
-        """What a child process answers. Nothing if there is no answer: then ``failed`` gets the reason."""
-        try:
-            return ask(f"mpicoll.probe.questions:of_{question}", seconds)
-        except LaunchError as e:
-            failed.append((question, e.problem))
-            return {}
-
-    driver, torch, mpi, tries = answer("driver"), {}, {}, {}
-    if driver.get("devices"):
-        torch = answer("torch") if version_of("torch") else {}
-        mpi = answer("mpi")
-    if mpi.get("takes") and torch.get("available") and not rank_here():
-        tries = answer("paths", TRIES)
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    numa = numa_of(visible, rank_here())
-    return Gpu(
-        driver=driver.get("version"),
-        devices=tuple(driver.get("devices", ())),
-        error=driver.get("error", 0),
-        torch_cuda=torch.get("cuda"),
-        torch_works=torch.get("available"),
-        nccl=torch.get("nccl"),
-        mpi_takes=mpi.get("takes"),
-        paths=tuple(tries.get("paths", {}).items()),
-        kept=tries.get("file", ""),
-        failed=tuple(failed),
-        segments=_expandable_segments(),
-        visible=visible,
-        numa=numa,
-        far=numa is not None and numa not in numa_nodes(cpus()),
-    )
-
-
-def numa_of(visible: str | None, rank: int) -> int | None:
-    """The NUMA node of the GPU that this rank of the node takes: the one with its number among those that it sees.
-    None if it has none, or the system does not say it."""
-    there = sorted(folder.name for folder in _GPUS.glob("*"))  # by their places on the bus, as CUDA_VISIBLE_DEVICES
-    numbers = [*range(len(there))] if visible is None else [int(n) for n in visible.split(",") if n.isdecimal()]
-    if not numbers or max(numbers) >= len(there):
-        return None
-    try:
-        node = int((_BUS / there[numbers[rank % len(numbers)]].lower() / "numa_node").read_text())
-    except (OSError, ValueError):
-        return None
-    return node if node >= 0 else None  # -1: the machine has one, or does not tell
-
-
-def _expandable_segments() -> str:
-    for name in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"):
-        if "expandable_segments:true" in os.environ.get(name, "").replace(" ", "").lower():
-            return name
-    return ""
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 
-from mpicoll.doctor.facts import SIZES, Facts, Gpu, World
+from mpicoll.doctor.facts import SIZES, Facts, World
+from mpicoll.doctor.gpu import Gpu
 from mpicoll.doctor.report import Finding, Level, Report, together
 from mpicoll.errors import LaunchError
 from mpicoll.probe.child import NOT_TRIED
@@ -21,7 +22,7 @@ VARIABLES = {
     for name in (
         "ALGORITHM", "CHECK", "CHECK_NAN", "TIMEOUT", "DUMP", "TRACE", "WATCH", "SHARED_MEMORY", "DDP_OVERLAP", "SHARE",
         "REPRODUCIBLE", "CORES", "ELASTIC", "COORDINATOR",
-        "LAST_CALLS", "RANK", "STDIN", "BENCH_STOP", "ENV", "MODULES", "SLURM",
+        "LAST_CALLS", "RANK", "STDIN", "ENV", "MODULES", "SLURM",
     )
 }  # fmt: skip
 """mpicoll's environment variables."""
@@ -110,11 +111,7 @@ def _on_gpu(says: Callable[[Gpu], object]) -> Callable[[Facts], object]:
 
 
 def _failed(question: str, what: str) -> Callable[[Facts], object]:
-    def says(f: Facts) -> object:
-        how = dict(f.gpu.failed).get(question)
-        return how is not None and f"{what} fails in a test process: {how}"
-
-    return says
+    return lambda f: f.gpu.failed[0] == question and f"{what} fails in a test process: {f.gpu.failed[1]}"
 
 
 RULES: tuple[tuple[str, tuple[Rule, ...]], ...] = (
@@ -187,7 +184,7 @@ RULES: tuple[tuple[str, tuple[Rule, ...]], ...] = (
     ("GPU", (
         ("problem", lambda f: f.gpu.error and f"the driver does not work: CUDA error {f.gpu.error}", _CHECK_DRIVER),
         ("ok", _on_gpu(lambda g: f"{_names(g)}; the driver is for CUDA {g.driver}"), ""),
-        ("ok", lambda f: not f.gpu.failed and ("none" if f.gpu.driver else "none (no CUDA driver)"), ""),
+        ("ok", lambda f: not f.gpu.failed[0] and ("none" if f.gpu.driver else "none (no CUDA driver)"), ""),
     )),
     ("GPU", (
         ("ok", _on_gpu(lambda g: g.torch_works

@@ -21,7 +21,6 @@ from types import TracebackType
 from typing import Any
 
 from mpicoll.errors import LaunchError
-from mpicoll.launch.launcher import of_no_rank
 from mpicoll.machine import linux
 
 SECONDS = 120.0
@@ -95,14 +94,6 @@ class Child:
             return f"ended with exit code {code}"
         self._printed.seek(0)
         return f"exit code {code}: {(self._printed.read().strip().splitlines() or [''])[-1]}"
-
-
-def ask(question: str, seconds: float = SECONDS) -> dict[str, Any]:
-    """What a new process answers to a question. Raises LaunchError as ``Child.answer`` does."""
-    # The process is no rank: the launcher's variables would make it take this rank's place in the job.
-    with Child(question, environment=of_no_rank(), quiet=True) as child:
-        answer: dict[str, Any] = child.answer(seconds)
-        return answer
 
 
 def main(question: str, file: int, parent: int) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from mpicoll import doctor
 from mpicoll.calls.choose import PATHS
-from mpicoll.doctor import facts
+from mpicoll.doctor import gpu
 from mpicoll.launch import spawn
 from mpicoll.launch.spawn import Done
 from mpicoll.probe import device_memory
@@ -92,7 +92,7 @@ def test_all_jobs_together_have_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [why.rpartition(": ")[2] for why in found.values()] == ["the test job does not end"] * 3 + [
         "no time was left"
     ]
-    assert facts.TRIES < doctor.SECONDS, "the other ranks would not wait for it"
+    assert gpu.TRIES < doctor.SECONDS, "the other ranks would not wait for it"
 
 
 @pytest.mark.parametrize(

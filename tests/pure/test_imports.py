@@ -30,7 +30,7 @@ MPI4PY = (
     "doctor.rank", "probe.tries", "watching.arguments", "watching.communicators", "watching.mpi", "watching.windows",
 )  # fmt: skip
 # Who may import torch. Others look for it among the modules that the program has loaded.
-TORCH = ("torch", "bench", "registration", "watching.torch", "probe.questions", "probe.tries")
+TORCH = ("torch", "bench", "registration", "watching.torch", "doctor.gpu", "probe.tries")
 # Modules of the room torch that torch must be able to import without mpicoll.torch.
 AT_THE_DOOR = ("registration", "torch_versions")
 

@@ -11,7 +11,8 @@ import pytest
 
 from mpicoll import doctor
 from mpicoll.cli import main
-from mpicoll.doctor.facts import SIZES, Facts, Gpu, Machine, Start, World, gpu_here, numa_of
+from mpicoll.doctor.facts import SIZES, Facts, Machine, Start, World
+from mpicoll.doctor.gpu import Gpu, gpu_here, numa_of
 from mpicoll.doctor.report import Report
 from mpicoll.doctor.rules import judge
 
@@ -143,10 +144,10 @@ OUT_OF_ORDER = [
         "warning GPU MPI's reductions fail on GPU memory",
     ),
     (with_gpu(paths=tuple((p, UNTRIED) for p in "ab")), f"warning GPU MPI's a, b on GPU memory {UNTRIED}"),
-    (with_gpu(failed=(("paths", "late"),)), "warning GPU To try what MPI does with GPU memory fails in a test process"),
-    (with_gpu(torch_works=None, failed=(("torch", "late"),)), "problem GPU To ask torch for GPUs fails in a test"),
+    (with_gpu(failed=("paths", "late")), "warning GPU To try what MPI does with GPU memory fails in a test process"),
+    (with_gpu(torch_works=None, failed=("torch", "late")), "problem GPU To ask torch for GPUs fails in a test"),
     (
-        with_gpu(mpi_takes=None, failed=(("mpi", "late"),)),
+        with_gpu(mpi_takes=None, failed=("mpi", "late")),
         "warning GPU To ask MPI whether it supports GPU memory fails in",
     ),
     (with_gpu(segments="PYTORCH_ALLOC_CONF"), "warning GPU PYTORCH_ALLOC_CONF lets torch allocate expandable segments"),
@@ -240,8 +241,8 @@ def test_the_numa_nodes_of_gpus(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
         (tmp_path / f"gpus/0000:{i}A:00.0").mkdir(parents=True)
         (tmp_path / f"bus/0000:{i}a:00.0").mkdir(parents=True)
         (tmp_path / f"bus/0000:{i}a:00.0/numa_node").write_text(f"{i // 2}\n")
-    monkeypatch.setattr("mpicoll.doctor.facts._GPUS", tmp_path / "gpus")
-    monkeypatch.setattr("mpicoll.doctor.facts._BUS", tmp_path / "bus")
+    monkeypatch.setattr("mpicoll.doctor.gpu._GPUS", tmp_path / "gpus")
+    monkeypatch.setattr("mpicoll.doctor.gpu._BUS", tmp_path / "bus")
     assert [numa_of(None, rank) for rank in range(5)] == [0, 0, 1, 1, 0]
     assert numa_of("2,1", 0) == 1
     assert [numa_of(visible, 0) for visible in ("", "9", "GPU-uuid")] == [None] * 3

@@ -1,0 +1,152 @@
+"""The GPUs of a rank: what the driver, torch and MPI say of them, and where they are.
+
+A question to them may crash the process, or never be answered. So a child process asks, one question after another.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from mpicoll.errors import LaunchError
+from mpicoll.launch.cores import numa_nodes
+from mpicoll.launch.launch_env import rank_here
+from mpicoll.launch.launcher import of_no_rank
+from mpicoll.machine.cpu import cpus
+from mpicoll.machine.cuda import driver, supported
+from mpicoll.machine.system import version_of
+from mpicoll.probe.child import SECONDS, SECONDS_OF_ALL_JOBS, Child
+
+TRIES = SECONDS_OF_ALL_JOBS + SECONDS
+"""How many seconds it may take to find out what MPI does with GPU memory. The other ranks wait for that in MPI."""
+_QUESTIONS = {"driver": SECONDS, "torch": SECONDS, "mpi": SECONDS, "paths": TRIES}
+"""What is asked, in this order, and how many seconds the answer may take."""
+_GPUS, _BUS = Path("/proc/driver/nvidia/gpus"), Path("/sys/bus/pci/devices")
+_NO_DEVICE = 100  # CUDA_ERROR_NO_DEVICE
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """What the driver, torch and MPI answered. What was not asked, because there is no GPU or a question before it has
+    failed, is None."""
+
+    driver: str | None = None
+    """The newest CUDA that the driver supports."""
+    devices: tuple[str, ...] = ()
+    error: int = 0
+    """CUDA's error number, if the driver does not work."""
+    torch_cuda: str | None = None
+    """The CUDA for which torch was built."""
+    torch_works: bool | None = None
+    """Whether torch can use a GPU."""
+    nccl: str | None = None
+    mpi_takes: bool | None = None
+    """Whether the MPI library reports support for GPU memory."""
+    paths: tuple[tuple[str, str], ...] = ()
+    """What is wrong with each path on which MPI may take GPU memory, nothing if it works. Empty where it was not tried:
+    one rank of each node tries it."""
+    kept: str = ""
+    """The file that keeps it."""
+    failed: tuple[str, str] = "", ""
+    """The question that brought no answer, and what happened instead."""
+    segments: str = ""
+    """The variable that lets torch allocate expandable segments, empty if none does."""
+    visible: str | None = None
+    """CUDA_VISIBLE_DEVICES."""
+    numa: int | None = None
+    """The NUMA node of the GPU that the rank takes."""
+    far: bool = False
+    """Whether the rank has no core on that NUMA node."""
+
+
+def gpu_here() -> Gpu:
+    """What there is to say of this rank's GPUs."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    numa = numa_of(visible, rank_here())
+    far = numa is not None and numa not in numa_nodes(cpus())
+    gpu = Gpu(segments=_expandable_segments(), visible=visible, numa=numa, far=far)
+    # The process is no rank: the launcher's variables would make it take this rank's place in the job.
+    with Child("mpicoll.doctor.gpu:answers", gpu, rank_here() == 0, environment=of_no_rank(), quiet=True) as child:
+        for question, seconds in _QUESTIONS.items():
+            try:
+                gpu = child.answer(seconds)
+            except LaunchError as error:
+                return replace(gpu, failed=(question, error.problem))
+    return gpu
+
+
+def numa_of(visible: str | None, rank: int) -> int | None:
+    """The NUMA node of the GPU that this rank of the node takes: the one with its number among those that it sees.
+    None if it has none, or the system does not say it."""
+    there = sorted(folder.name for folder in _GPUS.glob("*"))  # by their places on the bus, as CUDA_VISIBLE_DEVICES
+    numbers = [*range(len(there))] if visible is None else [int(n) for n in visible.split(",") if n.isdecimal()]
+    if not numbers or max(numbers) >= len(there):
+        return None
+    try:
+        node = int((_BUS / there[numbers[rank % len(numbers)]].lower() / "numa_node").read_text())
+    except (OSError, ValueError):
+        return None
+    return node if node >= 0 else None  # -1: the machine has one, or does not tell
+
+
+def _expandable_segments() -> str:
+    for name in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"):
+        if "expandable_segments:true" in os.environ.get(name, "").replace(" ", "").lower():
+            return name
+    return ""
+
+
+# -- in the child -----------------------------------------------------------------------------------------------------
+
+
+def answers(gpu: Gpu, tries: bool) -> Iterator[Gpu]:
+    """What is known after each question. Torch and MPI are asked if the driver shows a GPU, and what MPI does with its
+    memory is tried if this rank ``tries`` it."""
+    yield (gpu := _ask_driver(gpu))
+    yield (gpu := _ask_torch(gpu) if gpu.devices and version_of("torch") else gpu)
+    yield (gpu := _ask_mpi(gpu) if gpu.devices else gpu)
+    yield _try_paths(gpu) if tries and gpu.mpi_takes and gpu.torch_works else gpu
+
+
+def _ask_driver(gpu: Gpu) -> Gpu:
+    try:
+        cuda = driver()
+    except OSError:
+        return gpu
+    number, name = ctypes.c_int(), ctypes.create_string_buffer(256)
+    error = cuda.cuInit(0) or cuda.cuDeviceGetCount(ctypes.byref(number))
+    devices = []
+    for device in range(number.value):
+        cuda.cuDeviceGetName(name, len(name), device)
+        devices.append(name.value.decode(errors="replace"))
+    return replace(gpu, driver=supported(), devices=tuple(devices), error=0 if error == _NO_DEVICE else error)
+
+
+def _ask_torch(gpu: Gpu) -> Gpu:
+    import torch
+
+    works, nccl = torch.cuda.is_available(), None
+    if works and torch.distributed.is_nccl_available():
+        nccl = ".".join(map(str, torch.cuda.nccl.version()))
+    return replace(gpu, torch_cuda=torch.version.cuda, torch_works=works, nccl=nccl)
+
+
+def _ask_mpi(gpu: Gpu) -> Gpu:
+    """To ask MPI, this process becomes an MPI world of its own."""
+    from mpicoll.machine.mpi_library import may_take_device_memory
+
+    return replace(gpu, mpi_takes=may_take_device_memory())
+
+
+def _try_paths(gpu: Gpu) -> Gpu:
+    """On torch's current GPU."""
+    import torch
+
+    from mpicoll.devices.registry import device_named
+    from mpicoll.probe.device_memory import file_of, key_of, probed
+
+    device = device_named(f"cuda:{torch.cuda.current_device()}")
+    return replace(gpu, paths=tuple(probed(device).items()), kept=str(file_of(key_of(device)) or ""))

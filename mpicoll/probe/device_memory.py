@@ -25,7 +25,7 @@ from mpicoll.machine.mpi_library import library, ucx_version
 from mpicoll.machine.system import user_folder, write_whole
 from mpicoll.machine.vendors import SETTINGS
 from mpicoll.probe.child import NOT_TRIED, SECONDS_OF_A_JOB, SECONDS_OF_ALL_JOBS
-from mpicoll.probe.tries import RANKS, RIGHT, WRONG, attempt
+from mpicoll.probe.tries import RANKS, RIGHT, attempt
 
 LEAST = 5.0
 """A test job is not started if fewer seconds are left for it."""
@@ -38,7 +38,7 @@ _known: dict[str, Mapping[str, str]] = {}
 """The answers of this process, by the names of their keys."""
 
 
-def probed(device: Device) -> Mapping[str, str]:
+def probed(device: Device, tries: bool = True) -> Mapping[str, str]:
     """By path, what is wrong with it: nothing if the MPI library takes the device's memory there.
 
     A library that says no is believed. To find out the rest, this starts jobs of two ranks, and waits for them. What
@@ -47,23 +47,18 @@ def probed(device: Device) -> Mapping[str, str]:
         return dict.fromkeys(PATHS, "the MPI library says that it takes no such memory")
     key = key_of(device)
     found = _known.get(_name(key)) or cached(key) or {}
-    if len(found) < len(PATHS):
+    if tries and len(found) < len(PATHS):
         now = tried(device)
         shown = {**found, **{path: why for path, why in now.items() if not why.startswith(NOT_TRIED)}}
         if shown:
             keep(key, shown)
-        found = {**now, **shown}
-    _known[_name(key)] = found
-    return found
+        found = _known[_name(key)] = {**now, **shown}
+    return {**dict.fromkeys(PATHS, "nobody has tried"), **found}
 
 
 def known(device: Device) -> Mapping[str, str]:
     """The same, but nothing is tried: what nobody has tried counts as not working."""
-    found: Mapping[str, str] = {}
-    if device.known_to_mpi():
-        key = key_of(device)
-        found = _known.get(_name(key)) or cached(key) or {}
-    return {**dict.fromkeys(PATHS, "nobody has tried"), **found}
+    return probed(device, tries=False)
 
 
 # -- the user's cache ------------------------------------------------------------------------------------------------
@@ -87,23 +82,16 @@ def file_of(key: Key) -> Path | None:
 
 def cached(key: Key) -> dict[str, str] | None:
     """By path, what is wrong with it, as far as it was kept. None if nothing was, or if the file is broken."""
-    source = file_of(key)
-    if source is None:
-        return None
-    try:
-        found = json.loads(source.read_text())
-        paths = found["paths"]
-        ours = found["key"] == key and set(paths) <= set(PATHS)
-        whole = all(isinstance(why, str) for why in paths.values())
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
-        return None
-    return paths if ours and whole else None
+    if (source := file_of(key)) is not None:
+        with suppress(OSError, ValueError, TypeError, KeyError):
+            kept = json.loads(source.read_text())
+            return {path: str(kept["paths"][path]) for path in kept["paths"]} if kept["key"] == key else None
+    return None
 
 
 def keep(key: Key, paths: Mapping[str, str]) -> None:
     """Keep an answer, unless there is no folder that can be written to: then other processes find it out again."""
-    target = file_of(key)
-    if target is not None:
+    if (target := file_of(key)) is not None:
         with suppress(OSError):
             target.parent.mkdir(parents=True, exist_ok=True)
             write_whole(target, json.dumps({"key": key, "paths": paths}, indent=1) + "\n")
@@ -119,8 +107,7 @@ def tried(device: Device, seconds: float = SECONDS_OF_A_JOB, in_all: float = SEC
     have taken ``in_all`` seconds."""
     found: dict[str, str] = {}
     deadline = monotonic() + in_all
-    while len(found) < len(PATHS):
-        left = PATHS[len(found) :]
+    while left := PATHS[len(found) :]:
         time_left = min(seconds, deadline - monotonic())
         if time_left < LEAST:
             return found | dict.fromkeys(left, f"{NOT_TRIED}: no time was left")
@@ -131,28 +118,22 @@ def tried(device: Device, seconds: float = SECONDS_OF_A_JOB, in_all: float = SEC
         if not any(notes):
             why = ended.removeprefix(f"{NOT_TRIED}: ")
             return found | dict.fromkeys(left, f"{NOT_TRIED}: the test job does not start: {why}")
-        for path in left:
-            said = {of_rank.get(path) for of_rank in notes}
-            if not said <= {RIGHT, WRONG}:
-                found[path] = ended
-                break
-            found[path] = "wrong data arrives" if WRONG in said else ""
+        complete = max(0, min(map(len, notes)) - 1)
+        for path, *said in zip(left, *(words[1:] for words in notes), strict=False):
+            found[path] = "" if {*said} == {RIGHT} else "wrong data arrives"
+        if complete < len(left):
+            found[left[complete]] = ended
     return found
 
 
-def _job(device: Device, paths: tuple[str, ...], seconds: float) -> tuple[list[Mapping[str, str]], str]:
-    """What each rank has noted of the paths, and how the job ended."""
+def _job(device: Device, paths: tuple[str, ...], seconds: float) -> tuple[list[list[str]], str]:
+    """The words that each rank has noted, and how the job ended."""
     cuda = device.name if device.kind == "cuda" else ""
     with tempfile.TemporaryDirectory(prefix="mpicoll-") as folder:
+        files = [Path(folder, str(rank)) for rank in range(RANKS)]
         call = spawn.pickled_call(attempt, (device.again(), cuda, paths, folder), imports_main=False)
         done = spawn.call_in_ranks(call, RANKS, seconds=seconds, quiet=True)
-        return [_notes(Path(folder, str(rank))) for rank in range(RANKS)], _how(done, seconds)
-
-
-def _notes(file: Path) -> dict[str, str]:
-    """The last word on each path."""
-    lines = file.read_text().splitlines() if file.exists() else []
-    return dict(line.split() for line in lines if len(line.split()) == 2)
+        return [file.read_text().split() if file.exists() else [] for file in files], _how(done, seconds)
 
 
 def _how(done: spawn.Done, seconds: float) -> str:

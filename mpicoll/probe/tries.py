@@ -21,7 +21,7 @@ from mpicoll.launch.mpi_init import checked_world
 RANKS = 2
 """A message from a rank to itself takes another way than one to another rank."""
 BEGUN, RIGHT, WRONG = "begun", "right", "wrong"
-"""What a rank notes of a path."""
+"""What a rank notes: that it has begun, and then a word for each path."""
 LENGTHS = (2, 1 << 18)
 """Elements of a short and of a long message. MPI libraries send them in different ways."""
 _FLOAT = DTYPES["float32"]
@@ -39,10 +39,9 @@ def attempt(rank: int, make: Callable[[], Device], cuda: str, paths: tuple[str, 
     if world.size != RANKS:
         raise LaunchError(f"expected {RANKS} ranks that find each other; found {world.size}")
     with open(Path(folder, str(rank)), "w", buffering=1) as notes:
+        print(BEGUN, file=notes)
         for path in paths:
-            print(path, BEGUN, file=notes)
-            right = TRIES[path](world, device)
-            print(path, RIGHT if right else WRONG, file=notes)
+            print(RIGHT if TRIES[path](world, device) else WRONG, file=notes)
             world.Barrier()  # so that a rank that crashes is at the same path as the other
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 from pathlib import Path
 
 import pytest
@@ -80,10 +81,10 @@ def test_all_jobs_together_have_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each path hangs: the jobs for the first three take all the time."""
     given, clock = [], [0.0]
 
-    def hangs(device: object, paths: tuple[str, ...], seconds: float) -> tuple[list[dict[str, str]], str]:
+    def hangs(device: object, paths: tuple[str, ...], seconds: float) -> tuple[list[list[str]], str]:
         given.append(seconds)
         clock[0] += seconds + 1
-        return [{paths[0]: BEGUN}] * 2, "could not be tried: the test job does not end"
+        return [[BEGUN]] * 2, "could not be tried: the test job does not end"
 
     monkeypatch.setattr(device_memory, "_job", hangs)
     monkeypatch.setattr(device_memory, "monotonic", lambda: clock[0])
@@ -115,10 +116,12 @@ def test_what_may_pass_is_not_kept(
     done: Done, why: str, is_kept: bool, monkeypatch: pytest.MonkeyPatch, cache: Path
 ) -> None:
     """What the other paths have shown is kept. A process tries once."""
-    monkeypatch.setattr(device_memory, "_notes", lambda file: {**dict.fromkeys(PATHS, "right"), PATHS[-1]: BEGUN})
     jobs: list[Done] = []
 
-    def started(*args: object, **more: object) -> Done:
+    def started(call: bytes, ranks: int, **more: object) -> Done:
+        *_, folder = pickle.loads(pickle.loads(call)[2])
+        for rank in range(ranks):
+            Path(folder, str(rank)).write_text(" ".join([BEGUN, *["right"] * (len(PATHS) - 1)]))
         jobs.append(done)
         return done
 

@@ -19,7 +19,7 @@ from time import perf_counter
 import numpy as np
 
 import mpicoll
-from mpicoll.launch.launcher import find_launcher
+from mpicoll.jobs.launcher import find_launcher
 from mpicoll.machine.cpu import fingerprint
 
 JOBS, TURNS, RANKS = 4, 20, 2

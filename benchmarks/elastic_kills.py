@@ -24,7 +24,7 @@ import numpy as np
 
 import mpicoll
 from mpicoll.errors import RankLost
-from mpicoll.launch.launcher import find_launcher
+from mpicoll.jobs.launcher import find_launcher
 from mpicoll.machine.cpu import fingerprint
 
 SECONDS_TO_GO_ON = 120.0

@@ -116,7 +116,7 @@ def environment(wheels: Path | None, where: Path) -> str:
 
 def check(python: str, ranks: int, out: Path) -> Iterator[Step]:
     """Run the tests and the benchmarks. If the study fails, its missing parts run again without NCCL."""
-    asked = [python, "-c", "from mpicoll.launch.launcher import gpu_exports; print(gpu_exports())"]
+    asked = [python, "-c", "from mpicoll.jobs.launcher import gpu_exports; print(gpu_exports())"]
     gpu = bool(subprocess.run(asked, cwd=REPOSITORY, capture_output=True, text=True, timeout=60).stdout.strip())
     started = [python, "-m", "mpicoll", "run", *(["--gpu"] if gpu else [])]
     tests = ["-m", "pytest", "tests/ranks", "-m", "cuda", "--with-mpi", "-q", "-rs", "--disable-warnings"]

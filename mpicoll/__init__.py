@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from mpicoll.arrays.dtypes import Op
     from mpicoll.communicator.communicator import Communicator
     from mpicoll.communicator.threaded import threads
-    from mpicoll.launch.spawn import spawn
+    from mpicoll.jobs.spawn import spawn
     from mpicoll.supervise.recording import record
     from mpicoll.watching.start import watch
 
@@ -35,7 +35,7 @@ _HOMES = {
     "load_ipython_extension": "mpicoll.notebook",
     "record": "mpicoll.supervise.recording",
     "register": "mpicoll.analysis.proof.cases",
-    "spawn": "mpicoll.launch.spawn",
+    "spawn": "mpicoll.jobs.spawn",
     "threads": "mpicoll.communicator.threaded",
     "watch": "mpicoll.watching.start",
 }

@@ -150,7 +150,7 @@ except Exception as e:
         if [[ $gpu_support == 1 && $SITE == ethernet && -z $CONTAINER ]]; then
             # Empty, it lets this setting replace the preset's.
             eval "$(OMPI_MCA_pml=$given_pml "${python[@]}" -c '
-from mpicoll.launch import launcher
+from mpicoll.jobs import launcher
 print(launcher.gpu_exports())
 ')"
         fi

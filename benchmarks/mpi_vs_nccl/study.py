@@ -23,7 +23,7 @@ from mpicoll.algorithms.collectives import COLLECTIVES
 from mpicoll.bench import comparison
 from mpicoll.bench.records import load
 from mpicoll.errors import ArgumentError
-from mpicoll.launch.spawn import end
+from mpicoll.jobs.spawn import end
 from mpicoll.units import nbytes
 
 SIZES = {"cuda": ("1G", "4", "1.5"), "cpu": ("256K", "32", "0.1")}

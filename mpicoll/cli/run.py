@@ -12,10 +12,9 @@ import dataclasses
 import shlex
 
 from mpicoll.cli.arguments import option, ranks
+from mpicoll.jobs.launcher import Job, in_batch_job
+from mpicoll.jobs.run import run
 from mpicoll.launch.cores import mine
-from mpicoll.launch.launcher import Job, in_batch_job
-from mpicoll.launch.run import run
-from mpicoll.supervise.host import Host
 
 USAGE = "mpicoll run -n N [option ...] (script.py | -m module | -c code) [argument ...]"
 
@@ -107,4 +106,4 @@ def handle(args: argparse.Namespace) -> int:
         args.parser.error(f"expected {'an argument after ' + flag if flag else 'a script, -m module or -c code'}")
     given = {field.name: vars(args)[field.name] for field in dataclasses.fields(Job) if field.name in vars(args)}
     given |= {"program": [flag, *rest] if flag else rest, "nprocs": nprocs}
-    return run(Job(**given, ranks_a_node=args.nproc_per_node if args.nnodes > 1 else None), Host)
+    return run(Job(**given, ranks_a_node=args.nproc_per_node if args.nnodes > 1 else None))

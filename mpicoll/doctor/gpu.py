@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mpicoll.errors import LaunchError
+from mpicoll.jobs.launcher import of_no_rank
 from mpicoll.launch.cores import numa_nodes
 from mpicoll.launch.launch_env import rank_here
-from mpicoll.launch.launcher import of_no_rank
 from mpicoll.machine.cpu import cpus
 from mpicoll.machine.cuda import driver, supported
 from mpicoll.machine.system import version_of

@@ -1,6 +1,6 @@
 """Ctrl-C in a rank: it reaches the program as KeyboardInterrupt on every rank, which can then save a checkpoint.
 
-``mpicoll run`` (``launch/run.py``) passes it on, and ends the job when no rank is at work any more, or when its time is
+``mpicoll run`` (``jobs/run.py``) passes it on, and ends the job when no rank is at work any more, or when its time is
 up. A rank that comes to its end meanwhile says so on the board, and waits for the others."""
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from typing import Any
 from mpicoll.calls.choose import PATHS
 from mpicoll.devices.device import Device
 from mpicoll.errors import LaunchError
-from mpicoll.launch import launcher, spawn
+from mpicoll.jobs import launcher, spawn
 from mpicoll.machine.mpi_library import library, ucx_version
 from mpicoll.machine.system import user_folder, write_whole
 from mpicoll.machine.vendors import SETTINGS

@@ -17,9 +17,9 @@ from mpicoll.supervise.rendezvous import listen
 if TYPE_CHECKING:
     import asyncio
 
+    from mpicoll.jobs.launcher import Job
+    from mpicoll.jobs.run import ExitMonitor
     from mpicoll.launch.board import CrashBoard
-    from mpicoll.launch.launcher import Job
-    from mpicoll.launch.run import ExitMonitor
     from mpicoll.supervise.coordinator import Coordinator
 
 _SECONDS_TO_END = 10.0

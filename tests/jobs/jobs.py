@@ -17,8 +17,8 @@ from typing import TypeVar
 
 import pytest
 
-from mpicoll.launch.launcher import Job as ToStart
-from mpicoll.launch.launcher import command, find_launcher
+from mpicoll.jobs.launcher import Job as ToStart
+from mpicoll.jobs.launcher import command, find_launcher
 from tests.processes import Job, job
 
 DEADLINE = 90.0

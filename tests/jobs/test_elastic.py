@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from mpicoll.launch import launcher
+from mpicoll.jobs import launcher
 from tests.jobs.jobs import Done, ended, python, script, started, until
 
 HAS_ULFM = launcher.find_launcher().vendor.outlives is not None

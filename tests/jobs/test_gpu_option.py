@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from mpicoll.errors import LaunchError
-from mpicoll.launch import launcher
-from mpicoll.launch.launcher import Launcher
+from mpicoll.jobs import launcher
+from mpicoll.jobs.launcher import Launcher
 from mpicoll.machine.system import version_of
 from mpicoll.machine.vendors import OPEN_MPI, vendor_of
 from tests.jobs.jobs import ON_LINUX, python, run

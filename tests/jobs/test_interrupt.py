@@ -212,9 +212,8 @@ def test_ctrl_c_while_the_launcher_starts(tmp_path: Path) -> None:
     """It counts as one a moment later: the ranks are there, and can be told to end."""
     program = """
         import os, signal, subprocess
-        from mpicoll.launch.launcher import Job
-        from mpicoll.launch.run import run
-        from mpicoll.supervise.host import Host
+        from mpicoll.jobs.launcher import Job
+        from mpicoll.jobs.run import run
 
         class Starting(subprocess.Popen):
             def __init__(self, *arguments, **named):
@@ -223,7 +222,7 @@ def test_ctrl_c_while_the_launcher_starts(tmp_path: Path) -> None:
                     os.kill(os.getpid(), signal.SIGINT)
 
         subprocess.Popen = Starting
-        code = run(Job(["-c", "print('a rank')"], 2), Host)
+        code = run(Job(["-c", "print('a rank')"], 2))
         print("ended with", code)
     """
     result = python(script(tmp_path, program))

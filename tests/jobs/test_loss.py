@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from mpicoll.jobs.run import ExitMonitor
 from mpicoll.launch.board import CrashBoard
 from mpicoll.launch.failure import is_first
-from mpicoll.launch.run import ExitMonitor
 from mpicoll.supervise import dump, ending
 from mpicoll.supervise.dump import DumpWriter
 from tests.jobs.jobs import run, script

@@ -12,8 +12,8 @@ import pytest
 from mpicoll import doctor
 from mpicoll.calls.choose import PATHS
 from mpicoll.doctor import gpu
-from mpicoll.launch import spawn
-from mpicoll.launch.spawn import Done
+from mpicoll.jobs import spawn
+from mpicoll.jobs.spawn import Done
 from mpicoll.probe import device_memory
 from mpicoll.probe.device_memory import Key, cached, file_of, keep, key_of, known, probed
 from mpicoll.probe.tries import BEGUN

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import py_compile
 import re
 import shlex
 import socket
@@ -16,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from mpicoll.errors import LaunchError
-from mpicoll.launch import launcher
+from mpicoll.jobs import launcher
 from mpicoll.machine.vendors import OPEN_MPI, vendor_that_says
 from tests.jobs.jobs import MPICH, REPOSITORY, done, empty_wheel, half, python, run, script
 
@@ -111,13 +110,10 @@ def test_a_programs_own_classes_are_found_to_the_very_end(tmp_path: Path, how: s
     assert sorted(result.output.splitlines()) == ["found by a handler"] * 2 + ["found by a thread"] * 2
 
 
-def test_a_folder_and_a_compiled_script_start_as_in_python(tmp_path: Path) -> None:
-    said = "import sys, helper; print(helper.__file__, sys.argv, __name__, __file__)"
+def test_a_folder_starts_as_in_python(tmp_path: Path) -> None:
     script(tmp_path, "", "helper.py")
-    compiled = py_compile.compile(script(tmp_path, said, "__main__.py"), str(tmp_path / "compiled.pyc"))
-    for program in (str(tmp_path), str(compiled)):
-        expected = python(program, "word").output
-        assert run(2, program, "word").output == 2 * expected
+    script(tmp_path, "import sys, helper; print(helper.__file__, sys.argv, __name__, __file__)", "__main__.py")
+    assert run(2, str(tmp_path), "word").output == 2 * python(str(tmp_path), "word").output
 
 
 def test_what_lies_in_the_current_folder_is_no_module_of_a_script(tmp_path: Path) -> None:

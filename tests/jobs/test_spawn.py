@@ -11,7 +11,7 @@ import pytest
 
 import mpicoll
 from mpicoll.errors import ArgumentError, LaunchError
-from mpicoll.launch import launcher, spawn
+from mpicoll.jobs import launcher, spawn
 from tests.jobs.jobs import ended, python, run, script, started, until
 
 # Each function is called in 3 ranks, by its name on the command line.

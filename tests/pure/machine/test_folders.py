@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from mpicoll.launch.launcher import of_no_rank
+from mpicoll.jobs.launcher import of_no_rank
 from mpicoll.machine.system import home, user_folder
 from mpicoll.probe.device_memory import cached, file_of, keep
 from mpicoll.slurm import defaults

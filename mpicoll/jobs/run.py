@@ -16,16 +16,17 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack, suppress
 from types import FrameType
-from typing import Any, Protocol
+from typing import Any
 
 from mpicoll.errors import ArgumentError
+from mpicoll.jobs.launcher import Command, Job, command
 from mpicoll.launch import board
 from mpicoll.launch.elastic import Outcome
 from mpicoll.launch.interrupt import HANDED_ON, LOOKS, SECONDS
 from mpicoll.launch.launch_env import STDIN
-from mpicoll.launch.launcher import Command, Job, command
 from mpicoll.machine import linux
 from mpicoll.machine.system import exit_code
+from mpicoll.supervise.host import Host
 
 _SECONDS_IN_A_CALL = 2.0
 """Python sees a signal when a call of C ends. A rank that has not seen it so long after others came to their end waits
@@ -39,24 +40,9 @@ _SECONDS_TO_END = 10.0
 """What the launcher may take to end after the last rank has, where some were lost, or after one has failed."""
 
 
-class Supervisor(Protocol):
-    """Watches over the calls of a job: ``mpicoll.supervise.host.Host``. The ranks must find ``variables`` in their
-    environment. The ``outcome`` is that of a job that goes on when ranks are lost."""
-
-    variables: dict[str, str]
-    outcome: Outcome | None
-
-    def serve(self, monitor: ExitMonitor, /) -> None: ...
-
-    def stop(self, serving: threading.Thread, /) -> None: ...
-
-
-Supervise = Callable[[Job, board.CrashBoard], Supervisor]
-
-
-def run(job: Job, supervise: Supervise) -> int:
+def run(job: Job) -> int:
     """Start the job, and return its exit code: the launcher's, unless a rank wants another one. A job that fails is
-    started again as often as it says. ``supervise`` makes what watches over its calls.
+    started again as often as it says.
 
     Raises ArgumentError if the script or the hostfile does not exist, and LaunchError if there is no MPI."""
     name = job.program[0]
@@ -72,7 +58,7 @@ def run(job: Job, supervise: Supervise) -> int:
     sys.stdout.flush()
     stdin = _given_to_rank_0() if job.on_this_node else {}
     for restarted in range(job.restarts + 1):
-        attempt = _Attempt(job, launch, stdin, supervise)
+        attempt = _Attempt(job, launch, stdin)
         torchs = {"TORCHELASTIC_RESTART_COUNT": str(restarted), "TORCHELASTIC_MAX_RESTARTS": str(job.restarts)}
         code = attempt.run(torchs if job.restarts else {})
         if code == 0 or attempt.ended_by_user or restarted == job.restarts:
@@ -85,10 +71,10 @@ class _Attempt:
     """One start of a job, from ``run`` to its end. ``stdin`` has the variables that tell rank 0 where it is. There are
     none if the launcher reads it."""
 
-    def __init__(self, job: Job, launch: Command, stdin: dict[str, str], supervise: Supervise) -> None:
+    def __init__(self, job: Job, launch: Command, stdin: dict[str, str]) -> None:
         self._job, self._launch, self._stdin = job, launch, stdin
         self._board = board.CrashBoard(job.nprocs)
-        self._supervisor = supervise(job, self._board)
+        self._host = Host(job, self._board)
         self._launcher: subprocess.Popen[bytes] | None = None
         self.ended_by_user = False
         """Whether a signal came that ends a job."""
@@ -110,16 +96,16 @@ class _Attempt:
             return self._monitor(variables)
 
     def _monitor(self, variables: dict[str, str]) -> int:
-        outcome = self._supervisor.outcome
-        launcher = self._start(variables | self._supervisor.variables)
+        outcome = self._host.outcome
+        launcher = self._start(variables | self._host.variables)
         monitor = ExitMonitor(self._board, self._end_waiting)
         watching = _masked_thread(monitor.watch)
-        serving = _masked_thread(self._supervisor.serve, monitor)
+        serving = _masked_thread(self._host.serve, monitor)
         code = self._code(launcher.wait() if outcome is None else self._attend(launcher, outcome))
         first = monitor.stop(watching)
-        self._supervisor.stop(serving)
+        self._host.stop(serving)
         if outcome is None:
-            return code if self.ended_by_user else self._board.report(code, first)
+            return (code or self._board.wanted()) if self.ended_by_user else self._board.report(code, first)
         self._board.report(0)  # what ranks have left to be said
         outcome.code = outcome.code or self._board.wanted()
         return code if self._interrupted and code else outcome.report(self._job.nprocs, self._lost(outcome), code)

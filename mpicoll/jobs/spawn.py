@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any, TypeVarTuple, overload
 
 from mpicoll.errors import ArgumentError, LaunchError, StateError
+from mpicoll.jobs.launcher import Job, find_launcher, of_no_rank
+from mpicoll.jobs.run import run
 from mpicoll.launch.launch_env import launched_rank, under_launcher
-from mpicoll.launch.launcher import Job, find_launcher, of_no_rank
-from mpicoll.launch.run import Supervise, run
 from mpicoll.machine import linux
 
 _CALL, _FAILURE = "call", "failure"
@@ -96,8 +96,7 @@ def call_in_ranks(call: bytes, nprocs: int, *, seconds: float | None = None, qui
 
 def _attended(meeting: Path, nprocs: int, seconds: float | None, output: int | None) -> int | None:
     """Start the process beside the ranks, wait for it, and return its exit code, None if time is up."""
-    imports = "from mpicoll.launch.spawn import attend; from mpicoll.supervise.host import Host"
-    code = f"import sys; sys.path[0] = {_ROOT!r}; {imports}; attend(Host, *sys.argv[1:])"
+    code = f"import sys; sys.path[0] = {_ROOT!r}; from mpicoll.jobs.spawn import attend; attend(*sys.argv[1:])"
     argv = [sys.executable, "-c", code, str(meeting), str(nprocs), str(os.getpid())]
     process = subprocess.Popen(  # in a session of its own, so that a Ctrl-C in the terminal reaches this process alone
         argv, env=of_no_rank(), stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
@@ -111,11 +110,11 @@ def _attended(meeting: Path, nprocs: int, seconds: float | None, output: int | N
             end(process)
 
 
-def attend(supervise: Supervise, folder: str, nprocs: str, parent: str) -> None:
+def attend(folder: str, nprocs: str, parent: str) -> None:
     """Be the process beside so many ranks. The process ``parent`` has called spawn."""
     linux.end_with(int(parent), signal.SIGTERM)
-    program = ["-c", "import sys; from mpicoll.launch.spawn import main; main(sys.argv[1])", folder]
-    sys.exit(run(Job(program, int(nprocs), here=True), supervise))
+    program = ["-c", "import sys; from mpicoll.jobs.spawn import main; main(sys.argv[1])", folder]
+    sys.exit(run(Job(program, int(nprocs), here=True)))
 
 
 def end(process: subprocess.Popen[bytes], seconds: float = _SECONDS_TO_END) -> None:
@@ -180,17 +179,9 @@ def main(folder: str) -> None:
     except BaseException as error:
         if isinstance(error, SystemExit) and not error.code:
             return
-        if not _is_first(meeting, f"rank {rank} failed:\n\n{traceback.format_exc()}"):
-            raise
+        try:
+            with open(meeting / _FAILURE, "x") as file:
+                file.write(f"rank {rank} failed:\n\n{traceback.format_exc()}")
+        except FileExistsError:  # another rank was the first
+            raise error from None
         sys.exit(1)  # the parent shows the traceback
-
-
-def _is_first(meeting: Path, failure: str) -> bool:
-    """Leave the failure's report in the folder, unless another rank has done so. Returns whether this was the first."""
-    written = meeting / f"{_FAILURE}.{os.getpid()}"
-    written.write_text(failure)
-    try:
-        os.link(written, meeting / _FAILURE)  # this is atomic: the report appears as a whole, or not at all
-    except FileExistsError:
-        return False
-    return True

@@ -26,7 +26,7 @@ from mpicoll.machine import linux
 from mpicoll.units import named
 
 _PACKAGE = str(Path(__file__).parents[1]) + os.sep
-_FILES = "mpi4py/run.py", "mpicoll/rank.py", "mpicoll/launch/program.py"
+_FILES = "mpicoll/rank.py", "mpicoll/launch/program.py"
 _STARTERS = ("<frozen runpy>", *map(os.path.normpath, _FILES))
 """Files that start the user's program. Every traceback begins with their frames."""
 

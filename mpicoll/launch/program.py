@@ -1,5 +1,5 @@
-"""How a rank runs the program. It does so as Python does, with the options of ``python -m mpi4py``, and if a rank
-fails, it reports the error once and ends the job.
+"""How a rank runs the program. It does so as Python does, and if a rank fails, it reports the error once and ends the
+job.
 
 ``python -m mpi4py`` ends the job with MPI_Abort, but only where MPI is initialised. If a rank fails before that, the
 others wait for it in MPI_Init: with MPICH for ever, and with Open MPI if they connect to the launcher just when it
@@ -13,21 +13,18 @@ from __future__ import annotations
 
 import builtins
 import io
-import marshal
 import os
 import runpy
 import stat
 import sys
-from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from importlib.machinery import SourceFileLoader
-from importlib.util import MAGIC_NUMBER
+from pathlib import Path
 from pkgutil import get_importer
 from types import CodeType, ModuleType
 
 import mpi4py
-from mpi4py import run
 
 from mpicoll.launch import cores, elastic, failure, interrupt, lifecycle, mpi_init
 from mpicoll.launch.launch_env import STDIN, is_elastic, launched_rank, note_rank
@@ -57,10 +54,12 @@ def main() -> None:
     if is_elastic():
         mpi4py.rc.finalize = False
         elastic.begin()
-    run.run_command_line = _run_program
     rank, code = os.getpid(), 0
+    del sys.argv[0]
     try:
-        run.main()
+        if not sys.argv:
+            sys.exit("usage: python -m mpicoll.rank (script.py | -m module | -c code) [argument ...]")
+        _run_program()
     except BaseException as error:
         code = _code(error)
         if code != 0 and os.getpid() == rank and not _finalised():
@@ -84,30 +83,24 @@ def _code(error: BaseException) -> int:
     return (status & 0xFF if isinstance(status, int) else 0) or 1  # 256 would be 0 to those who see the code
 
 
-def _run_program(args: Sequence[str] | None = None) -> None:
-    """Run ``script.py``, ``-m module``, ``-c code`` or ``-`` (stdin), followed by its arguments.
+def _run_program() -> None:
+    """Run the program that the command line names.
 
-    mpi4py would let runpy do that, which takes ``__main__`` back when the program is done. Threads and atexit handlers
-    still go on then, and pickle looks for the program's classes there. So its module stays, as in plain Python."""
-    sys.argv[:] = sys.argv[1:] if args is None else args
+    runpy would take ``__main__`` back when a script is done. Threads and atexit handlers still go on then, and pickle
+    looks for the program's classes there. So its module stays, as in plain Python."""
     main = sys.modules["__main__"] = ModuleType("__main__")
     vars(main).update(__builtins__=builtins)
-    if sys.argv[0] == "-m":
+    path = sys.argv[0]
+    if path == "-m":
         del sys.argv[0]
         runpy._run_module_as_main(sys.argv[0])  # type: ignore[attr-defined]  # Python itself calls it for its own -m
-    elif sys.argv[0] == "-c":
+        return
+    if path == "-c":
         exec(_compiled(sys.argv.pop(1), "<string>"), vars(main))
-    elif sys.argv[0] == "-":
-        exec(_compiled(sys.stdin.read(), "<stdin>"), vars(main))
-    else:
-        _run_file(sys.argv[0], main)
-
-
-def _run_file(path: str, main: ModuleType) -> None:
-    """Run a script as this module, or the ``__main__.py`` of a folder or a zip file."""
+        return
     if not sys.flags.safe_path:
         del sys.path[0]  # it is for `python -m mpicoll.rank`
-    if get_importer(path) is not None:
+    if get_importer(path) is not None:  # a folder or a zip file, whose __main__.py runs
         sys.path.insert(0, os.path.abspath(path))
         runpy._run_module_as_main("__main__", alter_argv=False)  # type: ignore[attr-defined]
         return
@@ -115,10 +108,7 @@ def _run_file(path: str, main: ModuleType) -> None:
         sys.path.insert(0, os.path.dirname(os.path.realpath(path)))
     file = os.path.abspath(path)
     vars(main).update(__file__=file, __cached__=None, __loader__=SourceFileLoader("__main__", file))
-    with io.open_code(file) as stream:
-        code = stream.read()
-    compiled = marshal.loads(code[16:]) if code.startswith(MAGIC_NUMBER) else _compiled(code, file)
-    exec(compiled, vars(main))
+    exec(_compiled(Path(file).read_bytes(), file), vars(main))
 
 
 def _compiled(code: str | bytes, file: str) -> CodeType:
@@ -148,7 +138,7 @@ def _finalised() -> bool:
 
 
 def _take_stdin(rank: int | None) -> None:
-    """Let rank 0's stdin be that of ``mpicoll run``, and let the others' be empty (``launch/run.py`` says why)."""
+    """Let rank 0's stdin be that of ``mpicoll run``, and let the others' be empty (``jobs/run.py`` says why)."""
     given = os.environ.pop(STDIN, "")
     if not given:
         return

@@ -8,18 +8,14 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import NoReturn
 
 from mpicoll.errors import LaunchError
 from mpicoll.launch import cores, interrupt
 from mpicoll.launch.launch_env import COORDINATOR, ELASTIC, RANK, WATCH
-from mpicoll.machine import linux
 from mpicoll.machine.system import home, version_of
 from mpicoll.machine.vendors import OF_A_RANK, OPEN_MPI, PLACES, Vendor, empty_wheels, vendor_that_says
 
@@ -93,35 +89,6 @@ class Command:
         if self.here:  # job scripts say where ranks may run on all of their nodes; this job has its own flags
             given = {k: v for k, v in given.items() if not PLACES.fullmatch(k)}
         return given | self.adds
-
-    def start(self, variables: Mapping[str, str], stdin: int | None) -> subprocess.Popen[bytes]:
-        """Start the launcher, with these environment variables besides. It gets a session of its own: a Ctrl-C in the
-        terminal reaches this process alone. It gets SIGTERM when this process is killed, on Linux. Other threads must
-        not run meanwhile."""
-        environment = {**self.environment(), **variables}
-        become = partial(_become, self.argv, environment)
-        return subprocess.Popen(self.argv, env=environment, stdin=stdin, start_new_session=True, preexec_fn=become)
-
-
-def _become(argv: list[str], environment: dict[str, str]) -> NoReturn:
-    """In the new process: become the launcher, which is told to end with its parent."""
-    linux.end_with_parent(signal.SIGTERM)
-    try:
-        os.execve(argv[0], argv, environment | _folder_of_this_process())
-    except OSError as error:
-        print(f"mpicoll: the launcher does not start: {error}", file=sys.stderr, flush=True)
-    finally:
-        os._exit(127)
-
-
-def _folder_of_this_process() -> dict[str, str]:
-    """The variable that gives Open MPI's launcher another folder for its files, if its own is taken.
-
-    The folder has the number of the launcher's process, which will be this one. A launcher that was killed leaves its
-    files there. So one with the same number would not start: its "listener thread failed to start"."""
-    if not os.path.exists(os.path.join(tempfile.gettempdir(), f"ompi.{os.getpid()}")):
-        return {}
-    return {"PRTE_MCA_prte_tmpdir_base": tempfile.mkdtemp(prefix="mpicoll-")}
 
 
 def of_no_rank() -> dict[str, str]:

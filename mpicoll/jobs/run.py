@@ -15,6 +15,8 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack, suppress
+from functools import partial
+from tempfile import TemporaryDirectory
 from types import FrameType
 from typing import Any
 
@@ -36,6 +38,8 @@ _SECONDS_TO_BEGIN = 1.0
 _SECONDS_BETWEEN_LOOKS = 0.05
 """How often ranks are looked at until MPI has begun on all of them, and longer where the system does not tell when one
 ends."""
+_FOLDER = "PRTE_MCA_prte_tmpdir_base"
+"""The variable that tells Open MPI's launcher where its files are."""
 _SECONDS_TO_END = 10.0
 """What the launcher may take to end after the last rank has, where some were lost, or after one has failed."""
 
@@ -91,8 +95,13 @@ class _Attempt:
         for number, handler in handlers.items():
             if signal.getsignal(number) != signal.SIG_IGN:
                 signal.signal(number, handler)
+        # Open MPI's launcher keeps files under the number of its process. It does not start where one that was killed,
+        # and had the same number, has left some. So it gets a folder of its own.
         with ExitStack() as until_ended:
             until_ended.callback(self._board.close)
+            if self._job.on_this_node and _FOLDER not in os.environ:
+                folder = TemporaryDirectory(prefix="mpicoll-", ignore_cleanup_errors=True)
+                variables = {**variables, _FOLDER: until_ended.enter_context(folder)}
             return self._monitor(variables)
 
     def _monitor(self, variables: dict[str, str]) -> int:
@@ -139,11 +148,18 @@ class _Attempt:
         return of_launcher if of_launcher >= 0 else 128 - of_launcher
 
     def _start(self, variables: dict[str, str]) -> subprocess.Popen[bytes]:
-        """Start the launcher. It reads stdin where rank 0 does not do so itself."""
+        """Start the launcher. It reads stdin where rank 0 does not do so itself. Its session is its own: a Ctrl-C in the
+        terminal reaches this process alone. It gets SIGTERM when this process is killed, on Linux. Other threads must
+        not run meanwhile."""
         stdin = subprocess.DEVNULL if self._stdin else None
         typed = os.pipe() if stdin is None and os.isatty(0) else None
-        given = variables | self._board.variables() | self._stdin
-        self._launcher = launcher = self._launch.start(given, stdin if typed is None else typed[0])
+        self._launcher = launcher = subprocess.Popen(
+            self._launch.argv,
+            env=self._launch.environment() | variables | self._board.variables() | self._stdin,
+            stdin=stdin if typed is None else typed[0],
+            start_new_session=True,
+            preexec_fn=partial(linux.end_with_parent, signal.SIGTERM),
+        )
         if typed is not None:
             os.close(typed[0])
             _masked_thread(_hand_on_what_is_typed, typed[1])

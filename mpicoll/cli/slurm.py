@@ -12,7 +12,6 @@ import os
 import shutil
 import subprocess
 from itertools import groupby
-from pathlib import Path
 
 from mpicoll.cli.arguments import completes, one_of, option
 from mpicoll.slurm import sbatch
@@ -75,15 +74,8 @@ def _list() -> int:
 
 
 def _explain(lines: list[sbatch.Line]) -> int:
-    explained: set[str] = set()
-    for file, of_file in groupby(sbatch.settings(lines), key=lambda s: s.file):
-        print(f"== slurm/{file}")
-        if file not in explained:
-            print("\n".join(sbatch.about(file)) + "\n")
-        explained.add(file)
-        for why, together in groupby(of_file, key=lambda s: s.why):
-            print("\n".join(setting.text for setting in together))
-            print("".join(f"    {line}\n" for line in why))
+    for file, of_file in groupby(sbatch.explained(lines), key=lambda line: line.file):
+        print("\n".join([f"== slurm/{file}", *(line.text for line in of_file), ""]))
     return 0
 
 
@@ -91,10 +83,6 @@ def _check(template: str, script: str) -> int:
     """Whether bash can read the script and Slurm would take it."""
     if subprocess.run(["bash", "-n"], input=script, text=True).returncode:
         print(f"{template}: bash cannot read it")
-        return 1
-    unnamed = "CONTAINER=${CONTAINER:-mpicoll.sif}" in script and "CONTAINER" not in os.environ
-    if unnamed and not Path("mpicoll.sif").exists():
-        print(f"{template}: CONTAINER: expected an image (--set CONTAINER=...); given none, and here is no mpicoll.sif")
         return 1
     absent = _why_no_slurm()
     if absent:

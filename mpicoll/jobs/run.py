@@ -148,9 +148,10 @@ class _Attempt:
         return of_launcher if of_launcher >= 0 else 128 - of_launcher
 
     def _start(self, variables: dict[str, str]) -> subprocess.Popen[bytes]:
-        """Start the launcher. It reads stdin where rank 0 does not do so itself. Its session is its own: a Ctrl-C in the
-        terminal reaches this process alone. It gets SIGTERM when this process is killed, on Linux. Other threads must
-        not run meanwhile."""
+        """Start the launcher, while no other thread runs. It reads stdin where rank 0 does not do so itself.
+
+        It has a session of its own: a Ctrl-C in the terminal reaches this process alone. On Linux, it gets SIGTERM when
+        this process is killed."""
         stdin = subprocess.DEVNULL if self._stdin else None
         typed = os.pipe() if stdin is None and os.isatty(0) else None
         self._launcher = launcher = subprocess.Popen(

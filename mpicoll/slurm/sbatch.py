@@ -7,12 +7,13 @@ for the lines that follow it.
 
 from __future__ import annotations
 
+import operator
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from importlib import resources
-from itertools import takewhile
+from itertools import dropwhile, takewhile
 
 from mpicoll.errors import ArgumentError, misspelt
 
@@ -70,19 +71,17 @@ _SETTING = re.compile(
     r"|(?P<variable>[A-Za-z_]\w*)=\$\{(?P=variable):-.*?\}"
     r"|SITE=[\w-]+)(?P<tail>\s+#.*)?"
 )
-_COMMENT = re.compile(r"#(?!SBATCH\b| shellcheck\b)\s*(?P<text>.*)")
-_NO_WORDS = re.compile(r"#!|# shellcheck ")
+_COMMENT = re.compile(r"#(?!!|SBATCH\b| shellcheck\b)\s*(?P<text>.*)")
 _SHELLCHECK = re.compile(r"\s*# shellcheck ")
 _SOURCED = re.compile(r'\s*source "[^"]*/(common\.sh|sites/[\w$]+\.env)"')
 
 
 @dataclass(frozen=True)
 class Line:
-    """A line of a script, and the file in ``slurm/`` that it comes from. ``why`` explains what it sets."""
+    """A line of a script, and the file in ``slurm/`` that it comes from."""
 
     file: str
     text: str
-    why: tuple[str, ...] = ()
 
     @property
     def option(self) -> str | None:
@@ -116,7 +115,7 @@ def sites() -> list[str]:
 
 def about(file: str) -> list[str]:
     """The first comment of a file in ``slurm/``, which says what the file is."""
-    comments = (_COMMENT.fullmatch(line) for line in _read(file) if not _NO_WORDS.match(line))
+    comments = dropwhile(operator.not_, map(_COMMENT.fullmatch, _read(file)))
     return [found["text"] for found in takewhile(bool, comments) if found]
 
 
@@ -274,29 +273,14 @@ def _bad(template: str, argument: str, expected: str, given: str) -> ArgumentErr
     return ArgumentError(f"slurm {template}", argument, expected, given)
 
 
-# -- explaining -----------------------------------------------------------------------------------------------------
-
-
-def settings(lines: list[Line]) -> Iterator[Line]:
-    """What the script sets and why, in the script's order. Where a variable is set several times, only the first line
-    is returned. Presets of sites are different: the first line of each preset is returned, since only one is used."""
-    above: list[str] = []
-    begun: set[str] = set()  # the files whose first comment, which says what the file is, was read
-    seen: set[tuple[str, str]] = set()  # the variables that were set, each with the preset that did, or ""
-    fresh = True  # whether no setting has come since the comment above
+def explained(lines: Iterable[Line]) -> Iterator[Line]:
+    """What the script sets, with the comments above it: the script without its commands."""
+    above: list[Line] = []
     for line in lines:
-        comment = _COMMENT.fullmatch(line.text)
-        if comment and line.file in begun:
-            above = [*(above if fresh else []), comment["text"]]
-            fresh = True
-        elif _SETTING.fullmatch(line.text):
-            name, preset = line.option or line.variable or "SITE", line.file if line.file.startswith("sites/") else ""
-            if (name, "") not in seen and (name, preset) not in seen:
-                behind = line.tail.strip().lstrip("#").strip()
-                yield Line(line.file, line.text.removesuffix(line.tail), (behind,) if behind else tuple(above))
-            seen.add((name, preset))
-            begun.add(line.file)
-            fresh = False
-        elif not comment and not line.text.startswith("#"):
-            begun.add(line.file)
-            above, fresh = [], True
+        if _SETTING.fullmatch(line.text):
+            yield from (*above, line)
+            above = []
+        elif _COMMENT.fullmatch(line.text):
+            above.append(line)
+        elif line.text:
+            above = []

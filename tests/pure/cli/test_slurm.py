@@ -280,45 +280,32 @@ def test_gpus_as_a_generic_resource(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize("template", TEMPLATES)
 def test_explain(capsys: pytest.CaptureFixture[str], template: str) -> None:
-    """All that may be set is there, in the words of the files."""
-    lines = sbatch.script(template, "ethernet", {}, {})
+    """All that may be set is there, with the words of the files."""
+    lines = [line.text for line in sbatch.script(template, "ethernet", {}, {})]
     explained = rendered(capsys, template, "--site", "ethernet", "--explain").splitlines()
-    seen = set()
-    for line in lines:
-        found = re.match(r"#SBATCH --([\w-]+)|(\w+)=\$\{\2:-", line.text)
-        setting, _, why = line.text.partition("   #")
-        if found and found[0] not in seen:  # what is set again has its value already
-            seen.add(found[0])
-            assert setting.rstrip() in explained
-            assert not why or f"    {why.strip()}" in explained
-    assert {"#SBATCH --nodes", "#SBATCH --time", "LAUNCHER=${LAUNCHER:-"} <= seen
-    words = {comment.lstrip("# ") for line in lines for comment in (line.text, line.text.partition("   #")[2])}
-    assert {line.strip() for line in explained if line.startswith("    ")} <= words
+    settings = [line for line in lines if re.match(r"#SBATCH --|(\w+)=\$\{\1:-", line)]
+    assert {"#SBATCH --nodes", "#SBATCH --time", "LAUNCHER"} <= {line.partition("=")[0] for line in settings}
+    assert [line for line in explained if line in settings] == settings
+    rest = [line for line in explained if line not in settings and line[:3] not in ("", "== ", "# ", "#")]
+    assert all(line.startswith(("# ", "SITE=")) for line in rest), rest
 
 
-def test_explain_takes_the_comment_above_all_its_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_explain_takes_the_comment_above_all_its_lines() -> None:
     text = """\
 #!/usr/bin/env bash
-# What it is.
-#SBATCH --nodes=2   # two
+set -e
+# Of commands.
+x
 # Why both,
 # in two lines.
 #SBATCH --time=1
 #SBATCH --exclusive
 
-#SBATCH --mem=0
 X=${X:-a # b}   # no default holds a comment
 y=1
 """
-    lines = [sbatch.Line("a.sbatch", line) for line in text.splitlines()]
-    both = ("Why both,", "in two lines.")
-    assert [(s.text, s.why) for s in sbatch.settings(lines)] == [
-        ("#SBATCH --nodes=2", ("two",)),
-        ("#SBATCH --time=1", both),
-        ("#SBATCH --exclusive", both),
-        ("#SBATCH --mem=0", ()),
-        ("X=${X:-a # b}", ("no default holds a comment",)),
-    ]
+    shown = [line.text for line in sbatch.explained(sbatch.Line("a", line) for line in text.splitlines())]
+    assert shown == [line for line in text.splitlines()[4:10] if line]
 
 
 def test_check_without_slurm(
@@ -329,20 +316,6 @@ def test_check_without_slurm(
     shown = rendered(capsys, "single-node", "--check")
     checked = "its syntax is valid (bash -n). Nothing else was checked: there is no sbatch on PATH"
     assert shown == f"single-node: {checked}\n"
-
-
-def test_check_asks_for_the_image_of_a_container(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("CONTAINER", raising=False)
-    assert main(["slurm", "container", "--check"]) == 1
-    assert capsys.readouterr().out.startswith(
-        "container: CONTAINER: expected an image (--set CONTAINER=...); given none"
-    )
-    rendered(capsys, "container", "--check", "--set", "CONTAINER=$SCRATCH/other.sif")
-    (tmp_path / "mpicoll.sif").touch()
-    rendered(capsys, "container", "--check")
 
 
 def test_the_manuals_commands(capsys: pytest.CaptureFixture[str]) -> None:

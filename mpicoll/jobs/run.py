@@ -114,9 +114,9 @@ class _Attempt:
         first = monitor.stop(watching)
         self._host.stop(serving)
         if outcome is None:
-            return (code or self._board.wanted()) if self.ended_by_user else self._board.report(code, first)
+            return (code or self._board.head.status) if self.ended_by_user else self._board.report(code, first)
         self._board.report(0)  # what ranks have left to be said
-        outcome.code = outcome.code or self._board.wanted()
+        outcome.code = outcome.code or self._board.head.status
         return code if self._interrupted and code else outcome.report(self._job.nprocs, self._lost(outcome), code)
 
     def _lost(self, outcome: Outcome) -> set[int]:
@@ -195,7 +195,7 @@ class _Attempt:
         self._interrupted = self.ended_by_user = True
         said = f"mpicoll: interrupted: the ranks have {SECONDS:.0f} s to end. Ctrl-C again ends them now\n"
         os.write(2, said.encode())
-        self._board.after_ctrl_c(board.WAIT if self._job.on_this_node else board.APART)
+        self._board.head.ctrl_c = board.WAIT if self._job.on_this_node else board.APART
         self._hand_on(self._launch.passes)
         self._ending = _masked_thread(self._end_in_time)
 
@@ -206,7 +206,7 @@ class _Attempt:
             time.sleep(LOOKS)
             came, over = self._board.interrupted()
             if over == self._job.nprocs:
-                self._board.after_ctrl_c(board.GO)
+                self._board.head.ctrl_c = board.GO
                 return
             if (came, over) != seen:
                 seen, changed = (came, over), now
@@ -250,8 +250,8 @@ class ExitMonitor:
             over = self._woken in self._ready(None if linux.TELLS and all_begun else _SECONDS_BETWEEN_LOOKS)
             ended = self._look()
             self._ended |= ended
-            states = {rank: self._board.mpi_of(rank) for rank in self._running}
-            all_begun = len(states) == self._board.nprocs and {*states.values()} == {board.BEGUN}
+            states = {rank: self._board.ranks[rank].mpi for rank in self._running}
+            all_begun = len(states) == len(self._board.ranks) and {*states.values()} == {board.BEGUN}
             others_wait = board.BEGINS in states.values()
             early = {rank for rank in ended if not self._board.is_over(rank) or (others_wait and self._lacks(rank))}
             if early and not self.first:
@@ -274,12 +274,12 @@ class ExitMonitor:
 
     def _look(self) -> set[int]:
         """Watch the ranks that have come since the last look. Returns those whose processes have ended since then."""
-        for rank in {*range(self._board.nprocs)} - self._ended - self._running.keys():
-            if process := self._board.process_of(rank):
+        for rank in {*range(len(self._board.ranks))} - self._ended - self._running.keys():
+            if process := self._board.ranks[rank].process:
                 self._running[rank] = linux.end_of(process)
         ended, ready = set(), self._ready(0)
         for rank, file in [*self._running.items()]:
-            if file in ready or (file is None and linux.has_ended(self._board.process_of(rank))):
+            if file in ready or (file is None and linux.has_ended(self._board.ranks[rank].process)):
                 ended.add(rank)
                 del self._running[rank]
                 if file is not None:
@@ -295,7 +295,7 @@ class ExitMonitor:
         codes: dict[int, int | None] = {}
         for rank in {*early, *(rank for rank in self._running if not self._board.is_over(rank))}:
             try:
-                codes[rank] = exit_code(self._board.process_of(rank))
+                codes[rank] = exit_code(self._board.ranks[rank].process)
             except OSError:  # its launcher knows already that it has ended
                 codes[rank] = 0
         alone = [rank for rank, code in codes.items() if code not in (None, 0, -signal.SIGKILL, -signal.SIGTERM)]
@@ -303,7 +303,7 @@ class ExitMonitor:
 
     def _lacks(self, rank: int) -> bool:
         """Whether MPI has not begun in this rank."""
-        return self._board.mpi_of(rank) != board.BEGUN
+        return self._board.ranks[rank].mpi != board.BEGUN
 
 
 def _masked_thread(do: Callable[..., object], *arguments: Any) -> threading.Thread:

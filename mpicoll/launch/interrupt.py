@@ -57,7 +57,7 @@ def _note() -> None:
     global _came
     if not _came:
         _came = True
-        board.note_ctrl_c(board.INTERRUPTED)
+        board.me.ctrl_c = board.INTERRUPTED
 
 
 def wait_for_others(failed: bool) -> None:
@@ -68,7 +68,7 @@ def wait_for_others(failed: bool) -> None:
     if board.after_ctrl_c() == board.APART:
         time.sleep(SECONDS if failed else 0)
         return
-    board.note_ctrl_c(board.ENDED)
+    board.me.ctrl_c = board.ENDED
     deadline = time.monotonic() + SECONDS + 5
     while board.after_ctrl_c() == board.WAIT and time.monotonic() < deadline:
         time.sleep(LOOKS)

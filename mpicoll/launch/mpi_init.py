@@ -90,7 +90,7 @@ def _watched(begin: Callable[P, T], begins: bool = True) -> Callable[P, T]:
     @wraps(begin)
     def watched(*args: P.args, **kwargs: P.kwargs) -> T:
         if begins:
-            board.note_mpi(board.BEGINS)
+            board.me.mpi = board.BEGINS
         try:
             with _own_folder():
                 result = begin(*args, **kwargs)
@@ -98,7 +98,7 @@ def _watched(begin: Callable[P, T], begins: bool = True) -> Callable[P, T]:
         finally:
             mpi: Any = sys.modules.get(_MPI)  # it may be half imported
             begun = hasattr(mpi, "Is_initialized") and mpi.Is_initialized()
-            board.note_mpi(board.BEGUN if begun else 0)
+            board.me.mpi = board.BEGUN if begun else 0
         if begun:
             lifecycle.run(lifecycle.Event.MPI_BEGUN)
         return result

@@ -66,28 +66,18 @@ def _look(world: MPI.Intracomm, of_doctor: Mark) -> World:
 
 
 def _wrong_settings(world: MPI.Intracomm) -> str:
-    """What is wrong with the variables that a Communicator reads when it is made, and on which ranks. Rank 0's values
-    count for all of them, but one rank may have no such folder. Collective."""
-    settings: Settings | str = world.bcast(_settings())
-    wrong = settings if isinstance(settings, str) else _wrong_place(settings, world.rank)
-    each = world.allgather(wrong)
+    """What is wrong with the variables that a Communicator reads when it is made, and on which ranks. Collective."""
+    each = world.allgather(_wrong_setting(world.rank))
     who = [rank for rank, said in enumerate(each) if said]
     text = each[who[0]] if who else ""
     return text if len(who) in (0, world.size) else f"{text}, on {named(who)}"
 
 
-def _settings() -> Settings | str:
+def _wrong_setting(rank: int) -> str:
     try:
         shares_buckets()
         overlaps()
-        return Settings.of_environment()
-    except ArgumentError as error:
-        return str(error)
-
-
-def _wrong_place(settings: Settings, rank: int) -> str:
-    """Why this rank cannot write the files that the settings ask for."""
-    try:
+        settings = Settings.of_environment()
         if settings.dump:
             checked_folder(settings.dump)
         if settings.trace and rank == 0:

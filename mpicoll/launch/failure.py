@@ -129,26 +129,17 @@ def _users_part(value: BaseException, trace: TracebackType | None) -> TracebackT
 
 def _ranks_with(report: str, until_printed: ExitStack) -> list[int]:
     """The ranks of this node whose failure has this report. One of them gets the list, to print it. The others get an
-    empty list, after that one has printed.
-
-    The first rank binds a socket whose name is made of the job and the report. The others send it their numbers, and
-    wait until it closes the connection at the end of ``until_printed``. Where they cannot, each rank prints its own.
-    """
+    empty list, after that one has printed: it closes their connections at the end of ``until_printed``. Where they
+    cannot meet, each rank prints its own."""
     rank = launched_rank() or 0
     try:
-        name = _socket_name(hashlib.sha256(report.encode(errors="replace")).hexdigest())
-        sock = until_printed.enter_context(socket.socket(socket.AF_UNIX))
-        try:
-            sock.bind(name)
-        except OSError:
+        is_first, sock = _meet(hashlib.sha256(report.encode(errors="replace")).hexdigest())
+        until_printed.enter_context(sock)
+        if not is_first:
             sock.settimeout(_SECONDS_TO_END)
-            _connect(sock, name, _SECONDS_TO_READ)
-            if not linux.is_own(sock):
-                return [rank]
             sock.sendall(rank.to_bytes(8))
             sock.recv(1)  # returns when the first rank has closed its end
             return []
-        sock.listen(4096)
     except OSError:  # the first rank has ended already
         return [rank]
     ranks, deadline = [rank], time.monotonic() + _SECONDS_TO_GATHER
@@ -160,6 +151,27 @@ def _ranks_with(report: str, until_printed: ExitStack) -> list[int]:
             if linux.is_own(peer) and len(number := peer.recv(8)) == 8:
                 ranks.append(int.from_bytes(number))
     return sorted({*ranks})  # several children of a rank may have it
+
+
+def _meet(what: str) -> tuple[bool, socket.socket]:
+    """Meet the ranks of the job on this node that ask for the same. The first one gets a socket that listens, and the
+    others one that is connected to it. Raises OSError where they cannot meet, as where another user has the name."""
+    name = _socket_name(what)
+    with ExitStack() as unless_met:
+        sock = unless_met.enter_context(socket.socket(socket.AF_UNIX))
+        try:
+            sock.bind(name)
+            sock.listen(4096)
+            is_first = True
+        except OSError as e:
+            if e.errno != errno.EADDRINUSE:
+                raise
+            _connect(sock, name, _SECONDS_TO_READ)
+            if not linux.is_own(sock):
+                raise
+            is_first = False
+        unless_met.pop_all()
+    return is_first, sock
 
 
 def _connect(sock: socket.socket, name: str, seconds: float) -> None:
@@ -179,24 +191,16 @@ _names: list[socket.socket] = []
 
 
 def is_first(what: str) -> bool:
-    """Whether this is the first rank of the job on this node that asks so. True where that cannot be known. Any user of
-    the node can take the name: one that has just done so gets some time to say that it is a rank."""
+    """Whether this is the first rank of the job on this node that asks so. True where that cannot be known."""
     try:
-        sock = socket.socket(socket.AF_UNIX)
-    except OSError:  # this process may open no more files
+        first, sock = _meet(what)
+    except OSError:
         return True
-    name = _socket_name(what)
-    try:
-        sock.bind(name)
-        sock.listen(4096)  # so that others can see whose it is
-    except OSError as e:
-        taken = e.errno == errno.EADDRINUSE
-        with sock, suppress(OSError):
-            _connect(sock, name, _SECONDS_TO_READ)
-            return not (taken and linux.is_own(sock))
-        return True
-    _names.append(sock)
-    return True
+    if first:
+        _names.append(sock)
+    else:
+        sock.close()
+    return first
 
 
 def _socket_name(what: str) -> str:

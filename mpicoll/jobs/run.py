@@ -14,8 +14,9 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from functools import partial
+from math import inf
 from tempfile import TemporaryDirectory
 from types import FrameType
 from typing import Any
@@ -24,7 +25,7 @@ from mpicoll.errors import ArgumentError
 from mpicoll.jobs.launcher import Command, Job, command
 from mpicoll.launch import board
 from mpicoll.launch.elastic import Outcome
-from mpicoll.launch.interrupt import HANDED_ON, LOOKS, SECONDS
+from mpicoll.launch.interrupt import HANDED_ON, SECONDS
 from mpicoll.launch.launch_env import STDIN
 from mpicoll.machine import linux
 from mpicoll.machine.system import exit_code
@@ -35,9 +36,9 @@ _SECONDS_IN_A_CALL = 2.0
 in a call, probably for one of them."""
 _SECONDS_TO_BEGIN = 1.0
 """A rank that is still within MPI_Init so long after another one has ended without it waits for that one."""
-_SECONDS_BETWEEN_LOOKS = 0.05
-"""How often ranks are looked at until MPI has begun on all of them, and longer where the system does not tell when one
-ends."""
+_SECONDS_BETWEEN_LOOKS, _SECONDS_BETWEEN_OTHERS = 0.05, 0.5
+"""How often ranks are looked at until MPI has begun on all of them, after Ctrl-C, and where the system does not tell
+when one ends; and how often otherwise."""
 _FOLDER = "PRTE_MCA_prte_tmpdir_base"
 """The variable that tells Open MPI's launcher where its files are."""
 _SECONDS_TO_END = 10.0
@@ -82,8 +83,13 @@ class _Attempt:
         self._launcher: subprocess.Popen[bytes] | None = None
         self.ended_by_user = False
         """Whether a signal came that ends a job."""
-        self._interrupted = False
-        self._ending: threading.Thread | None = None
+        self._interrupted = 0.0
+        """When Ctrl-C was pressed."""
+        self._changed, self._seen = 0.0, (0, 0)
+        """When the ranks' answers to Ctrl-C have changed last, and what they are."""
+        self._hangs_since = 0.0
+        self._ends = [signal.SIGKILL, signal.SIGTERM]
+        """What has not been sent yet to a launcher that does not end, the last one first."""
 
     def run(self, variables: dict[str, str]) -> int:
         """Start the launcher, wait for its end, and return the exit code of the job."""
@@ -102,22 +108,58 @@ class _Attempt:
             if self._job.on_this_node and _FOLDER not in os.environ:
                 folder = TemporaryDirectory(prefix="mpicoll-", ignore_cleanup_errors=True)
                 variables = {**variables, _FOLDER: until_ended.enter_context(folder)}
-            return self._monitor(variables)
+            launcher = self._start(variables | self._host.variables)
+            monitor = ExitMonitor(self._board, launcher.pid)
+            until_ended.callback(monitor.close)
+            serving = _masked_thread(self._host.serve, monitor)
+            self._watch(launcher, monitor)
+            self._host.stop(serving)
+            return self._code(launcher.returncode, monitor.first)
 
-    def _monitor(self, variables: dict[str, str]) -> int:
-        outcome = self._host.outcome
-        launcher = self._start(variables | self._host.variables)
-        monitor = ExitMonitor(self._board, self._end_waiting)
-        watching = _masked_thread(monitor.watch)
-        serving = _masked_thread(self._host.serve, monitor)
-        code = self._code(launcher.wait() if outcome is None else self._attend(launcher, outcome))
-        first = monitor.stop(watching)
-        self._host.stop(serving)
+    def _start(self, variables: dict[str, str]) -> subprocess.Popen[bytes]:
+        """Start the launcher, while no other thread runs. It reads stdin where rank 0 does not do so itself.
+
+        It has a session of its own: a Ctrl-C in the terminal reaches this process alone. On Linux, it gets SIGTERM when
+        this process is killed."""
+        self._launcher = launcher = subprocess.Popen(
+            self._launch.argv,
+            env=self._launch.environment() | variables | self._board.variables() | self._stdin,
+            stdin=subprocess.DEVNULL if self._stdin else None,
+            start_new_session=True,
+            preexec_fn=partial(linux.end_with_parent, signal.SIGTERM),
+        )
+        return launcher
+
+    def _watch(self, launcher: subprocess.Popen[bytes], monitor: ExitMonitor) -> None:
+        """Look at the ranks until the launcher has ended. This process forks none meanwhile."""
+        while launcher.poll() is None:
+            often = self._interrupted or not (linux.TELLS and monitor.all_begun)
+            monitor.wait(_SECONDS_BETWEEN_LOOKS if often else _SECONDS_BETWEEN_OTHERS)
+            waited_for = monitor.look()
+            if waited_for is not None and not self._board.is_told():
+                said = f"mpicoll: rank {waited_for} has ended before MPI began, which needs all ranks. The job ends"
+                self._board.says(said)
+                self._hand_on(signal.SIGTERM)
+            if self._interrupted:
+                self._end_in_time()
+            if self._host.outcome is not None:
+                self._end_hanging(self._host.outcome)
+        monitor.look()
+
+    def _code(self, of_launcher: int, first: list[int]) -> int:
+        """The exit code of the job where the launcher has ended with this one, after a word on how it has ended."""
+        code, outcome = of_launcher if of_launcher >= 0 else 128 - of_launcher, self._host.outcome
+        if len(self._ends) < 2:
+            code = 0  # that it was ended here says nothing of the job
+        if self._interrupted and code:
+            code = 128 + signal.SIGINT
         if outcome is None:
             return (code or self._board.head.status) if self.ended_by_user else self._board.report(code, first)
         self._board.report(0)  # what ranks have left to be said
         outcome.code = outcome.code or self._board.head.status
         return code if self._interrupted and code else outcome.report(self._job.nprocs, self._lost(outcome), code)
+
+    # -- ranks that may be lost
 
     def _lost(self, outcome: Outcome) -> set[int]:
         """The ranks that have not come to their end in order. Of those on other nodes, only such are known that have
@@ -125,51 +167,19 @@ class _Attempt:
         known = {*range(self._job.nprocs)} if self._job.on_this_node else outcome.gone | outcome.without
         return {rank for rank in known - outcome.ended if not self._board.is_over(rank)}
 
-    def _attend(self, launcher: subprocess.Popen[bytes], outcome: Outcome) -> int:
-        """Wait for the end of a launcher whose ranks may be lost, and end it if it does not end by itself. It may still
-        wait for ranks that were lost. And where ranks can be lost, a rank of another node that calls MPI_Abort may end
-        itself alone: SIGTERM ends all. Returns its exit code."""
-        since, ends = 0.0, [launcher.kill, launcher.terminate]
-        while (code := launcher.poll()) is None:
-            time.sleep(LOOKS)
-            if outcome.code or (len(outcome.gone) == self._job.nprocs and self._lost(outcome)):
-                since = since or time.monotonic()
-                if ends and time.monotonic() - since >= _SECONDS_TO_END:
-                    ends.pop()()
-                    since = 0.0
-        return code if len(ends) == 2 else 0  # that it was ended here says nothing of the job
+    def _end_hanging(self, outcome: Outcome) -> None:
+        """End a launcher that does not end by itself. It may still wait for ranks that were lost. And a rank of another
+        node that calls MPI_Abort may end itself alone: SIGTERM ends all."""
+        now = time.monotonic()
+        if not self._ends or not (outcome.code or (len(outcome.gone) == self._job.nprocs and self._lost(outcome))):
+            return
+        self._hangs_since = self._hangs_since or now
+        if now - self._hangs_since >= _SECONDS_TO_END:
+            assert self._launcher is not None
+            self._launcher.send_signal(self._ends.pop())
+            self._hangs_since = now
 
-    def _code(self, of_launcher: int) -> int:
-        """The exit code where the launcher has ended with this one."""
-        if self._ending is not None:  # it looks at the board
-            self._ending.join()
-        if self._interrupted and of_launcher:
-            return 128 + signal.SIGINT
-        return of_launcher if of_launcher >= 0 else 128 - of_launcher
-
-    def _start(self, variables: dict[str, str]) -> subprocess.Popen[bytes]:
-        """Start the launcher, while no other thread runs. It reads stdin where rank 0 does not do so itself.
-
-        It has a session of its own: a Ctrl-C in the terminal reaches this process alone. On Linux, it gets SIGTERM when
-        this process is killed."""
-        stdin = subprocess.DEVNULL if self._stdin else None
-        typed = os.pipe() if stdin is None and os.isatty(0) else None
-        self._launcher = launcher = subprocess.Popen(
-            self._launch.argv,
-            env=self._launch.environment() | variables | self._board.variables() | self._stdin,
-            stdin=stdin if typed is None else typed[0],
-            start_new_session=True,
-            preexec_fn=partial(linux.end_with_parent, signal.SIGTERM),
-        )
-        if typed is not None:
-            os.close(typed[0])
-            _masked_thread(_hand_on_what_is_typed, typed[1])
-        return launcher
-
-    def _end_waiting(self, rank: int) -> None:
-        """End a job whose ranks wait for one that has ended."""
-        self._board.says(f"mpicoll: rank {rank} has ended before MPI began, which needs all ranks. The job ends")
-        self._hand_on(signal.SIGTERM)
+    # -- signals
 
     def _hand_on(self, number: int, _: FrameType | None = None) -> None:
         if number in self._launch.not_passed:
@@ -192,92 +202,81 @@ class _Attempt:
         if self._interrupted:
             self._end(signal.SIGTERM)
             return
-        self._interrupted = self.ended_by_user = True
+        self._interrupted = self._changed = time.monotonic()
+        self.ended_by_user = True
         said = f"mpicoll: interrupted: the ranks have {SECONDS:.0f} s to end. Ctrl-C again ends them now\n"
         os.write(2, said.encode())
         self._board.head.ctrl_c = board.WAIT if self._job.on_this_node else board.APART
         self._hand_on(self._launch.passes)
-        self._ending = _masked_thread(self._end_in_time)
 
     def _end_in_time(self) -> None:
-        began = changed = time.monotonic()
-        seen = (0, 0)
-        while (now := time.monotonic()) - began < SECONDS and self._runs():
-            time.sleep(LOOKS)
-            came, over = self._board.interrupted()
-            if over == self._job.nprocs:
-                self._board.head.ctrl_c = board.GO
-                return
-            if (came, over) != seen:
-                seen, changed = (came, over), now
-            elif now - changed > _SECONDS_IN_A_CALL and came == over > 0:
-                break  # those that are left wait for those that are over
-        self._hand_on(signal.SIGTERM)
-
-    def _runs(self) -> bool:
-        return self._launcher is not None and self._launcher.returncode is None
+        """After Ctrl-C: let the ranks go when all are over. End them when their time is, or when those that are left
+        wait for those that are over."""
+        now, answers = time.monotonic(), self._board.interrupted()
+        if answers != self._seen:
+            self._seen, self._changed = answers, now
+        came, over = answers
+        if over == self._job.nprocs:
+            self._board.head.ctrl_c = board.GO
+        elif now - self._interrupted >= SECONDS or (now - self._changed > _SECONDS_IN_A_CALL and came == over > 0):
+            self._hand_on(signal.SIGTERM)
+            self._interrupted = self._changed = inf  # it is sent once
 
 
 class ExitMonitor:
-    """Which rank's process has ended first, from ``watch`` to ``stop``, and whether others wait for it in vain.
+    """Which rank's process has ended first, and whether others wait for it in vain.
 
     MPICH's launcher names a process when it ends a job, and often one that it has ended itself. So the processes are
-    looked at beside it. Linux tells at once when one ends. What else ranks do, and elsewhere all, is on the board, at
-    which this looks again and again. ``waited_for`` is called with a rank that has ended without MPI, as soon as
-    another one waits for it in MPI_Init, where it would do so for ever."""
+    looked at beside it. Linux tells at once when one ends, and when the process ``launcher`` does. What else ranks do,
+    and elsewhere all, is on the board, at which this looks again and again."""
 
-    def __init__(self, of_job: board.CrashBoard, waited_for: Callable[[int], object]) -> None:
-        self._board, self._waited_for = of_job, waited_for
+    def __init__(self, of_job: board.CrashBoard, launcher: int) -> None:
+        self._board, self._launcher = of_job, linux.end_of(launcher)
         self._running: dict[int, int | None] = {}
         """The ranks that have come and not ended, and what can be read when their processes end."""
         self._ended: set[int] = set()
+        self._seen: object = None
+        self._since = 0.0
+        self.all_begun = False
+        """Whether MPI has begun on all ranks."""
         self.first: list[int] = []
         """The rank that ended before all others, and before its program did. They are several if one of them was the
         first and it is not known which."""
-        self._woken, self._wake = os.pipe()
 
-    def stop(self, watching: threading.Thread) -> list[int]:
-        """Let ``watch``, which runs in this thread, return after a last look. Returns ``first``."""
-        os.close(self._wake)
-        watching.join()
-        os.close(self._woken)
-        return self.first
-
-    def watch(self) -> None:
-        """Look at the processes until ``stop``. This process forks none meanwhile."""
-        over, all_begun, seen, since = False, False, None, 0.0
-        while not over:
-            over = self._woken in self._ready(None if linux.TELLS and all_begun else _SECONDS_BETWEEN_LOOKS)
-            ended = self._look()
-            self._ended |= ended
-            states = {rank: self._board.ranks[rank].mpi for rank in self._running}
-            all_begun = len(states) == len(self._board.ranks) and {*states.values()} == {board.BEGUN}
-            others_wait = board.BEGINS in states.values()
-            early = {rank for rank in ended if not self._board.is_over(rank) or (others_wait and self._lacks(rank))}
-            if early and not self.first:
-                self.first = self._first_of(early)
-            waited_for = sorted(rank for rank in self._ended if others_wait and self._lacks(rank))
-            if seen != (waited_for, states):
-                seen, since = (waited_for, states), time.monotonic()
-            elif waited_for and time.monotonic() - since >= _SECONDS_TO_BEGIN:
-                self._waited_for(waited_for[0])
-                break
-        for file in filter(None, self._running.values()):
+    def close(self) -> None:
+        """No process is looked at any more."""
+        for file in filter(None, (self._launcher, *self._running.values())):
             os.close(file)
 
-    def _ready(self, seconds: float | None) -> set[int]:
-        """Which of the files can be read, within so many seconds; None for ever."""
+    def wait(self, seconds: float) -> set[int]:
+        """Wait until a process has ended, for so many seconds at most. Returns the files that say so."""
         poll = select.poll()
-        for file in (self._woken, *filter(None, self._running.values())):
+        for file in filter(None, (self._launcher, *self._running.values())):
             poll.register(file, select.POLLIN)
-        return {file for file, _ in poll.poll(None if seconds is None else 1000 * seconds)}
+        return {file for file, _ in poll.poll(1000 * seconds)}
 
-    def _look(self) -> set[int]:
-        """Watch the ranks that have come since the last look. Returns those whose processes have ended since then."""
+    def look(self) -> int | None:
+        """Look at the processes. Returns a rank that has ended without MPI, if another one waits for it in MPI_Init,
+        where it would do so for ever."""
+        ended = self._have_ended()
+        self._ended |= ended
+        states = {rank: self._board.ranks[rank].mpi for rank in self._running}
+        self.all_begun = len(states) == len(self._board.ranks) and {*states.values()} == {board.BEGUN}
+        others_wait = board.BEGINS in states.values()
+        early = {rank for rank in ended if not self._board.is_over(rank) or (others_wait and self._lacks(rank))}
+        if early and not self.first:
+            self.first = self._first_of(early)
+        waited_for = sorted(rank for rank in self._ended if others_wait and self._lacks(rank))
+        if self._seen != (waited_for, states):
+            self._seen, self._since = (waited_for, states), time.monotonic()
+        return waited_for[0] if waited_for and time.monotonic() - self._since >= _SECONDS_TO_BEGIN else None
+
+    def _have_ended(self) -> set[int]:
+        """The ranks whose processes have ended since the last look. Those that have come since then are watched."""
         for rank in {*range(len(self._board.ranks))} - self._ended - self._running.keys():
             if process := self._board.ranks[rank].process:
                 self._running[rank] = linux.end_of(process)
-        ended, ready = set(), self._ready(0)
+        ended, ready = set(), self.wait(0)
         for rank, file in [*self._running.items()]:
             if file in ready or (file is None and linux.has_ended(self._board.ranks[rank].process)):
                 ended.add(rank)
@@ -330,16 +329,6 @@ def _given_to_rank_0() -> dict[str, str]:
         os.open(os.devnull, os.O_RDONLY)
         found = os.fstat(0)
     path = f"/proc/{os.getpid()}/fd/0"
-    if os.isatty(0) or stat.S_ISSOCK(found.st_mode) or not os.path.exists(path):  # what no other process can open
+    if stat.S_ISSOCK(found.st_mode) or not os.path.exists(path):  # no other process can open it
         return {}
     return {STDIN: f"{found.st_dev}:{found.st_ino}:{path}"}
-
-
-def _hand_on_what_is_typed(to: int) -> None:
-    """Hand on what somebody types: Open MPI's launcher does not read a terminal that is not its own."""
-    with suppress(OSError):
-        while os.tcgetpgrp(0) == os.getpgrp() and (
-            typed := os.read(0, 4096)
-        ):  # to read in the background would stop us
-            os.write(to, typed)
-    os.close(to)

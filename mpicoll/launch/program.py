@@ -144,7 +144,7 @@ def _take_stdin(rank: int | None) -> None:
         return
     device, inode, path = given.split(":", 2)
     with suppress(OSError):  # as in another container
-        file = os.open(os.devnull if rank else path, os.O_RDONLY)
+        file = os.open(os.devnull if rank else path, os.O_RDONLY | os.O_NOCTTY)
         found = os.fstat(file)
         if rank or (found.st_dev, found.st_ino) == (int(device), int(inode)):
             if stat.S_ISREG(found.st_mode):

@@ -6,7 +6,6 @@ import os
 import re
 import subprocess
 import sys
-import threading
 import time
 from contextlib import ExitStack
 from pathlib import Path
@@ -198,10 +197,10 @@ def test_which_rank_has_ended_first(ways: list[str], first: list[int]) -> None:
             process.stdout.readline()  # it goes on, or it is about to end
             while way != "goes on" and ") Z" not in Path(f"/proc/{process.pid}/stat").read_text():
                 time.sleep(0.01)
-        monitor = ExitMonitor(board, lambda rank: pytest.fail(f"nobody waits for rank {rank}"))
-        watching = threading.Thread(target=monitor.watch)
-        watching.start()
-        assert monitor.stop(watching) == first
+        monitor = ExitMonitor(board, os.getpid())
+        until_ended.callback(monitor.close)
+        assert monitor.look() is None
+        assert monitor.first == first
 
 
 def test_none_is_known_to_be_the_first(capfd: pytest.CaptureFixture[str]) -> None:

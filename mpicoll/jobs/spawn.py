@@ -13,7 +13,6 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVarTuple, overload
 
@@ -64,50 +63,41 @@ def spawn(fn: Callable[..., object], args: Sequence[Any] = (), nprocs: int = 1) 
             "spawn: this process already is a rank of an MPI job. Start the script without a launcher, and call spawn "
             'only under `if __name__ == "__main__"`, because the new ranks import the script again'
         )
-    done = call_in_ranks(pickled_call(fn, args), nprocs)
-    if done.failure:
-        raise LaunchError(f"spawn: {done.failure}")
-    if done.code:
-        raise LaunchError(f"spawn: a rank ended without an exception, and the job with exit code {done.code}")
+    code, failure = call_in_ranks(pickled_call(fn, args), nprocs)
+    if failure:
+        raise LaunchError(f"spawn: {failure}")
+    if code:
+        raise LaunchError(f"spawn: a rank ended without an exception, and the job with exit code {code}")
 
 
-@dataclass(frozen=True)
-class Done:
-    """How a job ended. ``code`` is its exit code, None if it was ended at its deadline. ``failure`` is the
-    traceback of the first rank that raised, empty if none did."""
-
-    code: int | None
-    failure: str
-
-
-def call_in_ranks(call: bytes, nprocs: int, *, seconds: float | None = None, quiet: bool = False) -> Done:
+def call_in_ranks(
+    call: bytes, nprocs: int, *, seconds: float | None = None, quiet: bool = False
+) -> tuple[int | None, str]:
     """Let new ranks on this node make a call that ``pickled_call`` has pickled, and wait for their ends. After so
     many ``seconds`` the job is ended. If it is ``quiet``, nobody sees what its ranks print.
 
-    The job is one of its own, even if this process is a rank. Raises LaunchError if there is no MPI."""
+    Returns the job's exit code, None if it was ended at its deadline, and the traceback of the first rank that raised,
+    empty if none did. The job is one of its own, even if this process is a rank. Raises LaunchError if there is no
+    MPI."""
     with tempfile.TemporaryDirectory(prefix="mpicoll-") as folder:
-        meeting = Path(folder)
-        (meeting / _CALL).write_bytes(call)
+        Path(folder, _CALL).write_bytes(call)
         find_launcher()  # it raises the error here
-        code = _attended(meeting, nprocs, seconds, subprocess.DEVNULL if quiet else None)
-        failure = meeting / _FAILURE
-        return Done(code, failure.read_text() if failure.exists() else "")
-
-
-def _attended(meeting: Path, nprocs: int, seconds: float | None, output: int | None) -> int | None:
-    """Start the process beside the ranks, wait for it, and return its exit code, None if time is up."""
-    code = f"import sys; sys.path[0] = {_ROOT!r}; from mpicoll.jobs.spawn import attend; attend(*sys.argv[1:])"
-    argv = [sys.executable, "-c", code, str(meeting), str(nprocs), str(os.getpid())]
-    process = subprocess.Popen(  # in a session of its own, so that a Ctrl-C in the terminal reaches this process alone
-        argv, env=of_no_rank(), stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
-    )
-    try:
-        return process.wait(seconds)
-    except subprocess.TimeoutExpired:
-        return None
-    finally:
-        if process.returncode is None:
-            end(process)
+        code = f"import sys; sys.path[0] = {_ROOT!r}; from mpicoll.jobs.spawn import attend; attend(*sys.argv[1:])"
+        argv = [sys.executable, "-c", code, folder, str(nprocs), str(os.getpid())]
+        output = subprocess.DEVNULL if quiet else None
+        process = subprocess.Popen(  # its session is its own: a Ctrl-C in the terminal reaches this process alone
+            argv, env=of_no_rank(), stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
+        )
+        ended = None
+        try:
+            ended = process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            pass
+        finally:
+            if ended is None:
+                end(process)
+        failure = Path(folder, _FAILURE)
+        return ended, failure.read_text() if failure.exists() else ""
 
 
 def attend(folder: str, nprocs: str, parent: str) -> None:
@@ -145,20 +135,13 @@ def pickled_call(fn: Callable[..., Any], args: Sequence[Any], imports_main: bool
     main_file = preparation.get("init_main_from_path")
     if not imports_main:
         preparation = {k: v for k, v in preparation.items() if not k.startswith("init_main")}
-    importable = os.path.exists(main_file) if main_file else _importable(preparation.get("init_main_from_name"))
-    if getattr(fn, "__module__", None) == "__main__" and not importable:
-        raise ArgumentError(
-            "spawn",
-            "fn",
-            "a function that a new process can import, from a script or a module",
-            f"{fn!r} of this session",
-        )
-    return pickle.dumps((preparation, parts["fn"], parts["args"]))
-
-
-def _importable(main: str | None) -> bool:
     # multiprocessing does not import a package's __main__ again.
-    return main is not None and main.rpartition(".")[2] != "__main__"
+    main = preparation.get("init_main_from_name", "__main__")
+    importable = os.path.exists(main_file) if main_file else main.rpartition(".")[2] != "__main__"
+    if getattr(fn, "__module__", None) == "__main__" and not importable:
+        expected = "a function that a new process can import, from a script or a module"
+        raise ArgumentError("spawn", "fn", expected, f"{fn!r} of this session")
+    return pickle.dumps((preparation, parts["fn"], parts["args"]))
 
 
 # -- in a rank --------------------------------------------------------------------------------------------------------

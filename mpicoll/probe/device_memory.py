@@ -132,22 +132,22 @@ def _job(device: Device, paths: tuple[str, ...], seconds: float) -> tuple[list[l
     with tempfile.TemporaryDirectory(prefix="mpicoll-") as folder:
         files = [Path(folder, str(rank)) for rank in range(RANKS)]
         call = spawn.pickled_call(attempt, (device.again(), cuda, paths, folder), imports_main=False)
-        done = spawn.call_in_ranks(call, RANKS, seconds=seconds, quiet=True)
-        return [file.read_text().split() if file.exists() else [] for file in files], _how(done, seconds)
+        ended = _how(*spawn.call_in_ranks(call, RANKS, seconds=seconds, quiet=True), seconds)
+        return [file.read_text().split() if file.exists() else [] for file in files], ended
 
 
-def _how(done: spawn.Done, seconds: float) -> str:
+def _how(code: int | None, failure: str, seconds: float) -> str:
     """How the job ended. A crash, or an error of the MPI's, says something of the MPI library. What else ends it may
     pass."""
-    if done.code is None:
+    if code is None:
         return f"{NOT_TRIED}: the test job does not end within {seconds:.0f} s"
-    if done.failure:
-        error = _OF_MPI.search(done.failure)
-        return error[0] if error else f"{NOT_TRIED}: {done.failure.strip().splitlines()[-1]}"
-    number = done.code - 128 if done.code > 128 else done.code  # MPICH's launcher ends with the signal's own number
+    if failure:
+        error = _OF_MPI.search(failure)
+        return error[0] if error else f"{NOT_TRIED}: {failure.strip().splitlines()[-1]}"
+    number = code - 128 if code > 128 else code  # MPICH's launcher ends with the signal's own number
     if number in _CRASHES:
         return f"it ends by {_CRASHES[number]}"
-    how = f"the test job ends with exit code {done.code}"
+    how = f"the test job ends with exit code {code}"
     return f"{NOT_TRIED}: {how}" if number in _ENDED else how
 
 

@@ -13,7 +13,6 @@ from mpicoll import doctor
 from mpicoll.calls.choose import PATHS
 from mpicoll.doctor import gpu
 from mpicoll.jobs import spawn
-from mpicoll.jobs.spawn import Done
 from mpicoll.probe import device_memory
 from mpicoll.probe.device_memory import Key, cached, file_of, keep, key_of, known, probed
 from mpicoll.probe.tries import BEGUN
@@ -99,26 +98,22 @@ def test_all_jobs_together_have_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("done", "why", "is_kept"),
     [
-        (Done(139, ""), "it ends by SIGSEGV", True),
-        (Done(6, ""), "it ends by SIGABRT", True),
-        (Done(14, ""), "the test job ends with exit code 14", True),
-        (
-            Done(1, "rank 0 failed:\n\nmpi4py.MPI.Exception: Bad address, error stack:\nin Send\n"),
-            "mpi4py.MPI.Exc",
-            True,
-        ),
-        (Done(1, "rank 1 failed:\n\nTraceback\nMemoryError\n"), "could not be tried: MemoryError", False),
-        (Done(137, ""), "could not be tried: the test job ends with exit code 137", False),
-        (Done(None, ""), "could not be tried: the test job does not end within 60 s", False),
+        ((139, ""), "it ends by SIGSEGV", True),
+        ((6, ""), "it ends by SIGABRT", True),
+        ((14, ""), "the test job ends with exit code 14", True),
+        ((1, "rank 0 failed:\n\nmpi4py.MPI.Exception: Bad address, error stack:\nin Send\n"), "mpi4py.MPI.Exc", True),
+        ((1, "rank 1 failed:\n\nTraceback\nMemoryError\n"), "could not be tried: MemoryError", False),
+        ((137, ""), "could not be tried: the test job ends with exit code 137", False),
+        ((None, ""), "could not be tried: the test job does not end within 60 s", False),
     ],
 )
 def test_what_may_pass_is_not_kept(
-    done: Done, why: str, is_kept: bool, monkeypatch: pytest.MonkeyPatch, cache: Path
+    done: tuple[int | None, str], why: str, is_kept: bool, monkeypatch: pytest.MonkeyPatch, cache: Path
 ) -> None:
     """What the other paths have shown is kept. A process tries once."""
-    jobs: list[Done] = []
+    jobs: list[tuple[int | None, str]] = []
 
-    def started(call: bytes, ranks: int, **more: object) -> Done:
+    def started(call: bytes, ranks: int, **more: object) -> tuple[int | None, str]:
         *_, folder = pickle.loads(pickle.loads(call)[2])
         for rank in range(ranks):
             Path(folder, str(rank)).write_text(" ".join([BEGUN, *["right"] * (len(PATHS) - 1)]))

@@ -19,7 +19,6 @@ from functools import partial
 from math import inf
 from tempfile import TemporaryDirectory
 from types import FrameType
-from typing import Any
 
 from mpicoll.errors import ArgumentError
 from mpicoll.jobs.launcher import Command, Job, command
@@ -110,7 +109,8 @@ class _Attempt:
             launcher = self._start(variables | self._host.variables)
             monitor = ExitMonitor(self._board, launcher.pid)
             until_ended.callback(monitor.close)
-            serving = _masked_thread(self._host.serve, monitor)
+            serving = threading.Thread(target=self._host.serve, args=[monitor], daemon=True)
+            serving.start()
             self._watch(launcher, monitor)
             self._host.stop(serving)
             return self._code(launcher.returncode, monitor.first)
@@ -239,8 +239,8 @@ class ExitMonitor:
         self.all_begun = False
         """Whether MPI has begun on all ranks."""
         self.first: list[int] = []
-        """The rank that ended before all others, and before its program did. They are several if they have ended between
-        two looks."""
+        """The rank that ended before all others, and before its program did. They are several if they have ended
+        between two looks."""
 
     def close(self) -> None:
         """No process is looked at any more."""
@@ -287,18 +287,6 @@ class ExitMonitor:
     def _lacks(self, rank: int) -> bool:
         """Whether MPI has not begun in this rank."""
         return self._board.ranks[rank].mpi != board.BEGUN
-
-
-def _masked_thread(do: Callable[..., object], *arguments: Any) -> threading.Thread:
-    """Start a thread that gets no signals. Python handles them in the main thread alone, and that one does not wake up
-    for a signal that another thread got. ``timeout`` sends two at once, and then another thread often gets one."""
-    thread = threading.Thread(target=do, args=arguments, daemon=True)
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-    try:
-        thread.start()
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-    return thread
 
 
 def _given_to_rank_0() -> dict[str, str]:

@@ -14,7 +14,6 @@ import sys
 import time
 import traceback
 from contextlib import ExitStack, suppress
-from io import StringIO
 from pathlib import Path
 from types import TracebackType
 
@@ -101,10 +100,8 @@ def _write_once(report: str, said: str) -> None:
 
 
 def _write(report: str) -> None:
-    # torch.distributed's hook collects what is written to stderr, and may not live to print it.
-    stream = sys.__stderr__ if isinstance(sys.stderr, StringIO) and sys.__stderr__ else sys.stderr
-    stream.write(report)
-    flush(stream)
+    sys.stderr.write(report)
+    flush(sys.stderr)
 
 
 def _users_part(value: BaseException, trace: TracebackType | None) -> TracebackType | None:

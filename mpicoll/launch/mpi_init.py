@@ -18,7 +18,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, redirect_stderr, suppress
 from functools import lru_cache, wraps
 from importlib.machinery import ModuleSpec
 from io import StringIO
@@ -226,14 +226,11 @@ def _end_job_with_a_failing_rank() -> None:
             previous_hook(kind, value, trace)
             lifecycle.exits_with(1)
             return
+        # torch.distributed's hook around this one collects what is written to stderr, and may not live to print it.
+        stream = sys.__stderr__ if isinstance(sys.stderr, StringIO) else sys.stderr
         try:
-            previous_hook(kind, value, trace)
-            if isinstance(sys.stderr, StringIO) and sys.__stderr__:
-                # torch.distributed's hook around this one collects what is written to stderr, and may not live to print
-                # it.
-                sys.__stderr__.write(sys.stderr.getvalue())
-                sys.__stderr__.flush()
-                sys.stderr.truncate(0)
+            with redirect_stderr(stream):
+                previous_hook(kind, value, trace)
             if issubclass(kind, Exception):  # and not what a user has typed
                 error = f"{kind.__name__}: {value}"
                 lifecycle.run(lifecycle.Event.JOB_FAILS, error, isinstance(value, MpicollError))

@@ -51,11 +51,11 @@ def handle(args: argparse.Namespace) -> int:
         if options or args.set or args.check or args.explain:
             args.parser.error("expected a template before its options")
         return _list()
-    known = {name for each in sbatch.TEMPLATES for site in sbatch.sites() for name in sbatch.variables(each, site)}
-    given = defaults.read(sbatch.OPTIONS, sbatch.sites(), known)
-    site = args.site or given.site
-    own = {n: value for n, value in given.variables.items() if n in sbatch.variables(args.template, site)}
-    lines = sbatch.script(args.template, site, given.options | options, own | dict(args.set))
+    given = defaults.read()
+    site = args.site or given.get("site", "auto")
+    options = {name: value for name, value in given.items() if name in sbatch.OPTIONS} | options
+    variables = {name: given[name] for name in sbatch.variables(args.template, site) if name in given}
+    lines = sbatch.script(args.template, site, options, variables | dict(args.set))
     if args.explain:
         return _explain(lines)
     if args.check:

@@ -5,23 +5,12 @@ A file has lines of TOML: ``partition = "gpu"`` for an option, ``site = "roce"``
 
 from __future__ import annotations
 
-import os
 import tomllib
-from collections.abc import Collection
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from mpicoll.errors import ArgumentError, misspelt
 from mpicoll.machine.system import user_folder
-
-
-@dataclass
-class Defaults:
-    """Options of sbatch, the preset of the network, and variables of the scripts."""
-
-    options: dict[str, str] = field(default_factory=dict)
-    site: str = "auto"
-    variables: dict[str, str] = field(default_factory=dict)
+from mpicoll.slurm import sbatch
 
 
 def files() -> list[Path]:
@@ -30,12 +19,13 @@ def files() -> list[Path]:
     return [folder / "mpicoll/slurm.toml" for folder in folders if folder is not None]
 
 
-def read(options: Collection[str], sites: Collection[str], variables: Collection[str]) -> Defaults:
-    """What these files say. The arguments are all names that may be there. Raises ArgumentError for anything else."""
-    found = Defaults()
-    for file in files():
-        if not os.path.isfile(file):
-            continue
+def read() -> dict[str, str]:
+    """What these files say. Raises ArgumentError if they have anything else than options of sbatch, the preset of the
+    network, and variables of the scripts."""
+    found: dict[str, str] = {}
+    sites = sbatch.sites()
+    variables = {name for each in sbatch.TEMPLATES for site in sites for name in sbatch.variables(each, site)}
+    for file in filter(Path.is_file, files()):
         try:
             values = tomllib.loads(file.read_text())
         except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
@@ -43,15 +33,10 @@ def read(options: Collection[str], sites: Collection[str], variables: Collection
         for name, value in values.items():
             if not isinstance(value, str | int) or isinstance(value, bool):
                 raise ArgumentError("slurm", f"{file}: {name}", "a text or a number", repr(value))
-            if name in options:
-                found.options[name] = str(value)
-            elif name == "site" and value in sites:
-                found.site = str(value)
-            elif name in variables:
-                found.variables[name] = str(value)
-            elif name == "site":
+            if name == "site" and value not in sites:
                 raise ArgumentError("slurm", f"{file}: site", f"one of {', '.join(sites)}", repr(value))
-            else:
+            if name not in (known := [*sbatch.OPTIONS, "site", *variables]):
                 expected = "an option of mpicoll slurm, site, or a variable of a script"
-                raise ArgumentError("slurm", str(file), expected, misspelt(name, [*options, "site", *variables]))
+                raise ArgumentError("slurm", str(file), expected, misspelt(name, known))
+            found[name] = str(value)
     return found

@@ -119,50 +119,39 @@ def program_is_imported() -> bool:
     return launched_rank() is not None and getattr(current_process(), "_inheriting", False)
 
 
-def _started_as_one_of() -> tuple[str, int]:
-    """The environment variable that says how many processes were started together, and their number.
+# By the variable that says how many processes were started together: the one with the number of each, and why they do
+# not connect. Those of MPI launchers come first. Under mpirun, SLURM_* describes mpirun's own daemon, and WORLD_SIZE
+# describes the processes of which one started mpirun.
+_COUNTS = {
+    **{told.size: (told.rank, "its launcher belongs to another MPI than the one that mpi4py loads")
+       for told in RANK_VARIABLES},
+    "SLURM_STEP_NUM_TASKS": ("SLURM_PROCID", "srun was given no --mpi, or one that this MPI does not speak"),
+    "WORLD_SIZE": ("RANK", "{} starts processes that no MPI connects"),
+}  # fmt: skip
 
-    The variables of MPI launchers come first. Under mpirun, SLURM_* describes mpirun's own daemon, and WORLD_SIZE
-    describes the processes of which one started mpirun.
-    """
-    for variable in (told.size for told in RANK_VARIABLES):
-        size = _number(variable)
-        if size is not None:
-            return variable, size
-    for variable in ("SLURM_STEP_NUM_TASKS", "WORLD_SIZE"):
-        size = _number(variable)
-        if size is not None and size > 1:
-            return variable, size
-    return "", 1
+
+def _counted() -> tuple[str, int]:
+    """The variable that says how many processes were started together with this one, and their number."""
+    own = {told.size for told in RANK_VARIABLES}
+    found = ((variable, _number(variable) or 0) for variable in _COUNTS)
+    return next(((name, size) for name, size in found if size > 1 or (size == 1 and name in own)), ("", 1))
 
 
 def started_as() -> tuple[int | None, int]:
     """The number of this process among those that were started together, and how many they are. The number is None
     where nobody has said it."""
-    variable, size = _started_as_one_of()
-    numbers = {"SLURM_STEP_NUM_TASKS": "SLURM_PROCID", "WORLD_SIZE": "RANK"}
-    return _number(numbers[variable]) if variable in numbers else launched_rank(), size
-
-
-def _cause(variable: str) -> str:
-    """Why processes that this variable counts do not connect."""
-    if variable == "SLURM_STEP_NUM_TASKS":
-        return "srun was given no --mpi, or one that this MPI does not speak"
-    if variable == "WORLD_SIZE":
-        starter = "torchrun" if "TORCHELASTIC_RUN_ID" in os.environ else "what set WORLD_SIZE"
-        return f"{starter} starts processes that no MPI connects"
-    return "its launcher belongs to another MPI than the one that mpi4py loads"
+    variable, size = _counted()
+    return _number(_COUNTS[variable][0]) if variable else launched_rank(), size
 
 
 def check_not_alone(world_size: int) -> None:
     """Raise LaunchError if this process is alone in its MPI world although others were started with it."""
-    if world_size > 1:
-        return
-    variable, size = _started_as_one_of()
-    if size > 1:
+    variable, size = _counted()
+    if world_size == 1 < size:
+        starter = "torchrun" if "TORCHELASTIC_RUN_ID" in os.environ else "what set WORLD_SIZE"
         raise LaunchError(
             f"this process is alone in its MPI world although it was started as one of {size} ({variable}={size}): "
-            f"{_cause(variable)}",
+            f"{_COUNTS[variable][1].format(starter)}",
             _HOW.format(n=size),
         )
 

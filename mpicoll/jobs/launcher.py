@@ -70,25 +70,17 @@ class Launcher:
 
 @dataclass(frozen=True)
 class Command:
-    """The command line that starts a job, and the environment variables that it needs besides. Variables that
-    place ranks do not hold for a job that runs ``here``. The launcher ``passes`` this signal on to the ranks, and ends
-    by those that are ``not_passed``."""
+    """The command line that starts a job, its ``environment``, and what that ``adds`` to this process's. The launcher
+    ``passes`` this signal on to the ranks, and ends by those that are ``not_passed``."""
 
     argv: list[str]
     adds: dict[str, str]
-    here: bool = False
-    passes: int = signal.SIGINT
-    not_passed: tuple[int, ...] = ()
+    environment: dict[str, str]
+    passes: int
+    not_passed: tuple[int, ...]
 
     def __str__(self) -> str:
         return " ".join([*(f"{k}={shlex.quote(v)}" for k, v in self.adds.items()), shlex.join(self.argv)])
-
-    def environment(self) -> dict[str, str]:
-        """The environment in which to execute it."""
-        given = of_no_rank()
-        if self.here:  # job scripts say where ranks may run on all of their nodes; this job has its own flags
-            given = {k: v for k, v in given.items() if not PLACES.fullmatch(k)}
-        return given | self.adds
 
 
 def of_no_rank() -> dict[str, str]:
@@ -185,7 +177,9 @@ def command(job: Job) -> Command:
         argv += ["-x", "LD_LIBRARY_PATH", "-x", "UCX_MODULE_DIR"]  # on other nodes, too
     passes = interrupt.NUMBER if adds.keys() & {*vendor.passes_on} else signal.SIGINT
     rank = [sys.executable, _RANK, *job.program]
-    return Command([*argv, *job.flags, *rank], adds, job.here, passes, vendor.ended_by)
+    # Job scripts say where ranks may run on all of their nodes. A job that runs here has its own flags.
+    given = {k: v for k, v in of_no_rank().items() if not (job.here and PLACES.fullmatch(k))}
+    return Command([*argv, *job.flags, *rank], adds, given | adds, passes, vendor.ended_by)
 
 
 def _check_outlives(launcher: Launcher) -> None:

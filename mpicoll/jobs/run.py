@@ -122,7 +122,7 @@ class _Attempt:
         this process is killed."""
         self._launcher = launcher = subprocess.Popen(
             self._launch.argv,
-            env=self._launch.environment() | variables | self._board.variables() | self._stdin,
+            env=self._launch.environment | variables | self._board.variables() | self._stdin,
             stdin=subprocess.DEVNULL if self._stdin else None,
             start_new_session=True,
             preexec_fn=partial(linux.end_with_parent, signal.SIGTERM),

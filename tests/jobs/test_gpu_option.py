@@ -55,7 +55,7 @@ def test_what_the_ranks_get(package: Path, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setenv("LD_LIBRARY_PATH", "/mine")
     monkeypatch.setenv("OMPI_MCA_opal_common_ucx_tls", "mine")
     made = launcher.command(launcher.Job(["x.py"], 2, gpu=True))
-    given = made.environment()
+    given = made.environment
     assert given["LD_LIBRARY_PATH"] == f"{package}:/mine"
     assert given["UCX_MODULE_DIR"] == str(package / "ucx")
     assert (given["OMPI_MCA_pml"], given["OMPI_MCA_osc"]) == ("ucx", "^ucx")

@@ -320,7 +320,7 @@ def test_the_environment_of_a_job(elsewhere: Path, monkeypatch: pytest.MonkeyPat
     made = launcher.command(launcher.Job(["x.py"], 2))
     assert "OMPI_ALLOW_RUN_AS_ROOT" not in made.adds
     assert made.adds["OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"] == "1"
-    environment = made.environment()
+    environment = made.environment
     assert environment["OMPI_MCA_pml"] == "ob1"
     assert environment["OMPI_ALLOW_RUN_AS_ROOT"] == "0"
     assert environment["OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"] == "1"

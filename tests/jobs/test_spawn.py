@@ -87,8 +87,8 @@ def test_variables_that_place_ranks_do_not_hold(monkeypatch: pytest.MonkeyPatch)
         monkeypatch.setenv(name, value)
     done = spawn.call_in_ranks(spawn.pickled_call(print, (), imports_main=False), 3, quiet=True)
     assert done == (0, "")
-    assert not set(places) & set(launcher.command(launcher.Job(["x.py"], 2, here=True)).environment())
-    assert set(places) <= set(launcher.command(launcher.Job(["x.py"], 2)).environment()), (
+    assert not set(places) & set(launcher.command(launcher.Job(["x.py"], 2, here=True)).environment)
+    assert set(places) <= set(launcher.command(launcher.Job(["x.py"], 2)).environment), (
         "`mpicoll run` places ranks as it is told"
     )
 

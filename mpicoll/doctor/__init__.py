@@ -27,31 +27,20 @@ _TO_EXCHANGE = f"{_SEE}. Does MPI take a network that connects the nodes? See `i
 
 def examine() -> Report | None:
     """The report on this process and on all ranks that were started with it. None in all processes but one, which is to
-    print it. Raises LaunchError in another process if MPI fails there alone."""
+    print it. Raises LaunchError in another process if MPI ends its child, or does not let it go on."""
     facts = Facts()
     reports = facts.start.number in (0, None)
-    try:
-        everyone = _of_all_ranks(facts, SECONDS if reports else SECONDS + GRACE)
-    except LaunchError as error:  # MPI has failed in the child
-        if not reports:
-            raise
-        return judge([facts], error)
-    if isinstance(everyone, LaunchError):
-        return judge([facts], everyone) if reports else None
-    return None if everyone is None else judge(everyone)
-
-
-def _of_all_ranks(facts: Facts, seconds: float) -> list[Facts] | LaunchError | None:
-    """The facts of all ranks if the child becomes rank 0, and None otherwise, or an error if it must not use MPI.
-    Raises LaunchError if it ends, or if it does not answer for so many seconds."""
     environment = {k: v for k, v in os.environ.items() if k != RANK}
-    answer: list[Facts] | LaunchError | None = None
+    everyone = None
     with Child(QUESTION, facts, mark(), environment=environment) as rank:
         for what, remedy in (("MPI had started", _TO_START), ("the ranks had exchanged messages", _TO_EXCHANGE)):
             try:
-                answer = rank.answer(seconds)
+                everyone = rank.answer(SECONDS if reports else SECONDS + GRACE)
             except LaunchError as error:
-                raise LaunchError(f"{error.problem} before {what}", remedy) from None
-            if isinstance(answer, LaunchError):
-                break
-    return answer
+                failure = LaunchError(f"{error.problem} before {what}", remedy)
+                if reports:
+                    return judge([facts], failure)
+                raise failure from None
+            if isinstance(everyone, LaunchError):
+                return judge([facts], everyone) if reports else None
+    return None if everyone is None else judge(everyone)

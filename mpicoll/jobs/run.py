@@ -303,4 +303,4 @@ def _given_to_rank_0() -> dict[str, str]:
     path = f"/proc/{os.getpid()}/fd/0"
     if stat.S_ISSOCK(found.st_mode) or not os.path.exists(path):  # no other process can open it
         return {}
-    return {STDIN: f"{found.st_dev}:{found.st_ino}:{path}"}
+    return {STDIN: path}

@@ -71,7 +71,7 @@ class _Finder:
         spec = importlib.util.find_spec(name)  # what the others find
         watch_for_init()
         if spec is not None and (loader := spec.loader) is not None:
-            begin = _watched(loader.exec_module, sys.modules["mpi4py"].rc.initialize)
+            begin = _watched(loader.exec_module)
 
             def execute(module: ModuleType) -> None:
                 del loader.exec_module  # this function: from here on, the loader is as it was
@@ -84,13 +84,12 @@ class _Finder:
         return spec
 
 
-def _watched(begin: Callable[P, T], begins: bool = True) -> Callable[P, T]:
-    """The function ``begin``, which ``begins`` MPI or may do so. ``mpicoll run`` is told where it is."""
+def _watched(begin: Callable[P, T]) -> Callable[P, T]:
+    """The function ``begin``, which may begin MPI. ``mpicoll run`` is told where it is."""
 
     @wraps(begin)
     def watched(*args: P.args, **kwargs: P.kwargs) -> T:
-        if begins:
-            board.me.mpi = board.BEGINS
+        board.me.mpi = board.BEGINS
         try:
             with _own_folder():
                 result = begin(*args, **kwargs)

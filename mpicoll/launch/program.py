@@ -139,16 +139,13 @@ def _finalised() -> bool:
 
 def _take_stdin(rank: int | None) -> None:
     """Let rank 0's stdin be that of ``mpicoll run``, and let the others' be empty (``jobs/run.py`` says why)."""
-    given = os.environ.pop(STDIN, "")
-    if not given:
+    path = os.environ.pop(STDIN, "")
+    if not path:
         return
-    device, inode, path = given.split(":", 2)
     with suppress(OSError):  # as in another container
         file = os.open(os.devnull if rank else path, os.O_RDONLY | os.O_NOCTTY)
-        found = os.fstat(file)
-        if rank or (found.st_dev, found.st_ino) == (int(device), int(inode)):
-            if stat.S_ISREG(found.st_mode):
-                with open(path.replace("/fd/", "/fdinfo/")) as told:
-                    os.lseek(file, int(told.readline().split()[1]), os.SEEK_SET)  # "pos: 123"
-            os.dup2(file, 0)
+        if stat.S_ISREG(os.fstat(file).st_mode):
+            with open(path.replace("/fd/", "/fdinfo/")) as told:
+                os.lseek(file, int(told.readline().split()[1]), os.SEEK_SET)  # "pos: 123"
+        os.dup2(file, 0)
         os.close(file)

@@ -21,7 +21,7 @@ ROOM = re.compile(r"^\| `([\w.]+)`[^|]*\|[^|]*\| ([^|]*) \|", re.MULTILINE)
 # Who may know mpi4py: what talks to MPI, and what mpicoll is measured against.
 MPI4PY = (
     "machine.mpi_library",
-    "launch.lifecycle", "launch.mpi_init", "launch.program",  # program: mpi4py's own runner, which loads no MPI
+    "launch.lifecycle", "launch.mpi_init", "launch.program",  # program: mpi4py.rc alone, which loads no MPI
     "fabrics.transports.memory", "fabrics.transports.mpi_requests",
     "fabrics.transports.step",
     "fabrics.routes.devices.scheduled", "fabrics.routes.exchange", "fabrics.routes.large", "fabrics.routes.native",

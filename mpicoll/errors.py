@@ -43,6 +43,22 @@ __all__ = [
 ]
 
 
+PACKAGE = __file__.removesuffix("errors.py")
+"""What the names of mpicoll's files begin with."""
+
+
+def without(trace: TracebackType | None, files: tuple[str, ...]) -> TracebackType | None:
+    """The traceback without the frames of files whose names begin with one of these."""
+    frames: list[TracebackType] = []
+    while trace is not None:
+        if not trace.tb_frame.f_code.co_filename.startswith(files):
+            frames.append(trace)
+        trace = trace.tb_next
+    for each in reversed(frames):
+        trace = TracebackType(trace, each.tb_frame, each.tb_lasti, each.tb_lineno)
+    return trace
+
+
 class MpicollError(Exception):
     """The base class of every exception that mpicoll raises."""
 
@@ -50,14 +66,7 @@ class MpicollError(Exception):
         """What IPython shows of it: no frames of mpicoll, which say nothing to who wrote the program."""
         from IPython.core.getipython import get_ipython
 
-        frames: list[TracebackType] = []
-        tb, mpicolls = self.__traceback__, __file__.removesuffix("errors.py")
-        while tb is not None:
-            if not tb.tb_frame.f_code.co_filename.startswith(mpicolls):
-                frames.append(tb)
-            tb = tb.tb_next
-        for each in reversed(frames):
-            tb = TracebackType(tb, each.tb_frame, each.tb_lasti, each.tb_lineno)
+        tb = without(self.__traceback__, (PACKAGE,))
         shell = get_ipython()
         assert shell is not None
         found: list[str] = shell.InteractiveTB.structured_traceback(type(self), self, tb, tb_offset=1)

@@ -17,16 +17,14 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import TracebackType
 
-from mpicoll.errors import MpicollError
+from mpicoll.errors import PACKAGE, MpicollError, without
 from mpicoll.launch import board, lifecycle
 from mpicoll.launch.launch_env import is_elastic, launched_rank
 from mpicoll.launch.lifecycle import flush
 from mpicoll.machine import linux
 from mpicoll.units import named
 
-_PACKAGE = str(Path(__file__).parents[1]) + os.sep
-_FILES = "mpicoll/rank.py", "mpicoll/launch/program.py"
-_STARTERS = ("<frozen runpy>", *map(os.path.normpath, _FILES))
+_STARTERS = ("<frozen runpy>", f"{PACKAGE}rank.py", f"{PACKAGE}launch{os.sep}program.py")
 """Files that start the user's program. Every traceback begins with their frames."""
 
 _SECONDS_TO_GATHER = 0.5
@@ -105,23 +103,10 @@ def _write(report: str) -> None:
 
 
 def _users_part(value: BaseException, trace: TracebackType | None) -> TracebackType | None:
-    """The traceback without the frames that started the program. Where mpicoll reports an error or Ctrl-C, also without
-    its own frames."""
-    frames = []
-    while trace is not None:
-        frames.append(trace)
-        trace = trace.tb_next
-    files = [frame.tb_frame.f_code.co_filename for frame in frames]
-    first, last = 0, len(frames)
-    while first < last and files[first].endswith(_STARTERS):
-        first += 1
-    if isinstance(value, (MpicollError, KeyboardInterrupt)):
-        while last > first and files[last - 1].startswith(_PACKAGE):
-            last -= 1
-    kept = None
-    for frame in reversed(frames[first:last]):
-        kept = TracebackType(kept, frame.tb_frame, frame.tb_lasti, frame.tb_lineno)
-    return kept
+    """The traceback without the frames that started the program. Where mpicoll reports an error or Ctrl-C, without any
+    of its own frames."""
+    is_ours = isinstance(value, (MpicollError, KeyboardInterrupt))
+    return without(trace, ("<frozen runpy>", PACKAGE) if is_ours else _STARTERS)
 
 
 def _ranks_with(report: str, until_printed: ExitStack) -> list[int]:

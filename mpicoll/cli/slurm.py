@@ -44,14 +44,14 @@ def _variable(text: str) -> tuple[str, str]:
 
 
 def handle(args: argparse.Namespace) -> int:
-    from mpicoll.slurm import defaults
+    from mpicoll.slurm.site import read
 
     options = {name: value for name in sbatch.OPTIONS if (value := getattr(args, name.replace("-", "_"))) is not None}
     if args.template is None:
         if options or args.set or args.check or args.explain:
             args.parser.error("expected a template before its options")
         return _list()
-    given = defaults.read()
+    given = read()
     site = args.site or given.get("site", "auto")
     options = {name: value for name, value in given.items() if name in sbatch.OPTIONS} | options
     variables = {name: given[name] for name in sbatch.variables(args.template, site) if name in given}
@@ -100,10 +100,10 @@ def _check(template: str, script: str) -> int:
 
 def _beyond_limits(script: str) -> list[str]:
     """What the script asks for that its partition does not give."""
-    from mpicoll.slurm import limits
+    from mpicoll.slurm import site
 
     shown = subprocess.run(["scontrol", "--oneliner", "show", "partition"], capture_output=True, text=True)
-    return limits.beyond(limits.asked(script, os.environ), limits.partitions(shown.stdout))
+    return site.beyond(site.asked(script, os.environ), site.partitions(shown.stdout))
 
 
 def _why_no_slurm() -> str | None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mpicoll.cli import main
-from mpicoll.slurm import limits
+from mpicoll.slurm import site
 from tests.pure.cli.test_slurm import rendered
 
 LIMITS = """\
@@ -34,7 +34,7 @@ PartitionName=off AllowGroups=ALL Default=NO MaxNodes=UNLIMITED MaxTime=UNLIMITE
     ],
 )
 def test_the_limits_of_a_partition(options: dict[str, str], problem: str | None) -> None:
-    said = limits.beyond(options, limits.partitions(LIMITS))
+    said = site.beyond(options, site.partitions(LIMITS))
     assert (said == []) if problem is None else (problem in " ".join(said))
 
 

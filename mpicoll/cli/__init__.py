@@ -89,22 +89,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         code: int = args.handle(args)
         if sys.stdout is not None:
             sys.stdout.flush()
-    except MpicollError as error:
+    except (MpicollError, KeyboardInterrupt, MemoryError) as error:
         if under_launcher():
             raise  # a rank says where, and ends the job
-        print(f"mpicoll: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        if under_launcher():
-            raise
-        print("mpicoll: interrupted", file=sys.stderr)
-        return 128 + signal.SIGINT
-    except MemoryError:
-        if under_launcher():
-            raise
-        why = "there is not enough memory for this: take fewer ranks or smaller sizes"
-        print(f"mpicoll {given[0]}: {why}", file=sys.stderr)
-        return 2
+        said = f"mpicoll: {error}"
+        if isinstance(error, KeyboardInterrupt):
+            said = "mpicoll: interrupted"
+        elif isinstance(error, MemoryError):
+            said = f"mpicoll {given[0]}: there is not enough memory for this: take fewer ranks or smaller sizes"
+        print(said, file=sys.stderr)
+        return 128 + signal.SIGINT if isinstance(error, KeyboardInterrupt) else 2
     except BrokenPipeError:  # whoever reads what is printed has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python would complain at its end
         return 1

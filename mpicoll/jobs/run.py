@@ -139,7 +139,7 @@ class _Attempt:
                 said = f"mpicoll: rank {waited_for} has ended before MPI began, which needs all ranks. The job ends"
                 self._board.says(said)
                 self._hand_on(signal.SIGTERM)
-            if self._interrupted:
+            if 0 < self._interrupted < inf:
                 self._end_in_time()
             if self._host.outcome is not None:
                 self._end_hanging(self._host.outcome)
@@ -219,7 +219,7 @@ class _Attempt:
             self._board.head.ctrl_c = board.GO
         elif now - self._interrupted >= SECONDS or (now - self._changed > _SECONDS_IN_A_CALL and came == over > 0):
             self._hand_on(signal.SIGTERM)
-            self._interrupted = self._changed = inf  # it is sent once
+            self._interrupted = inf  # it is sent once
 
 
 class ExitMonitor:

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from functools import partial
 from math import inf
@@ -27,6 +27,7 @@ from mpicoll.launch.elastic import Outcome
 from mpicoll.launch.interrupt import HANDED_ON, SECONDS
 from mpicoll.launch.launch_env import STDIN
 from mpicoll.machine import linux
+from mpicoll.machine.system import exit_code
 from mpicoll.supervise.host import Host
 
 _SECONDS_IN_A_CALL = 2.0
@@ -239,8 +240,8 @@ class ExitMonitor:
         self.all_begun = False
         """Whether MPI has begun on all ranks."""
         self.first: list[int] = []
-        """The rank that ended before all others, and before its program did. They are several if they have ended
-        between two looks."""
+        """The rank that ended before all others, and before its program did. They are several if one of them was the
+        first and it is not known which."""
 
     def close(self) -> None:
         """No process is looked at any more."""
@@ -264,7 +265,7 @@ class ExitMonitor:
         others_wait = board.BEGINS in states.values()
         early = {rank for rank in ended if not self._board.is_over(rank) or (others_wait and self._lacks(rank))}
         if early and not self.first:
-            self.first = sorted(early)
+            self.first = self._first_of(early)
         waited_for = sorted(rank for rank in self._ended if others_wait and self._lacks(rank))
         if self._seen != (waited_for, states):
             self._seen, self._since = (waited_for, states), time.monotonic()
@@ -283,6 +284,21 @@ class ExitMonitor:
                 if file is not None:
                     os.close(file)
         return ended
+
+    def _first_of(self, early: Iterable[int]) -> list[int]:
+        """Which of these ranks, which have ended between two looks, ended first.
+
+        A launcher ends the others as soon as it sees that a rank ends, which it may see before that rank's process has
+        gone. So a rank that is about to end may be the first, too. If one of them has ended by itself, it is the first:
+        a launcher ends processes by SIGKILL or SIGTERM."""
+        codes: dict[int, int | None] = {}
+        for rank in {*early, *(rank for rank in self._running if not self._board.is_over(rank))}:
+            try:
+                codes[rank] = exit_code(self._board.ranks[rank].process)
+            except OSError:  # its launcher knows already that it has ended
+                codes[rank] = 0
+        alone = [rank for rank, code in codes.items() if code not in (None, 0, -signal.SIGKILL, -signal.SIGTERM)]
+        return alone if len(alone) == 1 else sorted(rank for rank, code in codes.items() if code is not None)
 
     def _lacks(self, rank: int) -> bool:
         """Whether MPI has not begun in this rank."""

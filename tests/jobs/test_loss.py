@@ -166,6 +166,7 @@ WAYS = {
     "is over": "",
     "exits": "os._exit(5)",
     "is killed": "os.kill(os.getpid(), 9)",
+    "is ended": "os.kill(os.getpid(), 15)",
     "goes on": "print('goes on', flush=True); sys.stdin.read()",
 }
 
@@ -174,12 +175,15 @@ WAYS = {
     ("ways", "first"),
     [
         (["is over", "is killed", "goes on"], [1]),
-        (["is killed", "goes on", "exits"], [0, 2]),
+        (["is killed", "goes on", "exits"], [2]),  # a launcher kills ranks, and lets none exit
+        (["exits", "is ended", "is over"], [0]),
+        (["is killed", "is ended", "goes on"], [0, 1]),
+        (["exits", "goes on", "exits"], [0, 2]),
         (["is over", "is over", "goes on"], []),
     ],
 )
 def test_which_rank_has_ended_first(ways: list[str], first: list[int]) -> None:
-    """All have ended between two looks."""
+    """All have ended between two looks. None is named unless its end says so: a launcher is fast."""
     board = CrashBoard(len(ways))
     with ExitStack() as until_ended:
         until_ended.callback(board.close)

@@ -112,6 +112,18 @@ def test_what_resembles_nothing_gets_no_suggestion(capsys: pytest.CaptureFixture
     assert "did you mean" not in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("words", ["--version", "verify allreduce ring -n 2"])
+def test_there_is_no_room_for_what_it_prints(words: str, unbuffered: str) -> None:
+    argv = [sys.executable, "-m", "mpicoll", *words.split()]
+    env = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(argv, stdout=full, stderr=subprocess.PIPE, text=True, env=env)
+    assert done.returncode == 2
+    assert done.stderr.startswith("mpicoll: there is no room for what it prints: ")
+    assert done.stderr.count("\n") == 1
+
+
 @pytest.mark.parametrize(
     ("line", "offered"),
     [

@@ -28,7 +28,6 @@ from mpicoll.algorithms.collectives import COLLECTIVES
 from mpicoll.algorithms.steps import INPUT, OUTPUT, Copy, Recv, RecvReduce, Schedule, Send, Step, one
 from mpicoll.analysis.cost.machines import Level, Machine
 from mpicoll.analysis.cost.simulation import Structure, costs
-from mpicoll.analysis.cost.traffic import Symmetry
 from mpicoll.bench.session import environment, open_session
 from mpicoll.calls.call import checked
 from mpicoll.calls.plan import Plan, Workspace, sequence
@@ -291,8 +290,7 @@ class Probe:
 
     @cached_property
     def _structure(self) -> Structure:
-        size = len(self.schedules)
-        return Structure(self.schedules.__getitem__, Symmetry(size, size))
+        return Structure(self.schedules.__getitem__, len(self.schedules))
 
     def predicted(self, machine: Machine) -> Times:
         return self._structure.seconds(machine, np.array(self.nbytes, np.float64))

@@ -10,7 +10,7 @@ from functools import partial
 from itertools import groupby
 from math import isnan
 from multiprocessing import active_children, get_context
-from signal import SIG_BLOCK, SIG_SETMASK, SIGINT, pthread_sigmask
+from signal import SIG_IGN, SIGINT, signal
 from typing import Any, NamedTuple, TypeVar
 
 from mpicoll import algorithms
@@ -98,13 +98,9 @@ def in_processes(work: Callable[[str], Result], names: Sequence[str], processes:
     the work, no process is left.
     """
     before = {*active_children()}
-    pool = ProcessPoolExecutor(processes, get_context("fork"))
+    pool = ProcessPoolExecutor(processes, get_context("fork"), signal, (SIGINT, SIG_IGN))
     try:
-        mask = pthread_sigmask(SIG_BLOCK, {SIGINT})  # a process that is forked meanwhile never hears it
-        try:
-            futures = {pool.submit(work, name): name for name in names}
-        finally:
-            pthread_sigmask(SIG_SETMASK, mask)
+        futures = {pool.submit(work, name): name for name in names}
         for future in as_completed(futures):
             yield futures[future], future.result()
     except BrokenProcessPool as error:

@@ -21,9 +21,8 @@ def write(file: TextIO, schedule_of: Callable[[int], Schedule], size: int, nbyte
     rates = [machine.rate(rate, nbytes) for rate in (machine.reduction, machine.copy)]
     file.write(f"num_ranks {size}\n")
     for rank in range(size):
-        file.write(f"\nrank {rank} {{\n")
-        file.writelines(f"{line}\n" for line in _Rank(schedule_of(rank), nbytes, *rates).lines())
-        file.write("}\n")
+        lines = _Rank(schedule_of(rank), nbytes, *rates).lines()
+        file.writelines(f"{line}\n" for line in (f"\nrank {rank} {{", *lines, "}"))
 
 
 class _Rank:

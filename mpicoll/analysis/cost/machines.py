@@ -108,9 +108,6 @@ class Torus:
 
 Network = FatTree | Dragonfly | Torus
 NETWORKS = (FatTree, Dragonfly, Torus)
-
-
-Ranks = NDArray[np.int64]
 PLACEMENTS = ("block", "round-robin")
 
 Rate = float | tuple[float, ...]
@@ -120,16 +117,11 @@ memory."""
 
 @dataclass(frozen=True, kw_only=True)
 class Level:
-    """A level, such as a node or the whole system. Two ranks talk at the innermost level that contains both.
+    """A level, such as a node or the whole system. docs/explanation/cost.md describes its fields.
 
-    ``ranks`` is the number of ranks that one unit of the level holds. None means any number, which only the outermost
-    level may have. A message of n bytes takes ``overhead + latency + n gap + overhead``. The overheads are work of the
-    two ranks, which do it for one message after another. During n gap the message has a port to itself at each end.
-    Each unit of the level below has ``ports`` ports to this level. Below the innermost level, a unit is a rank. The
-    ports are dealt to the ranks of the unit in order: with 8 ports each of 8 ranks has its own, and 32 ranks share 1
-    port. ``overlap`` says that a rank may reduce the first pieces of a message while the others are on their way. This
-    needs something else than the core of the rank to move them. ``network`` has the links between the units of the
-    level below. A message has each link on its path to itself during n gap, too. With None, only ports are shared.
+    Two ranks talk at the innermost level that contains both. Below the innermost level, a unit is a rank. ``overlap``
+    needs something else than the core of the rank to move messages. With a ``network``, a message has each link on its
+    path to itself during n gap. With None, only ports are shared.
     """
 
     name: str
@@ -144,15 +136,10 @@ class Level:
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """A machine. ``source`` says where its figures come from.
+    """A machine. ``source`` says where its figures come from. docs/explanation/cost.md describes the other fields.
 
-    ``reduction`` and ``copy`` are the time of a rank for each byte that it combines or copies. ``reduction_overhead``
-    and ``copy_overhead`` are added for each reduction and copy, and ``step`` for each step with messages. Of several
-    rates, the first is for vectors of up to ``caches[0]`` bytes, and so on. A message longer than ``eager`` bytes asks
-    its receiver first, which answers when it has begun the step that receives it: this takes two more latencies. With
-    None, no message asks. ``cores`` is the number of cores of each unit of the innermost level. With None, each rank
-    has one of its own. ``placement`` is ``block``, which fills one unit after the other, or ``round-robin``, which
-    deals the ranks over the units of each level.
+    A message longer than ``eager`` bytes asks its receiver first, which answers when it has begun the step that
+    receives it: this takes two more latencies. ``placement`` is one of PLACEMENTS.
     """
 
     name: str
@@ -185,8 +172,8 @@ class Machine:
         outermost one. A machine of one level is a node."""
         if len(self.levels) == 1:
             return Nodes.one(size)
-        level = next((level for level in self.levels[:-1] if level.name == "node"), self.levels[-2])
-        return Nodes.named((self.positions(size) // _ranks(level)).tolist())
+        level = next((i for i, level in enumerate(self.levels[:-1]) if level.name == "node"), len(self.levels) - 2)
+        return Nodes.named((self.positions(size) // self.below(level + 1)).tolist())
 
     def holding(self, size: int, nodes: int) -> Machine:
         """The machine with ``size`` ranks on so many nodes, all of them full.
@@ -200,7 +187,7 @@ class Machine:
         node = replace(self.levels[0], ranks=size // nodes)
         return replace(self, levels=(node, self.levels[1]))
 
-    def positions(self, size: int) -> Ranks:
+    def positions(self, size: int) -> Ints:
         """The position of each of ``size`` ranks, counted from the inside out.
 
         Raises ArgumentError for more ranks than the machine holds.
@@ -211,11 +198,10 @@ class Machine:
         if self.placement == "block":
             return left
         found, units = np.zeros(size, np.int64), -(-size // self.period)
-        for i in range(len(self.levels) - 2, -1, -1):
-            here = _ranks(self.levels[i])
-            found += left % units * here
+        for i in range(len(self.levels) - 1, 0, -1):
+            found += left % units * self.below(i)
             left = left // units
-            units = here // (_ranks(self.levels[i - 1]) if i else 1)
+            units = self.below(i) // self.below(i - 1)
         return found + left
 
     def crowded(self, size: int) -> Machine:
@@ -241,15 +227,14 @@ class Machine:
             step=longer * self.step,
         )
 
-    def level(self, a: Ranks, b: Ranks) -> Ranks:
+    def level(self, a: Ints, b: Ints) -> Ints:
         """The number of the level at which positions ``a`` and ``b`` talk."""
         found = np.full(np.shape(a), len(self.levels) - 1)
-        for i in range(len(self.levels) - 2, -1, -1):
-            here = _ranks(self.levels[i])
-            found[a // here == b // here] = i
+        for i in range(len(self.levels) - 1, 0, -1):
+            found[a // self.below(i) == b // self.below(i)] = i - 1
         return found
 
-    def port(self, level: int, at: Ranks, turn: Ranks) -> Ranks:
+    def port(self, level: int, at: Ints, turn: Ints) -> Ints:
         """The port of the level that a position uses for the message number ``turn`` of a step."""
         below = self.below(level)
         ports = self.levels[level].ports
@@ -258,7 +243,7 @@ class Machine:
         mine = ports // below
         return at * mine + turn % mine
 
-    def links(self, level: int, source: Ranks, target: Ranks, port: Ranks) -> Ranks:
+    def links(self, level: int, source: Ints, target: Ints, port: Ints) -> Ints:
         """The links of the level that messages between these positions take to this port, in their order: of shape
         (messages, links), with -1 where a path has no link."""
         network, whole = self.levels[level].network, self.levels[level].ranks
@@ -273,7 +258,9 @@ class Machine:
 
     def below(self, level: int) -> int:
         """The ranks of one unit of the level inside this one. It is 1 for the innermost level."""
-        return _ranks(self.levels[level - 1]) if level else 1
+        ranks = self.levels[level - 1].ranks if level else 1
+        assert ranks is not None
+        return ranks
 
     def rate(self, rate: Rate, nbytes: float) -> float:
         """The rate for vectors of ``nbytes``, of several."""
@@ -284,8 +271,3 @@ class Machine:
     def as_dict(self) -> dict[str, Any]:
         """The machine in the form that ``presets.from_dict`` reads."""
         return asdict(self)
-
-
-def _ranks(level: Level) -> int:
-    assert level.ranks is not None
-    return level.ranks

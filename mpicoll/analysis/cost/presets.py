@@ -140,11 +140,13 @@ def _made(of: type[Any], given: object, where: str) -> Any:
     for key in given:
         if key not in known:
             raise _bad(f"{where}.{key}", "no such field; there are " + ", ".join(known), repr(given[key]))
+    found = {}
     for name, field in known.items():
-        if field.default is MISSING and name not in given:
+        if name not in given and field.default is MISSING:
             raise _bad(f"{where}.{name}", "to be given", "nothing")
-    found = {name: given[name] for name, field in known.items() if field.init and name in given}
-    return of(**{name: _value(types[name], value, f"{where}.{name}") for name, value in found.items()})
+        if name in given and field.init:
+            found[name] = _value(types[name], given[name], f"{where}.{name}")
+    return of(**found)
 
 
 _LEAST = {"eager": 0, "dims": 2}
@@ -157,13 +159,12 @@ def _value(kind: Any, given: Any, name: str) -> Any:
     if given is None and NoneType in kinds:
         return None
     if FatTree in kinds:
-        names = " or ".join(each.kind for each in NETWORKS)
+        known = {each.kind: each for each in NETWORKS}
         if not isinstance(given, Mapping):
-            raise _bad(name, f"a table whose kind is {names}", repr(given))
-        of = next((each for each in NETWORKS if each.kind == given.get("kind")), None)
-        if of is None:
-            raise _bad(f"{name}.kind", names, repr(given.get("kind")))
-        return _made(of, given, name)
+            raise _bad(name, f"a table whose kind is {' or '.join(known)}", repr(given))
+        if given.get("kind") not in known:
+            raise _bad(f"{name}.kind", " or ".join(known), repr(given.get("kind")))
+        return _made(known[given["kind"]], given, name)
     field, is_list = name.rpartition(".")[2], isinstance(given, list | tuple)
     several = next((get_args(each)[0] for each in kinds if get_origin(each) is tuple), None)
     if several is not None and (is_list or len(kinds) == 1):

@@ -1,27 +1,14 @@
 """How long a schedule takes on a machine. This is an event-driven simulation in the LogGOPS model, for many sizes at
 once.
 
-This happens to a message of n bytes between two ranks that talk at a level of the machine:
-
-1. The sender spends the overhead of the level on each send of its step, one after another, from the beginning of the
-   step on.
-2. When the port of the sender is free, the message leaves through it, which takes n gap. A message longer than the
-   ``eager`` bytes of the machine first asks the receiver. The receiver answers when it has begun the step that receives
-   the message (rendezvous).
-3. After the latency the first byte is at the port of the receiver. When this port is free, it takes the message in,
-   which takes n gap. Where the level has a network, the message takes the links on its path in between, one after the
-   other. Each link is occupied for n gap from when the first byte reaches it and the link is free.
-4. The receiver spends the overhead on the message, and reduces it if it is to be reduced, one message after another. A
-   long message travels in pieces, as ``fabrics/transports/mpi_requests.py`` sends them. If the level lets the reduction
-   overlap, the reduction begins with the first piece. It ends when it is done, and not before the last piece has
-   arrived and is reduced.
+docs/explanation/cost.md says what happens to a message at its sender, on its way, and at its receiver. A long message
+travels in pieces, as ``fabrics/transports/mpi_requests.py`` sends them. If the level lets the reduction overlap, the
+reduction begins with the first piece. It ends when it is done, and not before the last piece has arrived and is
+reduced.
 
 A step ends when its messages have left and have been received. Then its copies happen, and the next step of the rank
 begins. All messages that can happen at once are a wave. Within a wave, messages get a port in the order in which they
 are ready.
-
-The model follows LogGP and LogGOPS: Alexandrov, Ionescu, Schauser and Scheiman, LogGP, SPAA 1995; Hoefler, Schneider
-and Lumsdaine, LogGOPSim, LSAP 2010.
 """
 
 from __future__ import annotations
@@ -35,7 +22,7 @@ from numpy.typing import NDArray
 
 from mpicoll import algorithms
 from mpicoll.analysis.cost.machines import Machine
-from mpicoll.analysis.cost.traffic import Of, Symmetry, TooManyError, Traffic, Wave, gathered, symmetry, waves
+from mpicoll.analysis.cost.traffic import Of, TooManyError, Traffic, Wave, gathered, shortest_period, waves
 
 Ints = NDArray[np.int64]
 Times = NDArray[np.float64]
@@ -87,21 +74,21 @@ def simulated(schedule_of: Of, size: int, machine: Machine, nbytes: Times) -> Ti
     schedules shows whether they do. Raises TooManyError for more messages than can be kept.
     """
     alike = machine.placement == "block" and machine.levels[-1].network is None
-    among = symmetry(schedule_of, size, machine.period if alike else size)
-    return Structure(schedule_of, among).seconds(machine, nbytes)
+    period = shortest_period(schedule_of, size, machine.period if alike else size)
+    return Structure(schedule_of, size, period).seconds(machine, nbytes)
 
 
 class Structure:
-    """The part of a schedule that does not depend on the machine and the sizes: its messages and their order."""
+    """The part of a schedule that does not depend on the machine and the sizes: its messages and their order. The ranks
+    of the first ``period``, or all of them, are followed."""
 
-    def __init__(self, schedule_of: Of, among: Symmetry) -> None:
-        self._among = among
-        self._traffic, self._waves = waves(gathered(schedule_of, among))
+    def __init__(self, schedule_of: Of, size: int, period: int | None = None) -> None:
+        self._size, self._period = size, period or size
+        self._traffic, self._waves = waves(gathered(schedule_of, size, self._period))
 
     def seconds(self, machine: Machine, nbytes: Times) -> Times:
         """Seconds until the last rank is done, for each size."""
-        crowded = machine.crowded(self._among.size)
-        running = _Running(crowded, self._among, self._traffic, nbytes)
+        running = _Running(machine.crowded(self._size), self._size, self._period, self._traffic, nbytes)
         for wave in self._waves:
             running.advance(wave)
         found: Times = running.end.max(axis=0)
@@ -111,9 +98,9 @@ class Structure:
 class _Running:
     """The state of all ranks between two waves. The figures of the messages are column vectors, to meet the sizes."""
 
-    def __init__(self, machine: Machine, among: Symmetry, traffic: Traffic, nbytes: Times) -> None:
+    def __init__(self, machine: Machine, size: int, period: int, traffic: Traffic, nbytes: Times) -> None:
         self.machine, self.traffic, self.nbytes = machine, traffic, nbytes
-        positions = machine.positions(among.size)
+        positions = machine.positions(size)
         source, target = positions[traffic.source], positions[traffic.target]
         level = machine.level(source, positions[traffic.to])
         self.path = _paths(machine, level, (source, traffic.send_turn), (target, traffic.recv_turn))
@@ -123,8 +110,7 @@ class _Running:
         *gaps, self.reduction, self.copy = np.array([[machine.rate(r, n) for n in nbytes] for r in rates])
         self.gap, self.level = np.array(gaps), level
         hops = np.array([0.0 if each.network is None else each.network.hop for each in machine.levels])
-        if hops.any():
-            self.latency = self.latency + hops[level][:, None] * (self.path[:, 1:-1] >= 0).sum(axis=1, keepdims=True)
+        self.latency = self.latency + hops[level][:, None] * (self.path[:, 1:-1] >= 0).sum(axis=1, keepdims=True)
         # The sends of one step follow each other. Each waits for its own overhead, and for those of the sends before
         # it.
         order = np.lexsort((traffic.send_turn, traffic.send_step))
@@ -136,7 +122,7 @@ class _Running:
         self.sending = np.bincount(traffic.send_step[order], self.overhead[order, 0], steps)[:, None]
         talks = np.bincount(traffic.send_step, minlength=steps) + np.bincount(traffic.recv_step, minlength=steps)
         self.step = np.where(talks > 0, machine.step, 0.0)[:, None]
-        shape = (among.period, len(nbytes))
+        shape = (period, len(nbytes))
         self.begin, self.end, self.busy = np.zeros(shape), np.zeros(shape), np.zeros(shape)
         self.free = np.zeros((self.path.max(initial=0) + 1, len(nbytes)))
 
@@ -147,9 +133,8 @@ class _Running:
         self.end[wave.begins] = self.busy[wave.begins] = begun + self.sending[wave.steps]
         if wave.happen.start < wave.happen.stop:
             self.execute(wave.happen)
-        if len(wave.copies):
-            copied = self.traffic.copied[wave.copied, None]
-            self.end[wave.copies] += copied * self.nbytes * self.copy + self.machine.copy_overhead
+        copied = self.traffic.copied[wave.copied, None]
+        self.end[wave.copies] += copied * self.nbytes * self.copy + self.machine.copy_overhead
 
     def execute(self, at: slice) -> None:
         m, source, target, path = self.traffic, self.traffic.source[at], self.traffic.target[at], self.path[at]

@@ -2,7 +2,7 @@
 carry.
 
 In many algorithms rank r and rank r + period do the same, with all ranks moved by the period. Then only the ranks of
-the first period are built. They represent the others. Ranks are moved by an addition, or by an exclusive or.
+the first period are built. They represent the others. Without any such symmetry the period is the number of ranks.
 
 The order in which messages can happen follows from this, whatever the times are. A step begins when the step before it
 of the same rank is done. A message happens when the steps of both its ends have begun. All messages that can happen at
@@ -34,63 +34,28 @@ class TooManyError(MpicollError):
     """There are more messages than can be kept."""
 
 
-@dataclass(frozen=True)
-class Symmetry:
-    """A rank does the same as the rank that is whole periods away. ``exclusive`` says that ranks are moved by an
-    exclusive or. Without any symmetry the period is the number of ranks.
-    """
-
-    size: int
-    period: int
-    exclusive: bool = False
-
-    def moved(self, rank: int, periods: int) -> int:
-        by = periods * self.period
-        return rank ^ by if self.exclusive else (rank + by) % self.size
-
-    def back(self, periods: int) -> int:
-        """The number of periods that undoes a move by this number."""
-        return periods if self.exclusive else -periods % (self.size // self.period)
-
-
-def symmetry(schedule_of: Of, size: int, unit: int) -> Symmetry:
-    """The shortest symmetry, of ``unit`` or twice as many ranks, that holds for a sample of the ranks."""
+def shortest_period(schedule_of: Of, size: int, unit: int) -> int:
+    """The shortest period, of ``unit`` or twice as many ranks, that holds for a sample of the ranks; else ``size``."""
     known = cache(schedule_of)
     for period in (unit, 2 * unit):
-        if size % period or size // period < 2:
-            continue
-        for exclusive in (False, True):
-            if exclusive and (size & (size - 1) or period & (period - 1)):
-                continue
-            found = Symmetry(size, period, exclusive)
-            if all(_alike(known, found, rank) for rank in _sample(found)):
-                return found
-    return Symmetry(size, size)
+        last = size // period - 1
+        sample = [of * period + rank for of in {last, 1, (last + 1) // 2} for rank in {0, period // 2, period - 1}]
+        if last > 0 and size % period == 0 and all(_is_moved(known, size, period, rank) for rank in sample):
+            return period
+    return size
 
 
-def _sample(s: Symmetry) -> Iterator[int]:
-    """Some ranks of other periods than the first, among them the first and the last rank of a period."""
-    last = s.size // s.period - 1
-    for periods in sorted({last, 1, (last + 1) // 2}, reverse=True):
-        for rank in sorted({0, s.period // 2, s.period - 1}):
-            yield periods * s.period + rank
+def _is_moved(schedule_of: Of, size: int, period: int, rank: int) -> bool:
+    """Whether a rank does the same as the one of the first period in its place."""
 
+    def pattern(schedule: Schedule, by: int) -> list[list[tuple[object, ...]]]:
+        return [
+            [(type(a), _count(a.blocks), None if isinstance(a, Copy) else (a.peer - by) % size) for a in step]
+            for step in schedule.steps
+        ]
 
-def _alike(schedule_of: Of, s: Symmetry, rank: int) -> bool:
-    periods, representative = divmod(rank, s.period)
-    back = s.back(periods)
-    mine, its = schedule_of(rank).steps, schedule_of(representative).steps
-    if len(mine) != len(its):
-        return False
-    for a_step, b_step in zip(mine, its, strict=True):
-        if len(a_step) != len(b_step):
-            return False
-        for a, b in zip(a_step, b_step, strict=True):
-            if type(a) is not type(b) or _count(a.blocks) != _count(b.blocks):
-                return False
-            if not isinstance(a, Copy) and not isinstance(b, Copy) and s.moved(a.peer, back) != b.peer:
-                return False
-    return True
+    place = rank % period
+    return pattern(schedule_of(rank), rank - place) == pattern(schedule_of(place), 0)
 
 
 @dataclass(frozen=True)
@@ -124,17 +89,15 @@ class Traffic:
         return Traffic(**{name: a if name in whole else a[order] for name, a in each.items()})
 
 
-def gathered(schedule_of: Of, among: Symmetry) -> Traffic:
+def gathered(schedule_of: Of, size: int, period: int) -> Traffic:
     """The messages of the representatives. As in MPI, the first send of a pair of ranks meets their first receive.
 
-    Raises TooManyError for more than ``MOST`` messages, and ScheduleError if a
-    message meets no receive.
+    Raises TooManyError for more than ``MOST`` messages, and ScheduleError if a message meets no receive.
     """
     sends, receives = array("q"), array("q")  # the numbers of one end after those of another
     first_step, copies = [0], array("q")
     blocks = 1
-    whole = among.period == among.size
-    for rank in range(among.period):
+    for rank in range(period):
         schedule = schedule_of(rank)
         blocks = max(1, schedule.blocks)
         first = first_step[-1]
@@ -143,24 +106,23 @@ def gathered(schedule_of: Of, among: Symmetry) -> Traffic:
             if isinstance(action, Copy):
                 copies.extend((step, n))
                 continue
-            to = action.peer
-            periods, peer = (0, to) if whole else divmod(to, among.period)
+            periods, peer = divmod(action.peer, period)
             if type(action) is Send:
-                sends.extend((rank, peer, periods, step, n, to))
+                sends.extend((rank, peer, periods, step, n, action.peer))
             else:
-                receives.extend((peer, rank, among.back(periods), step, n, type(action) is RecvReduce))
+                receives.extend((peer, rank, -periods % (size // period), step, n, type(action) is RecvReduce))
         first_step.append(first + len(schedule.steps))
         if len(sends) > 6 * MOST:
             raise TooManyError(f"more than {MOST:,} messages")
-    source, target, send_step, sent, really_to, sent_by, send_turn = _by_pair(sends, among)
-    _, _, recv_step, taken, reduces, taken_by, recv_turn = _by_pair(receives, among)
+    source, target, send_step, sent, really_to, sent_by, send_turn = _by_pair(sends, size, period)
+    _, _, recv_step, taken, reduces, taken_by, recv_turn = _by_pair(receives, size, period)
     if not np.array_equal(sent_by, taken_by) or not np.array_equal(sent, taken):
         what = schedule_of(0)
         problem = "a message does not meet a receive of as many blocks; mpicoll verify says where"
-        raise ScheduleError(f"{what.collective} {what.algorithm} of {among.size} ranks", None, None, None, problem)
+        raise ScheduleError(f"{what.collective} {what.algorithm} of {size} ranks", None, None, None, problem)
     # Messages that are ready at the same time go in the order in which their steps name them, and then the nearest
     # first.
-    named = np.lexsort((source, (really_to - source) % among.size, send_turn))
+    named = np.lexsort((source, (really_to - source) % size, send_turn))
     copied_in, copied = np.frombuffer(copies, np.int64).reshape(-1, 2).T
     return Traffic(
         source=source, target=target, to=really_to, send_step=send_step, recv_step=recv_step, send_turn=send_turn,
@@ -169,13 +131,13 @@ def gathered(schedule_of: Of, among: Symmetry) -> Traffic:
     ).ordered(named)  # fmt: skip
 
 
-def _by_pair(numbers: array[int], among: Symmetry) -> list[Ints]:
+def _by_pair(numbers: array[int], size: int, period: int) -> list[Ints]:
     """The ends of messages by pair of ranks, in columns: source, target, step, blocks, the rank that a send really goes
     to or whether a receive reduces, pair, and turn in the step. The ends of one pair keep their order."""
     table = np.frombuffer(numbers, np.int64).reshape(-1, 6)
     source, target, periods, step, blocks, other = table.T
     turn = np.arange(len(table)) - np.searchsorted(step, step)
-    pair = (source * among.period + target) * (among.size // among.period) + periods
+    pair = (source * period + target) * (size // period) + periods
     order = np.argsort(pair, kind="stable")
     return [column[order] for column in (source, target, step, blocks, other, pair, turn)]
 

@@ -13,7 +13,6 @@ from mpicoll.algorithms.steps import INPUT, OUTPUT, Recv, Schedule, Send, one
 from mpicoll.analysis.cost.machines import Dragonfly, FatTree, Level, Machine, Network, Torus
 from mpicoll.analysis.cost.presets import MACHINES
 from mpicoll.analysis.cost.simulation import Structure, costs, simulated
-from mpicoll.analysis.cost.traffic import Symmetry
 from mpicoll.errors import ArgumentError
 
 A, B = 2e-6, 1e-10
@@ -158,7 +157,7 @@ def test_enough_links_change_nothing(each: algorithms.Algorithm, network: Networ
         pytest.skip(f"does not serve {SIZE} ranks")
     node, cluster = MACHINES["ethernet"].levels
     every = [each.schedule(rank, SIZE) for rank in range(SIZE)]
-    all_ranks = Structure(every.__getitem__, Symmetry(SIZE, SIZE))
+    all_ranks = Structure(every.__getitem__, SIZE)
 
     def times(outer: Level) -> list[float]:
         machine = replace(MACHINES["ethernet"], levels=(replace(node, ranks=2), outer), eager=1 << 14)

@@ -10,9 +10,10 @@ Only one period has to be computed: an input repeats one period, and so does eac
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import reduce
+from itertools import chain
 from typing import Any, Literal
 
 import numpy as np
@@ -39,9 +40,17 @@ Period = NDArray[np.int64]
 PRIMES = (1009, 1013, 1019)
 DISTINCT = 113
 """How many values there are in data that is only moved, and for minima and maxima. int8 holds all of them."""
-CONTRIBUTING = {"SUM": 16, "PROD": 6, "BAND": 3, "BOR": 3, "LAND": 2, "LOR": 2}
-"""The most ranks that give another value than the neutral one at one position. Results then stay within int8's 127:
-the sum of 16 sevens does, and so does the product of 6 twos."""
+REDUCED: dict[str, tuple[int, Callable[[Any, Any], Any]]] = {
+    "SUM": (16, lambda gives, x: gives * (1 + x % 7)),
+    "PROD": (6, lambda gives, x: 1 + gives * (x % 2)),
+    "BAND": (3, lambda gives, x: 127 - gives * (1 << x % 7)),
+    "BOR": (3, lambda gives, x: gives * (1 << x % 7)),
+    "LAND": (2, lambda gives, x: 1 - gives * (x % 2)),
+    "LOR": (2, lambda gives, x: gives * (x % 2)),
+}
+"""The most ranks that give another value than the neutral one at one position, and what a rank has there: of random
+numbers x, if it gives one. Results then stay within int8's 127: the sum of 16 sevens does, and so does the product of
+6 twos."""
 
 
 def elements(collective: Collective, size: int, dtype: Dtype, ranks: int) -> int:
@@ -124,10 +133,9 @@ def expected(case: Case) -> list[Array] | None:
     """
     if not case.collective.moves:
         return None
-    blocks = range(case.given_blocks)
-    inputs = [[_Block(case, r, b) for b in blocks] for r in range(case.ranks)]
-    mine = case.collective.outcome(inputs, case.root, _Reduced)[case.rank]
-    return None if mine is None else [_stored(block.period(), case) for block in mine]
+    inputs = [[[(rank, block)] for block in range(case.given_blocks)] for rank in range(case.ranks)]
+    mine = case.collective.outcome(inputs, case.root, lambda blocks: [*chain(*blocks)])[case.rank]
+    return None if mine is None else [_stored(_reduced(case, blocks), case) for blocks in mine]
 
 
 def wrong(result: Array, periods: Sequence[Array], words: int = 1) -> int:
@@ -148,68 +156,40 @@ def _wrong(block: Array, period: Array, words: int) -> int:
     return int(sum(np.count_nonzero(part) for part in parts))
 
 
-class _Block:
-    """A block of a rank's input. Its numbers are computed when they are asked for."""
-
-    def __init__(self, case: Case, rank: int, index: int) -> None:
-        self.case, self.rank, self.index = case, rank, index
-
-    def period(self) -> Period:
-        return _values(self.case, self.rank, self.index * self.case.count)
-
-
-class _Reduced(_Block):
-    """The blocks of several ranks, reduced."""
-
-    def __init__(self, blocks: Sequence[_Block]) -> None:
-        self.blocks, self.case = blocks, blocks[0].case
-
-    def period(self) -> Period:
-        r = self.case.reduction
-        assert r is not None
-        total = reduce(COMBINE[r.combine], (b.period() for b in self.blocks)).astype(np.int64)
-        if not r.averages:
-            return total
-        if r.dtype.kind in "iu":  # a sum of short integers wraps before it is divided
-            total = total.astype(storage(r.dtype)).astype(np.int64)
-        return np.asarray(np.sign(total) * (np.abs(total) // len(self.blocks)))
+def _reduced(case: Case, blocks: Sequence[tuple[int, int]]) -> Period:
+    """One period of what these blocks are together: each is a rank, and the number of its block."""
+    periods = (_values(case, rank, block * case.count) for rank, block in blocks)
+    r = case.reduction
+    if r is None:
+        return next(periods)
+    total = reduce(COMBINE[r.combine], periods).astype(np.int64)
+    if not r.averages:
+        return total
+    if r.dtype.kind in "iu":  # a sum of short integers wraps before it is divided
+        total = total.astype(storage(r.dtype)).astype(np.int64)
+    return np.asarray(np.sign(total) * (np.abs(total) // len(blocks)))
 
 
 def _values(case: Case, rank: int, start: int) -> Period:
     """One period of ``rank``'s input, as integers. It begins at element ``start``."""
     prime = next((p for p in PRIMES if case.count % p), PRIMES[0])
     position = (start + np.arange(prime, dtype=np.int64)) % prime
-    scattered = _scattered(position, rank)
-    combine = "" if case.reduction is None else case.reduction.combine
-    logical = case.dtype.kind == "b" or combine.startswith("L")
+    scattered, r = _scattered(position, rank), case.reduction
+    if r is None or r.combine not in REDUCED:
+        logical = case.dtype.kind == "b" or (r is not None and r.combine.startswith("L"))
+        return scattered % (2 if logical else DISTINCT)
+    if r.averages and case.collective.prefix:
+        # The average over the ranks up to this one is then ``mean``, a small integer.
+        mean, before = scattered % 4, _scattered(position, rank - 1) % 4
+        return np.asarray((rank + 1) * mean - rank * before)
+    most, value = REDUCED[r.combine]
+    if r.averages:  # few ranks contribute, so that bfloat16 holds the sum
+        most = max(1, min(case.ranks, 64 // case.ranks))
     # If there are more ranks than may contribute at one position, they take turns along the vector.
-    contributes = (position + rank) % -(-case.ranks // CONTRIBUTING.get(combine, case.ranks)) == 0
-    averages = case.reduction is not None and case.reduction.averages
-    match combine:
-        case "SUM" if averages and case.name in ("scan", "exscan"):
-            # The average over the ranks up to this one is then ``mean``, a small integer.
-            mean, before = scattered % 4, _scattered(position, rank - 1) % 4
-            return np.asarray((rank + 1) * mean - rank * before)
-        case "SUM" if averages:
-            # Multiples of the number of ranks, so that each average is whole. Few ranks contribute, so that bfloat16
-            # holds the sum.
-            few = max(1, min(case.ranks, 64 // case.ranks))
-            contributes = (position + rank) % -(-case.ranks // few) == 0
-            return np.asarray(contributes * case.ranks * (1 << scattered % 3))
-        case "SUM":
-            return np.asarray(contributes * (1 + scattered % 7))
-        case "PROD":
-            return np.asarray(1 + contributes * (scattered % 2))
-        case "BAND":
-            return np.asarray(127 - contributes * (1 << scattered % 7))
-        case "BOR":
-            return np.asarray(contributes * (1 << scattered % 7))
-        case "LAND":
-            return np.asarray(1 - contributes * (scattered % 2))
-        case "LOR":
-            return np.asarray(contributes * (scattered % 2))
-        case _:
-            return scattered % (2 if logical else DISTINCT)
+    gives = (position + rank) % -(-case.ranks // most) == 0
+    if r.averages:  # multiples of the number of ranks, so that each average is whole
+        return np.asarray(gives * case.ranks * (1 << scattered % 3))
+    return np.asarray(value(gives, scattered))
 
 
 def _scattered(position: Period, rank: int) -> Period:

@@ -23,16 +23,12 @@ from mpicoll.algorithms.collectives import COLLECTIVES, Collective
 from mpicoll.arrays.dtypes import Dtype, Reduction, reduction
 from mpicoll.arrays.kernels import COMBINE, narrow, storage
 
-Placement = Literal["out", "in"]
-"""Out of place, or in place."""
-
-PLACEMENTS: dict[str, tuple[Placement, ...]] = dict.fromkeys(COLLECTIVES, ("out", "in")) | {
-    "bcast": ("in",),
-    "reduce": ("in", "out"),
-    "allreduce": ("in", "out"),
-    "alltoall": ("out",),
-    "barrier": ("out",),
-}
+Placement = Literal["out-of-place", "in-place"]
+OUT: Placement = "out-of-place"
+IN: Placement = "in-place"
+PLACEMENTS: dict[str, tuple[Placement, ...]] = dict.fromkeys(COLLECTIVES, (OUT, IN)) | {
+    "bcast": (IN,), "reduce": (IN, OUT), "allreduce": (IN, OUT), "alltoall": (OUT,), "barrier": (OUT,)
+}  # fmt: skip
 """The placements that each collective is measured in. The first is the usual one: percentiles, ratios and pictures are
 of it. It is in place where torch's own collective is, so that every backend can run it."""
 Array = NDArray[Any]
@@ -88,7 +84,7 @@ class Case:
 
     @property
     def in_place(self) -> bool:
-        return self.placement == "in"
+        return self.placement == IN
 
     @property
     def at_root(self) -> bool:

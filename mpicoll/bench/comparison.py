@@ -8,7 +8,6 @@ record has failed. It loads neither MPI nor torch.
 from __future__ import annotations
 
 import json
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -58,10 +57,9 @@ class Comparison:
     def environment(self) -> dict[str, list[Any]]:
         """The different values of each key. There are several where parts were measured in different places."""
         found: dict[str, list[Any]] = {}
-        for record in self.records.values():
-            for key, value in record.environment.items():
-                if value not in found.setdefault(key, []):
-                    found[key].append(value)
+        for key, value in (both for record in self.records.values() for both in record.environment.items()):
+            if value not in found.setdefault(key, []):
+                found[key].append(value)
         return found
 
     def of_dtype(self, dtype: str) -> Report:
@@ -92,9 +90,9 @@ def text(found: Comparison, pictures: list[str]) -> str:
     }
     for dtype, rows in grouped((row for row in found.rows if row.is_usual), "type").items():
         sections |= {
-            f"## {dtype}: latency": _table(found, rows, _latency, _FASTEST),
-            f"## {dtype}: bandwidth": _table(found, [row for row in rows if row.size], _bandwidth, _WIDEST),
-            f"## {dtype}: what carried out the calls": _table(found, rows, _routes),
+            f"## {dtype}: latency": _table(found, rows, _latency, _FASTEST, ""),
+            f"## {dtype}: bandwidth": _table(found, [r for r in rows if r.size], _bandwidth, _WIDEST, ""),
+            f"## {dtype}: what carried out the calls": _table(found, rows, lambda mine, _: by_size(mine)),
         }
     shown = [f"![{name.partition('.')[0]}]({name})" for name in pictures]
     sections |= {"## What did not run": _not_run(found), "## Pictures": shown or ["None: matplotlib is not installed."]}
@@ -117,11 +115,7 @@ def _environment(found: Comparison) -> Iterator[str]:
     for key, given in found.environment.items():
         values = [_value(value) for value in given if value not in (None, [])]
         if values:
-            yield f"| {_named(key)} | {' / '.join(dict.fromkeys(values))} |"
-
-
-def _named(key: str) -> str:
-    return key.replace("_", " ")
+            yield f"| {key.replace('_', ' ')} | {' / '.join(dict.fromkeys(values))} |"
 
 
 def _value(value: Any) -> str:
@@ -148,7 +142,7 @@ def _caveats(found: Comparison) -> Iterator[str]:
         yield "Ranks took turns on the cores, so times hold waits for a core."
     if False in found.environment["mpi_takes_gpu_memory"]:
         yield "The MPI library does not report support for GPU memory: mpicoll sends through host memory."
-    different = [_named(key) for key, values in found.environment.items() if len(values) > 1]
+    different = [key.replace("_", " ") for key, values in found.environment.items() if len(values) > 1]
     if different:
         yield f"Not all benchmarks ran in the same environment. These differ: {', '.join(different)}."
 
@@ -157,8 +151,8 @@ Cell = Callable[[Sequence[Row], Sequence[Row]], str]
 """The cell of a backend's rows, beside those of NCCL. There are some of the backend."""
 
 
-def _table(found: Comparison, rows: Sequence[Row], cell: Cell, above: str = "") -> Iterator[str]:
-    yield from (above, "") if above else ()
+def _table(found: Comparison, rows: Sequence[Row], cell: Cell, *above: str) -> Iterator[str]:
+    yield from above
     yield f"| collective | {' | '.join(found.backends)} |"
     yield f"|---|{'---|' * len(found.backends)}"
     of_names = grouped(rows, "collective")
@@ -183,10 +177,6 @@ def _bandwidth(mine: Sequence[Row], nccl: Sequence[Row]) -> str:
 
 def _ratio(mine: float, nccl: list[float]) -> str:
     return f" ({mine / nccl[0]:.2f})" if any(nccl) else ""  # the bus bandwidth of one rank is 0
-
-
-def _routes(mine: Sequence[Row], _: Sequence[Row]) -> str:
-    return by_size(sorted((row.size, row.route) for row in mine))
 
 
 def _not_run(found: Comparison) -> Iterator[str]:
@@ -229,9 +219,5 @@ def report(folder: Path) -> int:
     return 1 if found.wrong or found.failed else 0
 
 
-def main() -> int:
-    return program(__doc__, report, folder=Path)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    program(__doc__, report, folder=Path)

@@ -129,11 +129,9 @@ class Arena:
                 out = x[own]
             else:
                 out = x
-        table = (
-            case.collective
-        )  # in a scatter, only the root has an input; in a gather and a reduce, only it has a result
-        x = x if case.name == "bcast" or table.gives_at(case.rank, case.root) else None
-        out = out if table.gets_at(case.rank, case.root) else None
+        # In a scatter, only the root has an input. In a gather and a reduce, only it has a result.
+        x = x if case.name == "bcast" or case.collective.gives_at(case.rank, case.root) else None
+        out = out if case.collective.gets_at(case.rank, case.root) else None
         return Buffers(case, x, out, self._writes(case, x, out))
 
     def _writes(self, case: Case, x: Raw | None, out: Raw | None) -> list[Callable[[], object]]:
@@ -151,10 +149,9 @@ class Arena:
     def _fill(self, raw: Raw, period: Array) -> list[Callable[[], object]]:
         """Copies that repeat the period over the memory: first whole periods, then the rest."""
         kind = period.dtype
-        target: Any
-        source: Any
+        source: Any = period
         if self._host:
-            target, source = raw.view(kind), period
+            target: Any = raw.view(kind)
         else:
             import torch
 
@@ -164,15 +161,10 @@ class Arena:
         count = len(target)
         whole = count - count % len(source)
         parts = ((target[:whole].reshape(-1, len(source)), source), (target[whole:], source[: count - whole]))
-        copy = np.copyto if self._host else _copy
-        return [partial(copy, to, of) for to, of in parts if to.shape[0]]
+        return [partial(np.copyto, to, of) if self._host else partial(to.copy_, of) for to, of in parts if to.shape[0]]
 
 
 def _finish() -> None:
     import torch
 
     torch.cuda.synchronize()
-
-
-def _copy(to: Any, of: Any) -> None:
-    to.copy_(of)

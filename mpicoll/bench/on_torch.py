@@ -2,13 +2,9 @@
 
 Their functions have the same names and signatures. One class serves all of them; it is given the module to call.
 
-NCCL is called through ``torch.distributed``, too. It writes its log to a file. A line of it that tells of a connection
-has one of these forms, which NCCL's user guide shows (Troubleshooting, Logging). They were read in public logs, and not
-on a GPU of this project's::
-
-    NODE:1:2 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM/read
-    NODE:1:2 [0] NCCL INFO Channel 00 : 0[0] -> 1[1] via SHM/direct/direct
-    NODE:1:2 [0] NCCL INFO Channel 00/0 : 0[0] -> 2[0] [send] via NET/IB/3/GDRDMA
+NCCL is called through ``torch.distributed``, too. It writes its log to a file. The forms of the lines that tell of a
+connection are those of NCCL's user guide (Troubleshooting, Logging) and of public logs. They were not read on a GPU of
+this project's.
 """
 
 from __future__ import annotations
@@ -64,9 +60,9 @@ class Torchlike:
             "allreduce": (d.all_reduce, x, *op),
             "reduce": (d.reduce, x, root, *op),
             "gather": (d.gather, x, listed, root),
-            "allgather": (self._named("all_gather"), flat_out, x),
+            "allgather": (self._single(name, "all_gather_into_tensor"), flat_out, x),
             "scatter": (d.scatter, out, listed, root),
-            "reduce_scatter": (self._named("reduce_scatter"), out, flat_x, *op),
+            "reduce_scatter": (self._single(name, "reduce_scatter_tensor"), out, flat_x, *op),
             "alltoall": (d.all_to_all_single, flat_out, flat_x),
             "barrier": (d.barrier,),
         }
@@ -75,10 +71,9 @@ class Torchlike:
         call, *arguments = calls[case.name]
         return partial(call, *arguments, **named)
 
-    def _named(self, collective: str) -> Any:
+    def _single(self, name: str, older: str) -> Any:
         """The form that takes one tensor. torch 2.13 gave it a new name, and warns at each call by the old name."""
-        older = {"all_gather": "all_gather_into_tensor", "reduce_scatter": "reduce_scatter_tensor"}[collective]
-        return getattr(self._module, f"{collective}_single", None) or getattr(self._module, older)
+        return getattr(self._module, f"{name}_single", None) or getattr(self._module, older)
 
     def _op(self, case: Case) -> Any:
         if case.op not in _OPS:
@@ -143,7 +138,7 @@ def open_nccl(session: Session) -> Nccl:
         raise Unavailable(gpu if torch.cuda.is_available() else "there is no GPU")
     if not torch.distributed.is_nccl_available():
         raise Unavailable("this torch was built without NCCL")
-    log = Log.asked_for(os.environ)
+    log = Log(os.environ)
     if session.sharing > 1:
         for name, value in settings_for_sharing(torch.cuda.nccl.version(), session.world.rank).items():
             os.environ.setdefault(name, value)
@@ -159,20 +154,15 @@ def settings_for_sharing(version: tuple[int, ...], rank: int) -> dict[str, str]:
 
 
 class Log:
-    """What NCCL writes in this process. ``file`` is None if the program has asked for a log of its own."""
+    """What NCCL writes in this process about its connections. It is asked for that, unless its log goes elsewhere."""
 
-    def __init__(self, file: Path | None) -> None:
-        self._file = file
-
-    @classmethod
-    def asked_for(cls, environment: MutableMapping[str, str]) -> Log:
-        """Ask NCCL for a log of its connections, unless its log goes elsewhere already."""
-        if "NCCL_DEBUG" in environment or "NCCL_DEBUG_FILE" in environment:
-            return cls(None)
-        handle, name = tempfile.mkstemp(prefix="mpicoll-nccl-")
-        os.close(handle)
-        environment.update(NCCL_DEBUG="INFO", NCCL_DEBUG_SUBSYS=_SUBSYSTEMS, NCCL_DEBUG_FILE=name)
-        return cls(Path(name))
+    def __init__(self, environment: MutableMapping[str, str]) -> None:
+        self._file: Path | None = None
+        if "NCCL_DEBUG" not in environment and "NCCL_DEBUG_FILE" not in environment:
+            handle, name = tempfile.mkstemp(prefix="mpicoll-nccl-")
+            os.close(handle)
+            environment.update(NCCL_DEBUG="INFO", NCCL_DEBUG_SUBSYS=_SUBSYSTEMS, NCCL_DEBUG_FILE=name)
+            self._file = Path(name)
 
     def route(self) -> str:
         """``nccl``, and the transports of all connections so far: it makes them at the first call that needs them."""
@@ -187,12 +177,7 @@ class Log:
 
 def transports(log: str) -> list[str]:
     """The transports of the connections in a log, each once: ``P2P/CUMEM``, ``SHM/direct``, ``NET/IB/GDRDMA``."""
-    found = re.findall(
-        r"\bChannel \d+(?:/\d+)? ?: .* via ((?:P2P|SHM|NET|COLLNET)/.+?)(?: comm 0x.*)?$", log, re.MULTILINE
-    )
-    return list(dict.fromkeys(_transport(name.strip().split("/")) for name in found))
-
-
-def _transport(parts: list[str]) -> str:
-    """Its kind and the way, without the number of a network card. Direct memory access of a card to GPUs counts."""
-    return "/".join(parts[:2] + ["GDRDMA"] * ("GDRDMA" in parts[2:]))
+    line = r"\bChannel \d+(?:/\d+)? ?: .* via ((?:P2P|SHM|NET|COLLNET)/.+?)(?: comm 0x.*)?$"
+    found = [name.strip().split("/") for name in re.findall(line, log, re.MULTILINE)]
+    # Without the number of a network card. Direct memory access of a card to GPUs counts.
+    return list(dict.fromkeys("/".join(parts[:2] + ["GDRDMA"] * ("GDRDMA" in parts[2:])) for parts in found))

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import sys
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -157,9 +156,5 @@ def _panels(rows: Sequence[Row], copies: dict[int, float]) -> tuple[Panel, Panel
     )
 
 
-def main() -> int:
-    return program(__doc__, lambda record, picture: draw(load(record), picture), record=Path, picture=Path)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    program(__doc__, lambda record, picture: draw(load(record), picture), record=Path, picture=Path)

@@ -15,16 +15,13 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 
-from mpicoll.bench.cases import PLACEMENTS, Case, Placement
+from mpicoll.bench.cases import PLACEMENTS, Case
 from mpicoll.errors import ArgumentError
 from mpicoll.machine.system import write_whole
-
-IN_FILES: dict[Placement, str] = {"out": "out-of-place", "in": "in-place"}
-"""What the files and the table call the placements."""
 
 T = TypeVar("T")
 SCHEMA = "mpicoll-bench/1"
@@ -65,7 +62,7 @@ class Row:
     @property
     def is_usual(self) -> bool:
         """Whether the row is of its collective's usual placement, which all backends have."""
-        return self.placement == IN_FILES[PLACEMENTS[self.collective][0]]
+        return self.placement == PLACEMENTS[self.collective][0]
 
     @property
     def label(self) -> str:
@@ -80,17 +77,16 @@ def measured(
     ``on_device`` has the times between CUDA events, on a GPU."""
     mean = float(np.mean(times))
     algbw = case.bytes / mean / 1e3
-    caveat = ""
-    if case.sharing > 1:
-        caveat = f"GPU shared by {case.sharing} ranks" + ": not NCCL's bandwidth" * (backend == "nccl")
+    of_nccl = backend == "nccl"
+    caveat = f"GPU shared by {case.sharing} ranks" + ": not NCCL's bandwidth" * of_nccl if case.sharing > 1 else ""
     return Row(
         collective=case.name, size=case.bytes, count=case.count, type=case.dtype.name,
         redop=case.op if case.collective.reduces else None, root=case.root if case.collective.rooted else None,
-        backend=backend, placement=IN_FILES[case.placement], route=route, calls=len(times), time_us=round(mean, 3),
+        backend=backend, placement=case.placement, route=route, calls=len(times), time_us=round(mean, 3),
         p50_us=_percentile(times, 50), p99_us=_percentile(times, 99), algbw_gbs=round(algbw, 6),
         busbw_gbs=round(algbw * case.collective.bus_factor(case.ranks), 6),
         event_p50_us=_percentile(on_device, 50) if on_device else None, wrong=wrong, ratio=None,
-        comparable=backend != "nccl" or not caveat,  # NCCL is not made for ranks that share a GPU
+        comparable=not (of_nccl and caveat),  # NCCL is not made for ranks that share a GPU
         caveat=caveat, times_us=[round(us, 2) for us in times],
     )  # fmt: skip
 
@@ -125,10 +121,10 @@ class Note:
     backend: str
     reason: str
     collective: str | None = None
-    placement: Placement | None = None
+    placement: str | None = None
 
     def __str__(self) -> str:
-        where = f" {IN_FILES[self.placement].replace('-', ' ')}" if self.placement else ""
+        where = f" {self.placement.replace('-', ' ')}" if self.placement else ""
         what = f" {self.collective}{where}" if self.collective else ""
         return f"{self.backend} does not run{what}: {self.reason}"
 
@@ -203,14 +199,14 @@ def load(path: Path) -> Report:
         raise ArgumentError("bench", "record", "a file that `mpicoll bench --json` wrote", f"{path}: {why}") from e
 
 
-def program(doc: str | None, run: Callable[..., int | None], **arguments: type) -> int:
-    """Call ``run`` with the command line's arguments, whose types are given by name. ``doc`` is the help. Returns the
-    exit code that ``run`` returns, or 2 after the message of an ArgumentError."""
+def program(doc: str | None, run: Callable[..., int | None], **arguments: type) -> NoReturn:
+    """Call ``run`` with the command line's arguments, whose types are given by name, and exit with the code that it
+    returns, or with 2 after the message of an ArgumentError. ``doc`` is the help."""
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name, kind in arguments.items():
         parser.add_argument(name, type=kind)
     try:
-        return run(**vars(parser.parse_args())) or 0
+        sys.exit(run(**vars(parser.parse_args())))
     except ArgumentError as e:
         print(f"mpicoll: {e}", file=sys.stderr)
-        return 2
+        sys.exit(2)

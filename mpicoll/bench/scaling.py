@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,20 +31,19 @@ def gather(reports: Sequence[Report]) -> list[Point]:
 
     Raises ArgumentError if two records are of the same number of nodes.
     """
-    numbers = sorted(report.environment["nodes"] for report in reports)
-    if len({*numbers}) < len(numbers):
-        raise ArgumentError("scaling", "records", "each of another number of nodes", ", ".join(map(str, numbers)))
-    by_nodes = sorted(reports, key=lambda report: report.environment["nodes"])
-    return [point for report in by_nodes for point in _points(report)]
-
-
-def _points(report: Report) -> Iterator[Point]:
-    nodes, ranks = report.environment["nodes"], report.environment["ranks"]
-    for of_collective in grouped(report.rows, "collective").values():
-        sizes = grouped(of_collective, "size")
-        for size in sorted({min(sizes), max(sizes)}):
-            for mine in grouped(sizes[size], "label").values():
-                yield Point(**vars(min(mine, key=lambda row: row.p50_us)), nodes=nodes, ranks=ranks)
+    by_nodes = {report.environment["nodes"]: report for report in reports}
+    if len(by_nodes) < len(reports):
+        given = ", ".join(map(str, sorted(report.environment["nodes"] for report in reports)))
+        raise ArgumentError("scaling", "records", "each of another number of nodes", given)
+    points = []
+    for nodes, report in sorted(by_nodes.items()):
+        for of_collective in grouped(report.rows, "collective").values():
+            sizes = {row.size for row in of_collective}
+            for (size, _), mine in grouped(of_collective, "size", "label").items():
+                if size in (min(sizes), max(sizes)):
+                    faster = min(mine, key=lambda row: row.p50_us)
+                    points.append(Point(**vars(faster), nodes=nodes, ranks=report.environment["ranks"]))
+    return points
 
 
 def table(points: Sequence[Point]) -> list[str]:
@@ -75,7 +74,7 @@ def draw(points: Sequence[Point], path: Path) -> None:
     plot.draw_panels(path, panels)
 
 
-def _compare(folder: Path, records: int) -> int:
+def compare(folder: Path, records: int) -> int:
     files = sorted(folder.glob("nodes-*.json"))
     if not files:
         raise ArgumentError("scaling", "folder", "nodes-*.json in it", str(folder))
@@ -91,9 +90,5 @@ def _compare(folder: Path, records: int) -> int:
     return 0
 
 
-def main() -> int:
-    return program(__doc__, _compare, folder=Path, records=int)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    program(__doc__, compare, folder=Path, records=int)

@@ -52,9 +52,8 @@ def open_session(world: MPI.Intracomm, device: str) -> Session:
     if device == "cpu":
         return Session(world.Dup(), node, "cpu")
     if find_spec("torch") is None:
-        raise ArgumentError(
-            "bench", "--device", "torch with CUDA to be installed for cuda", "an environment without torch"
-        )
+        expected = "torch with CUDA to be installed for cuda"
+        raise ArgumentError("bench", "--device", expected, "an environment without torch")
     import torch
 
     if not torch.cuda.is_available():
@@ -73,7 +72,7 @@ def most_alike(gpus: Sequence[str]) -> int:
 def environment(session: Session) -> dict[str, Any]:
     world = session.world
     nodes = world.allreduce(int(session.node.rank == 0))
-    bindings = world.allgather(ranges(sorted(cpus())))
+    torch: Any = sys.modules.get("torch")
     return {
         "cpu": cpu_name() or platform.processor() or platform.machine(),
         "fingerprint": fingerprint(),
@@ -81,7 +80,7 @@ def environment(session: Session) -> dict[str, Any]:
         "nodes": nodes,
         "shared_memory": nodes == 1 and world.size > 1 and meet(world, False) is not None,
         "ranks": world.size,
-        "binding": bindings,
+        "binding": world.allgather(ranges(sorted(cpus()))),
         "overload": [*dict.fromkeys(filter(None, world.allgather(overload())))],
         "oversubscribed": oversubscribed(session.node),
         "huge_pages": huge_pages(),
@@ -97,8 +96,8 @@ def environment(session: Session) -> dict[str, Any]:
         "mpi4py": version_of("mpi4py"),
         "numpy": version_of("numpy"),
         "torch": version_of("torch"),
-        "cuda": _cuda(),
-        "nccl": _nccl(),
+        "cuda": None if torch is None else torch.version.cuda,
+        "nccl": None if torch is None else _nccl(torch),
     }
 
 
@@ -118,13 +117,7 @@ def _driver() -> str | None:
     return found[1] if found else None
 
 
-def _cuda() -> str | None:
-    torch: Any = sys.modules.get("torch")
-    return None if torch is None else torch.version.cuda
-
-
-def _nccl() -> str | None:
-    torch: Any = sys.modules.get("torch")
-    if torch is None or not torch.cuda.is_available() or not torch.distributed.is_nccl_available():
+def _nccl(torch: Any) -> str | None:
+    if not torch.cuda.is_available() or not torch.distributed.is_nccl_available():
         return None
     return ".".join(map(str, torch.cuda.nccl.version()))

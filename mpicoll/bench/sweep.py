@@ -6,7 +6,6 @@ import os
 import re
 import signal
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from importlib.util import find_spec
@@ -45,7 +44,7 @@ def run(options: Options, world: MPI.Intracomm) -> Report:
 
     before = signal.signal(signal.SIGINT, stop)
     try:
-        sweep(options, session, backends, report)
+        Sweep(options, session, backends, report).run()
     finally:
         signal.signal(signal.SIGINT, before)
         for backend in reversed(backends.values()):
@@ -53,93 +52,93 @@ def run(options: Options, world: MPI.Intracomm) -> Report:
     return report
 
 
-def sweep(options: Options, session: Session, backends: dict[str, Backend], report: Report) -> None:
-    """Measure every collective and size. Add the lines to the report, and print them on rank 0."""
-    collectives = [COLLECTIVES[name] for name in options.collectives]
-    _check_room(options, session, collectives, backends)
-    arena = Arena(session.device)
-    arenas = {name: Arena(session.device, backend.new) if backend.new else arena for name, backend in backends.items()}
-    width = max(map(len, backends), default=0)
-    _say(session, table.header(report))
-    for collective in collectives:
-        known = len(report.notes)
-        _say(session, table.heading(collective, width, options.format))
-        part = _Sweep(options, session, backends, report, arena, arenas, collective)
-        for size in options.sizes_of(collective):
-            report.interrupted = session.world.bcast(report.interrupted)  # a signal may reach rank 0 earlier or later
+class Sweep:
+    """Measures every collective and size. Adds the rows to the report, and prints them on rank 0."""
+
+    def __init__(self, options: Options, session: Session, backends: dict[str, Backend], report: Report) -> None:
+        self.options, self.session, self.backends, self.report = options, session, backends, report
+        arena = Arena(session.device)
+        self.arenas = {n: Arena(session.device, it.new) if it.new else arena for n, it in backends.items()}
+        """By the backend, where its buffers are."""
+        self.arena = arena
+        self.width = max(map(len, backends), default=0)
+
+    def run(self) -> None:
+        collectives = [COLLECTIVES[name] for name in self.options.collectives]
+        self._check_room(collectives)
+        self._say(table.header(self.report))
+        for collective in collectives:
+            self._measure(collective)
+            if self.report.interrupted:
+                break
+        self._say(table.footer(self.report))
+
+    def _measure(self, collective: Collective) -> None:
+        """Measure all sizes of a collective."""
+        report, form, known = self.report, self.options.format, len(self.report.notes)
+        self._say(table.heading(collective, self.width, form))
+        for size in self.options.sizes_of(collective):
+            report.interrupted = self.session.world.bcast(report.interrupted)  # a signal may come earlier elsewhere
             if report.interrupted:
                 break
-            rows = part.rows(size)
+            rows = self._rows(collective, size)
             report.rows += rows
             for of_backend in grouped(rows, "backend").values():
-                _say(session, table.line(of_backend, width, options.format))
+                self._say(table.line(of_backend, self.width, form))
         for note in table.merged(report.notes[known:]):
-            _say(session, f"# {note}")
+            self._say(f"# {note}")
         for said in table.routes([row for row in report.rows if row.collective == collective.name]):
-            _say(session, said)
-        if report.interrupted:
-            break
-    _say(session, table.footer(report))
+            self._say(said)
 
+    def _say(self, text: str) -> None:
+        if self.session.world.rank == 0:
+            print(text, flush=True)
 
-def _say(session: Session, text: str) -> None:
-    if session.world.rank == 0:
-        print(text, flush=True)
-
-
-@dataclass
-class _Sweep:
-    """What all sizes of one collective share."""
-
-    options: Options
-    session: Session
-    backends: dict[str, Backend]
-    report: Report
-    arena: Arena
-    arenas: dict[str, Arena]
-    """By the backend, where its buffers are."""
-    collective: Collective
-
-    def rows(self, size: int) -> list[Row]:
+    def _rows(self, collective: Collective, size: int) -> list[Row]:
         """Measure one size on all backends."""
-        placements = PLACEMENTS[self.collective.name]
-        cases = {p: _case(self.options, self.session, self.collective, size, p) for p in placements}
-        usual = cases[placements[0]]
-        if usual.bytes and usual.bytes not in self.report.copies:
-            seconds = FOR_COPIES * self.options.seconds
-            self.report.copies[usual.bytes] = copy_time(self.session, self.arena, usual.bytes, seconds)
-        runners: dict[tuple[str, Placement], Runner] = {}
-        for placement, case in cases.items():
-            for name in self.backends:
-                runner = self._runner(name, case)
-                if runner is not None:
-                    runners[name, placement] = runner
+        cases = [_case(self.options, self.session, collective, size, p) for p in PLACEMENTS[collective.name]]
+        nbytes, seconds = cases[0].bytes, self.options.seconds
+        if nbytes and nbytes not in self.report.copies:
+            self.report.copies[nbytes] = copy_time(self.session, self.arena, nbytes, FOR_COPIES * seconds)
+        tried = [(name, self._runner(name, case)) for case in cases for name in self.backends]
+        runners = [(name, runner) for name, runner in tried if runner is not None]
         if runners:
-            measure(self.session.world, list(runners.values()), self.options.seconds)
-        found = [
+            measure(self.session.world, [runner for _, runner in runners], seconds)
+        order = [*self.backends]
+        rows = [
             measured(it.case, name, "; ".join(it.routes), it.times, it.wrong, it.on_device)
-            for name in self.backends
-            for placement in cases
-            if (it := runners.get((name, placement)))
+            for name, it in sorted(runners, key=lambda both: order.index(both[0]))
         ]
-        return rated(found, next(iter(self.backends), ""))
+        return rated(rows, order[0]) if rows else []
 
     def _runner(self, name: str, case: Case) -> Runner | None:
         """The backend's calls on each pair of buffers, tried once. None if the backend refuses; a note says why."""
         if any((n.backend, n.collective, n.placement) == (name, case.name, case.placement) for n in self.report.notes):
             return None
 
-        runner, reason = agreed(self.session, lambda: self._bound(name, case))
+        def bound() -> Runner:
+            pairs, backend = self.arenas[name].buffers(case), self.backends[name]
+            return Runner(pairs, [backend.bind(pair) for pair in pairs], backend.route)
+
+        runner, reason = agreed(self.session, bound)
         if runner is not None:
             _, reason = agreed(self.session, partial(runner.batch, self.session.world, 1))
         if reason:
             self.report.notes.append(Note(name, reason, case.name, case.placement))
         return None if reason else runner
 
-    def _bound(self, name: str, case: Case) -> Runner:
-        pairs = self.arenas[name].buffers(case)
-        backend = self.backends[name]
-        return Runner(pairs, [backend.bind(pair) for pair in pairs], backend.route)
+    def _check_room(self, collectives: Sequence[Collective]) -> None:
+        """Raise ArgumentError if a node does not have the memory that its ranks need for the largest case."""
+        options, session = self.options, self.session
+        largest = [(c, options.sizes_of(c)[-1]) for c in collectives]
+        cases = [_case(options, session, c, size, p) for c, size in largest for p in PLACEMENTS[c.name]]
+        arenas = 1 + sum(backend.new is not None for backend in self.backends.values())
+        need = arenas * arena_bytes([*cases, *(copy_case(c.bytes, session.device) for c in cases)])
+        free = session.world.allreduce(_free_memory(session), MPI.MIN)
+        ranks, where = (session.sharing, "GPU") if session.on_gpu else (session.node.size, "node")
+        if need * ranks > free:
+            expected = f"buffers of {ranks} ranks that fit into the {free >> 20} MiB free on a {where}"
+            raise bad("--max", expected, f"{options.max} bytes, for which they need {need * ranks >> 20} MiB")
 
 
 def _case(options: Options, session: Session, collective: Collective, size: int, placement: Placement) -> Case:
@@ -149,23 +148,6 @@ def _case(options: Options, session: Session, collective: Collective, size: int,
         collective, count, options.dtype, options.op, options.root, rank, ranks, placement, session.device,
         session.sharing,
     )  # fmt: skip
-
-
-def _check_room(
-    options: Options, session: Session, collectives: Sequence[Collective], backends: dict[str, Backend]
-) -> None:
-    """Raise ArgumentError if a node does not have the memory that its ranks need for the largest case."""
-    cases = [_case(options, session, c, options.sizes_of(c)[-1], p) for c in collectives for p in PLACEMENTS[c.name]]
-    arenas = 1 + sum(backend.new is not None for backend in backends.values())
-    need = arenas * arena_bytes([*cases, *(copy_case(c.bytes, session.device) for c in cases)])
-    free = session.world.allreduce(_free_memory(session), MPI.MIN)
-    ranks, where = (session.sharing, "GPU") if session.on_gpu else (session.node.size, "node")
-    if need * ranks > free:
-        raise bad(
-            "--max",
-            f"buffers of {ranks} ranks that fit into the {free >> 20} MiB free on a {where}",
-            f"{options.max} bytes, for which they need {need * ranks >> 20} MiB",
-        )
 
 
 def _free_memory(session: Session) -> int:
@@ -183,11 +165,8 @@ def lines_of(options: Options, session: Session) -> list[str]:
     names = list(options.backends) or ["mpicoll", "mpi"]
     if not options.backends and find_spec("torch") is not None:
         names += ["gloo", "nccl"] if session.on_gpu else ["gloo"]
-    return [
-        line
-        for name in names
-        for line in ([f"mpicoll:{a}" for a in options.algorithms] or [name] if name == "mpicoll" else [name])
-    ]
+    algorithms = [f"mpicoll:{each}" for each in options.algorithms]
+    return [line for name in names for line in (algorithms if algorithms and name == "mpicoll" else [name])]
 
 
 def open_backends(lines: Sequence[str], session: Session) -> tuple[dict[str, Backend], list[Note]]:

@@ -17,9 +17,9 @@ from typing import Any
 
 from mpicoll.algorithms.collectives import COLLECTIVES, Collective
 from mpicoll.arrays.dtypes import DTYPES
-from mpicoll.bench.cases import PLACEMENTS
+from mpicoll.bench.cases import IN, OUT, PLACEMENTS
 from mpicoll.bench.options import counted_by_block
-from mpicoll.bench.records import IN_FILES, Note, Report, Row, grouped
+from mpicoll.bench.records import Note, Report, Row, grouped
 from mpicoll.units import count, rough, size_text
 
 _NARROW = "{:>8} {:>9} {:>9} {:>7} {:>7} {:>6}  {}"
@@ -59,7 +59,7 @@ def header(report: Report) -> str:
 
 def heading(collective: Collective, width: int, form: str = "short") -> str:
     """The names of the columns, and their units. ``width`` is that of the longest backend's name."""
-    usual = IN_FILES[PLACEMENTS[collective.name][0]]
+    usual = PLACEMENTS[collective.name][0]
     if form == "osu":
         title = f"# OSU MPI {collective.name.capitalize()} Latency Test, as mpicoll bench measures it ({usual})"
         return f"\n{title}\n{_OSU.format('# Size' if collective.moves else '#', 'Avg Latency(us)')}"
@@ -67,7 +67,7 @@ def heading(collective: Collective, width: int, form: str = "short") -> str:
     columns, names = (_WIDE, _WIDE_NAMES) if wide else (_NARROW, _NARROW_NAMES)
     lines = [collective.name if wide else f"{collective.name} {usual}"]
     if wide:
-        groups = "".join(f"{placement:^30}" for placement in IN_FILES.values())
+        groups = "".join(f"{placement:^30}" for placement in (OUT, IN))
         lines.append(f"{'':{width + 42}}{groups}{usual:^27}")
     for cells in (names, [_UNITS.get(name, "") for name in names]):
         lines.append(columns.format(*cells, width=width)[2:])
@@ -85,7 +85,7 @@ def line(rows: Sequence[Row], width: int, form: str = "short") -> str:
         return _NARROW.format(size_text(first.size), p50, p99, busbw, ratio, wrong, first.backend) + caveat
     root = -1 if first.root is None else first.root
     figures = {row.placement: _figures(row) for row in rows}
-    cells = [cell for placement in IN_FILES.values() for cell in figures.get(placement, ("N/A",) * 4)]
+    cells = [cell for placement in (OUT, IN) for cell in figures.get(placement, ("N/A",) * 4)]
     what = first.size, first.count, first.type, first.redop or "none", root, first.backend
     return _WIDE.format(*what, *cells, p50, p99, ratio, width=width) + caveat
 
@@ -125,15 +125,16 @@ def routes(rows: Sequence[Row]) -> list[str]:
     """Comment lines that say what has carried out the calls of each backend whose name does not say it."""
     usual = grouped((row for row in rows if row.is_usual), "backend")
     return [
-        f"# {backend} took {by_size([(row.size, row.route) for row in mine])}"
+        f"# {backend} took {by_size(mine)}"
         for backend, mine in usual.items()
         if {row.route for row in mine} - {"native", backend, backend.partition(":")[2]}
     ]
 
 
-def by_size(taken: Sequence[tuple[int, str]]) -> str:
-    """Routes of ascending sizes, each with the size from which on it was taken."""
-    runs = [(route, next(of_route)[0]) for route, of_route in groupby(taken, key=lambda each: each[1])]
+def by_size(rows: Sequence[Row]) -> str:
+    """The routes, each with the size from which on it was taken."""
+    in_order = sorted(rows, key=lambda row: row.size)
+    runs = [(route, next(of_route).size) for route, of_route in groupby(in_order, key=lambda row: row.route)]
     return ", ".join(f"{route} from {size_text(size)}" if i else route for i, (route, size) in enumerate(runs))
 
 

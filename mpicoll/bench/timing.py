@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from mpicoll.algorithms.collectives import COLLECTIVES
 from mpicoll.arrays.dtypes import DTYPES
-from mpicoll.bench.cases import Case, expected, words, wrong
+from mpicoll.bench.cases import OUT, Case, expected, words, wrong
 from mpicoll.bench.memory import Arena, Buffers
 from mpicoll.bench.session import Session
 
@@ -155,7 +155,8 @@ def measure(world: MPI.Intracomm, runners: Sequence[Runner], seconds: float) -> 
                 if n > 1:  # then no call so far counts: single calls find cold caches
                     runner.times.clear()
                     runner.on_device.clear()
-    for runner, routes in zip(runners, zip(*world.allgather([r.routes for r in runners]), strict=True), strict=True):
+    every = zip(*world.allgather([runner.routes for runner in runners]), strict=True)
+    for runner, routes in zip(runners, every, strict=True):
         runner.routes = list(dict.fromkeys(chain(*routes)))  # a rank of NCCL knows its own connections alone
 
 
@@ -200,7 +201,7 @@ def _plan(costs: Sequence[float], seconds: float) -> tuple[int, list[int]]:
 
 def copy_case(size: int, device: str) -> Case:
     """A copy of ``size`` bytes: what an all-gather among one rank has to do."""
-    return Case(COLLECTIVES["allgather"], size, DTYPES["uint8"], "sum", 0, 0, 1, "out", device)
+    return Case(COLLECTIVES["allgather"], size, DTYPES["uint8"], "sum", 0, 0, 1, OUT, device)
 
 
 def copy_time(session: Session, arena: Arena, size: int, seconds: float) -> float:
@@ -208,13 +209,12 @@ def copy_time(session: Session, arena: Arena, size: int, seconds: float) -> floa
 
     It is measured as the backends are, for about ``seconds``. A call's time is that of the slowest rank.
     """
+
+    def copy(pair: Buffers) -> Callable[[], object]:
+        x, out = pair.torch() if session.on_gpu else pair.numpy()
+        return partial(out.copy_, x) if session.on_gpu else partial(np.copyto, out, x)
+
     pairs = arena.buffers(copy_case(size, session.device))
-    runner = Runner(pairs, [copy(pair, session.on_gpu) for pair in pairs])
+    runner = Runner(pairs, [*map(copy, pairs)])
     measure(session.world, [runner], seconds)
     return round(float(np.median(runner.times)), 3)
-
-
-def copy(pair: Buffers, on_gpu: bool) -> Callable[[], object]:
-    """The call that copies one buffer of the pair to the other."""
-    x, out = pair.torch() if on_gpu else pair.numpy()
-    return partial(out.copy_, x) if on_gpu else partial(np.copyto, out, x)

@@ -23,7 +23,7 @@ LEGAL = []
 for dtype in DTYPES.values():
     for op in OPS:
         try:
-            if op != "premul_sum" and Case(COLLECTIVES["allreduce"], 1, dtype, op, 0, 0, 1, "in").reduction:
+            if op != "premul_sum" and Case(COLLECTIVES["allreduce"], 1, dtype, op, 0, 0, 1, "in-place").reduction:
                 LEGAL.append((dtype.name, op))
         except DtypeError:
             pass
@@ -31,7 +31,9 @@ for dtype in DTYPES.values():
 
 def case(collective: str = "allreduce", count: int = 3000, rank: int = 0, ranks: int = 3, **other: Any) -> Case:
     dtype = DTYPES[other.pop("dtype", "float32")]
-    return Case(COLLECTIVES[collective], count, dtype, other.pop("op", "sum"), other.pop("root", 0), rank, ranks, "out")
+    return Case(
+        COLLECTIVES[collective], count, dtype, other.pop("op", "sum"), other.pop("root", 0), rank, ranks, "out-of-place"
+    )
 
 
 def decoded(bits: Any, dtype: str) -> Any:
@@ -171,7 +173,7 @@ def placed(name: str, placement: Placement, rank: int = 1, ranks: int = 3, count
 def test_the_size_is_of_all_blocks_together(name: str) -> None:
     count = elements(COLLECTIVES[name], 1024, DTYPES["float32"], 4)
     assert count == 64
-    assert placed(name, "out", ranks=4, count=count).bytes == 1024
+    assert placed(name, "out-of-place", ranks=4, count=count).bytes == 1024
 
 
 @pytest.mark.parametrize("name", ["allreduce", "bcast", "reduce", "scan"])
@@ -212,7 +214,7 @@ def test_buffers_are_rewritten(name: str, placement: Placement, rank: int) -> No
 
 @pytest.mark.parametrize("name", ["allgather", "gather", "reduce_scatter", "scatter"])
 def test_in_place_means_the_ranks_own_block(name: str) -> None:
-    c = placed(name, "in")
+    c = placed(name, "in-place")
     buffers = Arena().buffers(c)[0]
     x, out = buffers.numpy()
     large, small = (x, out) if COLLECTIVES[name].gives == "p" else (out, x)
@@ -222,13 +224,13 @@ def test_in_place_means_the_ranks_own_block(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["allreduce", "reduce", "bcast", "scan", "exscan"])
 def test_in_place_means_the_same_memory(name: str) -> None:
-    c = placed(name, "in")
+    c = placed(name, "in-place")
     x, out = Arena().buffers(c)[0].numpy()
     assert x.ctypes.data == out.ctypes.data
 
 
 def test_pairs_share_no_memory() -> None:
-    c = placed("allgather", "out")
+    c = placed("allgather", "out-of-place")
     pairs = Arena().buffers(c)
     assert len(pairs) > 1
     parts = [part for buffers in pairs for part in (buffers.x, buffers.out) if part is not None]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -110,8 +109,8 @@ def test_nothing_is_compared_with_nccl_on_a_shared_gpu(tmp_path: Path) -> None:
 def test_a_backend_that_is_not_here_says_why(tmp_path: Path) -> None:
     notes: list[dict[str, Any]] = [
         {"backend": "nccl", "collective": None, "placement": None, "reason": "there is no GPU"},
-        {"backend": "mpi", "collective": "scan", "placement": "out", "reason": "not today"},
-        {"backend": "mpi", "collective": "allreduce", "placement": "out", "reason": "only in place"},
+        {"backend": "mpi", "collective": "scan", "placement": "out-of-place", "reason": "not today"},
+        {"backend": "mpi", "collective": "allreduce", "placement": "out-of-place", "reason": "only in place"},
     ]
     rows = [r for r in ROWS if r["backend"] != "nccl"]
     report = text(kept(tmp_path, one=record(rows, notes, gpus=[], mpi_takes_gpu_memory=None)))
@@ -145,11 +144,10 @@ def test_parts_of_different_places_and_parts_that_failed(tmp_path: Path) -> None
 
 
 @pytest.mark.slow
-def test_the_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("matplotlib")
     kept(tmp_path, one=record(ROWS))
-    monkeypatch.setattr(sys, "argv", ["comparison", str(tmp_path)])
-    assert comparison.main() == 0
+    assert comparison.report(tmp_path) == 0
     assert (tmp_path / "float32.png").read_bytes().startswith(b"\x89PNG")
     assert "![float32](float32.png)" in (tmp_path / "report.md").read_text()
     found = json.loads((tmp_path / "results.json").read_text())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import runpy
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +16,12 @@ from mpicoll.bench.records import Report, columns, load, write_csv, write_json
 from mpicoll.errors import ArgumentError
 
 RECORDS = Path(__file__).parents[3] / "benchmarks" / "records"
+
+
+def exit_code(program: str) -> object:
+    with pytest.raises(SystemExit) as e:
+        runpy.run_path(program, run_name="__main__")
+    return e.value.code
 
 
 @pytest.fixture
@@ -34,7 +41,7 @@ def test_not_a_record(
 ) -> None:
     (tmp_path / "file").write_text(text)
     monkeypatch.setattr(sys, "argv", ["plot", str(tmp_path / "file"), str(tmp_path / "picture.png")])
-    assert plot.main() == 2
+    assert exit_code(plot.__file__) == 2
     assert "expected a file that `mpicoll bench --json` wrote; given" in capsys.readouterr().err
 
 
@@ -70,7 +77,7 @@ def test_scaling_from_files(
     for nodes in (1, 2):
         write_json(of_nodes(record, nodes), tmp_path / f"nodes-{nodes}.json")
     monkeypatch.setattr(sys, "argv", ["scaling", str(tmp_path), str(expected)])
-    assert scaling.main() == (0 if expected == 2 else 1)
+    assert exit_code(scaling.__file__) == (0 if expected == 2 else 1)
     said = capsys.readouterr()
     assert "1 node, 2 ranks" in said.out
     assert ("2 of 3 records are there: nodes-1.json nodes-2.json" in said.err) == (expected == 3)

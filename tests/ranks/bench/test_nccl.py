@@ -54,7 +54,7 @@ def test_a_line_of_the_log(line: str, transport: str) -> None:
 
 def test_the_log_goes_to_a_file_that_is_removed() -> None:
     environment: dict[str, str] = {}
-    log = on_torch.Log.asked_for(environment)
+    log = on_torch.Log(environment)
     assert environment["NCCL_DEBUG"] == "INFO"
     file = Path(environment["NCCL_DEBUG_FILE"])
     assert log.route() == "nccl"
@@ -69,7 +69,7 @@ def test_the_log_goes_to_a_file_that_is_removed() -> None:
 @pytest.mark.parametrize("given", [{"NCCL_DEBUG": "WARN"}, {"NCCL_DEBUG_FILE": "/dev/null"}])
 def test_a_log_of_the_users_own_stays_theirs(given: dict[str, str]) -> None:
     environment = dict(given)
-    assert "unknown" in on_torch.Log.asked_for(environment).route()
+    assert "unknown" in on_torch.Log(environment).route()
     assert environment == given
 
 
@@ -132,10 +132,9 @@ def test_gpus_are_counted_by_what_they_are() -> None:
 def shared() -> Report:
     """An invented report of two ranks on one GPU. NCCL has the least times."""
     found = report()
-    placements: dict[str, Placement] = {"in-place": "in", "out-of-place": "out"}
     rows = [
         row(
-            placements[it.placement],
+            cast(Placement, it.placement),
             it.count,
             *(("nccl", [0.1]) if it.backend == "gloo" else (it.backend, it.times_us)),
             sharing=2,

@@ -48,7 +48,7 @@ def session() -> Session:
 
 def swept(session: Session, opts: Options, backends: dict[str, Any]) -> Report:
     report = Report("", "", {}, ENVIRONMENT)
-    sweep.sweep(opts, session, backends, report)
+    sweep.Sweep(opts, session, backends, report).run()
     return report
 
 
@@ -220,7 +220,7 @@ def test_the_route_is_that_of_the_call_that_ran(session: Session, monkeypatch: p
 
 
 def test_routes_of_all_ranks_are_told(session: Session) -> None:
-    case = sweep._case(options("allreduce"), session, COLLECTIVES["allreduce"], 16, "in")
+    case = sweep._case(options("allreduce"), session, COLLECTIVES["allreduce"], 16, "in-place")
     pairs, rank = Arena().buffers(case), session.world.rank
     backend = open_backend("mpi", session)
     runner = Runner(pairs, [backend.bind(pair) for pair in pairs], lambda: f"that of rank {rank}")
@@ -256,7 +256,7 @@ def test_a_gpu_has_two_clocks(session: Session, monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(torch.cuda, "Event", FakeEvent)
     monkeypatch.setattr(torch.cuda, "synchronize", synchronize)
-    case = sweep._case(options("barrier"), replace(session, device="cuda:0"), COLLECTIVES["barrier"], 0, "out")
+    case = sweep._case(options("barrier"), replace(session, device="cuda:0"), COLLECTIVES["barrier"], 0, "out-of-place")
 
     def call() -> None:
         FakeEvent.now += 3.0
@@ -307,6 +307,6 @@ def test_the_elements_of_a_vector_do_not_become_tensors(monkeypatch: pytest.Monk
         raise AssertionError("each element takes a kilobyte")
 
     monkeypatch.setattr(torch.Tensor, "__iter__", refuse)
-    case = Case(COLLECTIVES["allreduce"], 4, DTYPES["float32"], "sum", 0, 0, 2, "in")
+    case = Case(COLLECTIVES["allreduce"], 4, DTYPES["float32"], "sum", 0, 0, 2, "in-place")
     for pair in Arena().buffers(case):
         assert callable(Torchlike(torch.distributed, str).bind(pair))

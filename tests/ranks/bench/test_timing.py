@@ -39,7 +39,9 @@ def test_the_rounds_are_even() -> None:
 @pytest.mark.slow
 def test_a_disturbed_beginning_does_not_leave_few_calls() -> None:
     world = MPI.COMM_WORLD
-    pairs = Arena().buffers(Case(COLLECTIVES["barrier"], 0, DTYPES["uint8"], "sum", 0, world.rank, world.size, "out"))
+    pairs = Arena().buffers(
+        Case(COLLECTIVES["barrier"], 0, DTYPES["uint8"], "sum", 0, world.rank, world.size, "out-of-place")
+    )
     made = 0
 
     def call() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from importlib.util import find_spec
 from pathlib import Path
@@ -118,13 +119,10 @@ def read(given: Mapping[str, Any]) -> Options:
     typed = {name: text or "" for name, text in given.items()}
 
     def number(name: str, low: float, high: float, what: str, kind: Callable[[str], Any] = int) -> Any:
-        try:
-            n = kind(typed[name])
-        except ValueError:
-            n = None
-        if n is None or not low <= n <= high:
-            raise bad(f"-{name}" if name == "n" else f"--{name}", what, repr(typed[name]))
-        return n
+        with suppress(ValueError):
+            if low <= (n := kind(typed[name])) <= high:
+                return n
+        raise bad(f"-{name}" if name == "n" else f"--{name}", what, repr(typed[name]))
 
     def names(name: str, known: Iterable[str], what: str = "") -> tuple[str, ...]:
         return _names(typed[name], f"--{name}", what or name, [*known])
@@ -139,21 +137,14 @@ def read(given: Mapping[str, Any]) -> Options:
     form = names("format", FORMATS)[0]
     backends = names("backends", BACKENDS, "backend") if typed["backends"] else ("mpicoll",) * (form == "osu")
     options = Options(
-        collectives=collectives,
-        ranks=ranks,
-        backends=backends,
-        min=low,
-        max=high,
+        collectives=collectives, ranks=ranks, backends=backends, min=low, max=high, dtype=dtype, device=device,
         factor=number("factor", 2, 1 << 40, "a whole number from 2 on"),
-        dtype=dtype,
         op=_op(names("op", (each for each in OPS if each != "premul_sum"), "operation")[0], dtype, collectives),
         root=number("root", 0, ranks - 1, f"a rank below {ranks}"),
-        device=device,
         algorithms=() if given["algorithms"] is None else _algorithms(typed["algorithms"], collectives, device),
         seconds=number("seconds", 1e-3, 3600, "seconds from 0.001 to 3600", float),
-        format=form,
-        **outputs("bench", **{name: given[name] for name in OUTPUTS}),
-    )
+        format=form, **outputs("bench", **{name: given[name] for name in OUTPUTS}),
+    )  # fmt: skip
     for name, several in (("--backends", backends), ("--algorithms", options.algorithms)):
         if form == "osu" and len(several) > 1:
             raise bad(name, "one of them with --format osu, whose table has no column for it", ",".join(several))
@@ -194,12 +185,11 @@ def _op(op: str, dtype: Dtype, collectives: Sequence[str]) -> str:
     """The operation, if all of the collectives that reduce can compute it."""
     from mpicoll.arrays.dtypes import reduction
 
-    for name in collectives:
-        if COLLECTIVES[name].reduces:
-            try:
-                reduction(op, dtype, name)
-            except DtypeError as e:
-                raise bad("--op", e.expected, e.given) from None
+    try:
+        for name in (name for name in collectives if COLLECTIVES[name].reduces):
+            reduction(op, dtype, name)
+    except DtypeError as e:
+        raise bad("--op", e.expected, e.given) from None
     return op
 
 

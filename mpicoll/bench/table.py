@@ -77,29 +77,21 @@ def heading(collective: Collective, width: int, form: str = "short") -> str:
 def line(rows: Sequence[Row], width: int, form: str = "short") -> str:
     first = rows[0]
     if form == "osu":
-        return "\n".join(_OSU.format(_osu_size(row), f"{row.time_us:.2f}") for row in rows if row.is_usual)
+        block = first.count * DTYPES[first.type].itemsize
+        size = block if counted_by_block(COLLECTIVES[first.collective]) else first.size or ""
+        return "\n".join(_OSU.format(size, f"{row.time_us:.2f}") for row in rows if row.is_usual)
     p50, p99, busbw, ratio = next((_usual(row) for row in rows if row.is_usual), ("N/A",) * 4)
     caveat = f"  ({first.caveat})" if first.caveat else ""
     if form == "short":
         wrong = sum(row.wrong for row in rows)
         return _NARROW.format(size_text(first.size), p50, p99, busbw, ratio, wrong, first.backend) + caveat
     root = -1 if first.root is None else first.root
-    figures = {row.placement: _figures(row) for row in rows}
+    figures: dict[str, tuple[Any, ...]] = {
+        row.placement: (_time(row.time_us), f"{row.algbw_gbs:.2f}", f"{row.busbw_gbs:.2f}", row.wrong) for row in rows
+    }
     cells = [cell for placement in (OUT, IN) for cell in figures.get(placement, ("N/A",) * 4)]
     what = first.size, first.count, first.type, first.redop or "none", root, first.backend
     return _WIDE.format(*what, *cells, p50, p99, ratio, width=width) + caveat
-
-
-def _osu_size(row: Row) -> int | str:
-    """What OSU's benchmarks call the size: the bytes of a block, where a rank gives or gets one for each rank."""
-    collective = COLLECTIVES[row.collective]
-    if not collective.moves:
-        return ""
-    return row.count * DTYPES[row.type].itemsize if counted_by_block(collective) else row.size
-
-
-def _figures(row: Row) -> tuple[Any, ...]:
-    return _time(row.time_us), f"{row.algbw_gbs:.2f}", f"{row.busbw_gbs:.2f}", row.wrong
 
 
 def _usual(row: Row) -> tuple[str, ...]:

@@ -16,9 +16,8 @@ from mpicoll.algorithms.collectives import COLLECTIVES, canonical
 from mpicoll.algorithms.steps import Nodes, Place, Steps
 from mpicoll.algorithms.steps import segments as segments_alone
 from mpicoll.analysis.drawing import arrows, matrices, page, picture
-from mpicoll.analysis.drawing.faults import located
 from mpicoll.analysis.drawing.picture import MOST_RANKS
-from mpicoll.analysis.drawing.trace import Tracing
+from mpicoll.analysis.drawing.trace import Tracing, located
 from mpicoll.analysis.proof.cases import Case, check_segments, prove_schedules
 from mpicoll.errors import ArgumentError, ScheduleError, misspelt
 from mpicoll.units import count

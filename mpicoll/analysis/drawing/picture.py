@@ -8,8 +8,7 @@ from typing import NamedTuple
 
 from mpicoll.algorithms.collectives import COLLECTIVES
 from mpicoll.algorithms.steps import INPUT, OUTPUT, SCRATCH, Space
-from mpicoll.analysis.drawing.faults import Fault
-from mpicoll.analysis.drawing.trace import Block, Cell, Missing, Move, Tracing, given, results
+from mpicoll.analysis.drawing.trace import Block, Cell, Fault, Missing, Move, Tracing, given, results
 from mpicoll.analysis.proof.rules import shown
 from mpicoll.errors import ScheduleError
 
@@ -95,19 +94,17 @@ def picture(found: Tracing, fault: Fault | None = None) -> Picture:
     for number in range(1, rounds + 1):
         _write(holds, found.written(number))
         moves = found.moved(number)
-        fresh = {cell for move in moves for cell in move.writes}
-        arrows = tuple(scene.arrow(move) for move in moves)
-        if number < rounds:
-            panels.append(Panel("", scene.cells(holds, fresh), arrows))
-            continue
-        if fault is None or fault.ended:
+        if number == rounds and (fault is None or fault.ended):
             wanted = dict(results(*what))
             holds = {cell: block for cell, block in holds.items() if cell in wanted}
+        fresh = {cell for move in moves for cell in move.writes}
+        panels.append(Panel("", scene.cells(holds, fresh), tuple(scene.arrow(move) for move in moves)))
+    if rounds:
         wrong = (scene.arrow(mark, wrong=True) for mark in marks)
-        arrows += tuple(arrow for arrow in wrong if arrow.source and arrow.target)
-        at_fault = scene.seen(fault.cells if fault else ())
+        arrows = panels[-1].arrows + tuple(arrow for arrow in wrong if arrow.source and arrow.target)
         title = "the fault" if fault and not fault.ended else "after"
-        panels.append(Panel(title, scene.cells(holds, fresh), arrows, frozenset(at_fault)))
+        at_fault = frozenset(scene.seen(fault.cells if fault else ()))
+        panels[-1] = panels[-1]._replace(title=title, arrows=arrows, at_fault=at_fault)
     error = None if fault is None else fault.error
     return Picture(found.collective, found.size, found.blocks, scene.names, tuple(panels), error)
 

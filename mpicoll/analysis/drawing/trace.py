@@ -6,17 +6,32 @@ longest chain of messages that ends with it. A copy to other blocks of the same 
 same blocks takes none, as it shows nothing new.
 
 A proof tells what the ranks do. If it finds a fault, the rank at fault stops, and the others go on as far as they can.
+A drawing marks the cells of the rank at fault, and messages that are wrong or never arrive.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Literal, NamedTuple
 
 from mpicoll.algorithms.collectives import COLLECTIVES
-from mpicoll.algorithms.steps import INPUT, OUTPUT, SCRATCH, Blocks, Copy, Recv, RecvReduce, Send, Space, one
+from mpicoll.algorithms.steps import (
+    INPUT,
+    OUTPUT,
+    SCRATCH,
+    Blocks,
+    Copy,
+    Message,
+    RecvReduce,
+    Schedule,
+    Send,
+    Space,
+    one,
+)
+from mpicoll.analysis.proof.explained import End, at_fault, end_of, touches
 from mpicoll.analysis.proof.rules import each, target
 from mpicoll.analysis.proof.verify import Listener
+from mpicoll.errors import ScheduleError
 
 
 class Block(NamedTuple):
@@ -55,6 +70,11 @@ class Move(NamedTuple):
 
 def cells(rank: int, space: Space, blocks: Blocks) -> tuple[Cell, ...]:
     return tuple(Cell(rank, space, block) for block in each(blocks))
+
+
+def _cells_of(rank: int, action: Message) -> tuple[Cell, ...]:
+    """The cells of the rank that a message reads or writes."""
+    return cells(rank, action.from_ if isinstance(action, Send) else action.into, action.blocks)
 
 
 def given(collective: str, size: int, root: int, blocks: int) -> Iterator[tuple[Cell, Block]]:
@@ -96,7 +116,7 @@ class Tracing(Listener):
         """For each step that a rank has begun, the last round before it."""
         self.ends = [0] * size
         """The last round of each rank so far."""
-        self.waiting: dict[tuple[int, int], list[Send | Recv | RecvReduce]] = {}
+        self.waiting: dict[tuple[int, int], list[Message]] = {}
         """For each rank and step, the ends of messages that are not carried yet."""
 
     @property
@@ -122,39 +142,35 @@ class Tracing(Listener):
     def copies(self, rank: int, action: Copy) -> None:
         if self.signals:
             return
-        to, moves = target(action), action.blocks != target(action)
+        moves = action.blocks != target(action)
         at = self.began[rank][-1] + moves
-        reads, writes = cells(rank, action.from_, action.blocks), cells(rank, action.into, to)
-        move = Move(at, reads, writes, action.blocks, False, True)
-        self.carry(move)
+        reads, writes = cells(rank, action.from_, action.blocks), cells(rank, action.into, target(action))
+        self.carry(move := Move(at, reads, writes, action.blocks, False, True))
         if moves:
             self.moves.append(move)
             self.ends[rank] = max(self.ends[rank], at)
 
-    def posts(self, rank: int, action: Send | Recv | RecvReduce) -> None:
+    def posts(self, rank: int, action: Message) -> None:
         self.waiting.setdefault((rank, len(self.began[rank]) - 1), []).append(action)
 
-    def carries(self, source: int, send: Send, to: int, receive: Recv | RecvReduce) -> None:
+    def carries(self, source: int, send: Send, to: int, receive: Message) -> None:
         at = 1 + max(self.began[source][-1], self.began[to][-1])
-        reads, writes = cells(source, send.from_, send.blocks), cells(to, receive.into, receive.blocks)
-        reduces = isinstance(receive, RecvReduce)
-        mine = cells(to, receive.mine, receive.blocks) if isinstance(receive, RecvReduce) else ()
-        move = Move(at, reads, writes, send.blocks, reduces, False, mine)
         if self.signals:
             heard = cells(to, OUTPUT, SIGNAL)
             move = Move(at, cells(source, SCRATCH, SIGNAL), heard, SIGNAL, True, False, heard)
+        else:
+            mine = cells(to, receive.mine, receive.blocks) if isinstance(receive, RecvReduce) else ()
+            reads, writes = _cells_of(source, send), _cells_of(to, receive)
+            move = Move(at, reads, writes, send.blocks, isinstance(receive, RecvReduce), False, mine)
         self.carry(move)
         self.moves.append(move)
         for rank, action in ((source, send), (to, receive)):
             self.ends[rank] = max(self.ends[rank], at)
-            self.end_message(rank, action)
-
-    def end_message(self, rank: int, action: Send | Recv | RecvReduce) -> None:
-        key = rank, len(self.began[rank]) - 1
-        left = self.waiting[key]
-        del left[next(i for i, other in enumerate(left) if other is action)]
-        if not left:
-            del self.waiting[key]
+            key = rank, len(self.began[rank]) - 1
+            left = self.waiting[key]
+            del left[[other is action for other in left].index(True)]  # a step may have the same send twice
+            if not left:
+                del self.waiting[key]
 
     def carry(self, move: Move) -> None:
         values = [self.holds[cell] for cell in move.reads]
@@ -164,3 +180,76 @@ class Tracing(Listener):
         for value, cell in zip(values, move.writes, strict=True):
             self.holds[cell] = value
             self.writes.append((move.round, cell, value))
+
+
+class Fault(NamedTuple):
+    """The fault in a drawing of so many rounds. ``cells`` are those of the rank at fault, ``marks`` the messages and
+    copies. ``ended`` says that the schedules ended, and that what they leave is wrong."""
+
+    error: ScheduleError
+    rounds: int
+    cells: tuple[Cell, ...]
+    marks: tuple[Move, ...]
+    ended: bool
+
+
+def located(fault: ScheduleError, found: Tracing, schedules: Sequence[Schedule]) -> Fault:
+    """Where the fault is in what was traced."""
+    rank = fault.rank
+    if fault.step is None:
+        block = 0 if found.signals else fault.block
+        if rank is None or block is None:  # nothing could run
+            return Fault(fault, 0, (), (), False)
+        return Fault(fault, max(1, found.rounds), (Cell(rank, OUTPUT, block),), (), True)
+    ends, last = _ends(fault, found, schedules)
+    begun = [end for end in ends if found.began[end.rank][end.step] <= last]
+    waits = (rank, fault.step) in found.waiting  # if the ranks wait for ever, the other end is not there
+    met = (_other_waits(end, found) if waits else end.other is not None for end in begun)
+    marks = [_mark(end, is_met, found.signals, 1 + last) for end, is_met in zip(begun, met, strict=True)]
+    own = {cell for mark in marks for cell in (*mark.reads, *mark.combines, *mark.writes) if cell.rank == rank}
+    at_block = {cell for cell in own if fault.block in (None, cell.block) or found.signals}
+    return Fault(fault, 1 + last, tuple(sorted(at_block or own)), tuple(marks), False)
+
+
+def _ends(fault: ScheduleError, found: Tracing, schedules: Sequence[Schedule]) -> tuple[Sequence[End], int]:
+    """What to mark, and the last round before it."""
+    assert fault.rank is not None
+    assert fault.step is not None
+    last = found.began[fault.rank][fault.step]
+    waiting = found.waiting.get((fault.rank, fault.step))
+    if waiting is None:  # the step did not begin
+        ends = at_fault(fault, schedules)
+        return [end for end in ends if touches(end.action, fault.block)] or ends, last
+    ends = [end_of(schedules, fault.rank, fault.step, action) for action in waiting]
+    for end in ends:
+        takes = not isinstance(end.action, Send) and touches(end.action, fault.block)
+        if takes and end.other and end.peer is not None and _other_waits(end, found):
+            return [end], max(last, found.began[end.peer][end.other[0]])  # it met what it must not take
+    # Nobody can go on. All that wait are marked: together they show why.
+    everyone = ((*key, action) for key, actions in found.waiting.items() for action in actions)
+    return [end_of(schedules, *one) for one in everyone], last
+
+
+def _other_waits(end: End, found: Tracing) -> bool:
+    """Whether the other end of the message is there, and waits."""
+    if end.other is None or end.peer is None:
+        return False
+    step, action = end.other
+    return any(action is waiting for waiting in found.waiting.get((end.peer, step), ()))
+
+
+def _mark(end: End, met: bool, signals: bool, at: int) -> Move:
+    action, other = end.action, end.other[1] if end.other else None
+    if isinstance(action, Copy):
+        own, there = cells(end.rank, action.from_, action.blocks), cells(end.rank, action.into, target(action))
+        return Move(at, own, there, (), False, True)
+    if signals:
+        own, there = cells(end.rank, OUTPUT, SIGNAL), cells(action.peer, OUTPUT, SIGNAL)
+    else:  # the other end has blocks of the same number if there is none
+        own = _cells_of(end.rank, action)
+        there = _cells_of(action.peer, other) if other else cells(action.peer, OUTPUT, action.blocks)
+    if isinstance(action, Send):
+        return Move(at, own, there, action.blocks, isinstance(other, RecvReduce), False, (), "" if met else "target")
+    combines = cells(end.rank, action.mine, action.blocks) if isinstance(action, RecvReduce) and not signals else ()
+    sent = other.blocks if other else action.blocks
+    return Move(at, there, own, sent, isinstance(action, RecvReduce), False, combines, "" if met else "source")

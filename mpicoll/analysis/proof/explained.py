@@ -8,7 +8,7 @@ from linecache import getline
 from typing import NamedTuple
 
 from mpicoll.algorithms import Algorithm
-from mpicoll.algorithms.steps import Action, Copy, Place, Recv, RecvReduce, Schedule, Send
+from mpicoll.algorithms.steps import Action, Copy, Message, Place, Recv, RecvReduce, Schedule, Send
 from mpicoll.analysis.proof.rules import shown, target
 from mpicoll.errors import ScheduleError
 from mpicoll.units import line_named
@@ -24,7 +24,7 @@ class End(NamedTuple):
     rank: int
     step: int
     action: Action
-    other: tuple[int, Action] | None
+    other: tuple[int, Message] | None
 
     @property
     def peer(self) -> int | None:
@@ -100,7 +100,7 @@ def _is_whole(action: object) -> bool:
     return isinstance(peer, int) and all(isinstance(b, tuple) and all(isinstance(r, range) for r in b) for b in blocks)
 
 
-def _messages(schedule: Schedule, peer: int, sends: bool) -> Iterator[tuple[int, Send | Recv | RecvReduce]]:
+def _messages(schedule: Schedule, peer: int, sends: bool) -> Iterator[tuple[int, Message]]:
     """The sends to the peer, or the receives from it, with the numbers of their steps."""
     for number, step in enumerate(schedule.steps):
         for action in step if isinstance(step, tuple) else ():

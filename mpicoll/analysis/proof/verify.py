@@ -23,7 +23,19 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from mpicoll.algorithms.collectives import COLLECTIVES
-from mpicoll.algorithms.steps import INPUT, OUTPUT, SCRATCH, Blocks, Copy, Recv, RecvReduce, Schedule, Send, Space
+from mpicoll.algorithms.steps import (
+    INPUT,
+    OUTPUT,
+    SCRATCH,
+    Blocks,
+    Copy,
+    Message,
+    Recv,
+    RecvReduce,
+    Schedule,
+    Send,
+    Space,
+)
 from mpicoll.analysis.proof.rules import Rules, each, first, read_by, shown, target
 from mpicoll.errors import ScheduleError
 
@@ -120,10 +132,10 @@ class Listener:
     def copies(self, rank: int, action: Copy) -> None:
         """The rank has copied blocks."""
 
-    def posts(self, rank: int, action: Send | Recv | RecvReduce) -> None:
+    def posts(self, rank: int, action: Message) -> None:
         """The rank is ready for its end of a message of its step."""
 
-    def carries(self, source: int, send: Send, to: int, receive: Recv | RecvReduce) -> None:
+    def carries(self, source: int, send: Send, to: int, receive: Message) -> None:
         """A message has arrived."""
 
 
@@ -140,7 +152,7 @@ def verify(
     return _Proving(collective, root, schedules, uneven, listener or Listener()).run()
 
 
-_Posted = tuple[Send | Recv | RecvReduce, list[int]]
+_Posted = tuple[Message, list[int]]
 """One end of a message, and the symbols that it reads on its own rank. Nothing else in its step writes them."""
 
 

@@ -112,18 +112,18 @@ class Case:
         return self.block_bytes * max(self.given_blocks, self.gotten_blocks)
 
 
-def words(dtype_size: int) -> tuple[np.dtype[Any], int]:
-    """The unsigned type whose words hold an element's bits, and how many words an element has."""
-    return (np.dtype(f"u{dtype_size}"), 1) if dtype_size <= 8 else (np.dtype("u8"), dtype_size // 8)
+def bits(dtype_size: int) -> np.dtype[Any]:
+    """The type as which elements are compared: unsigned integers, if there are such long ones."""
+    return np.dtype(f"u{dtype_size}" if dtype_size <= 8 else f"c{dtype_size}")
 
 
 def given(case: Case) -> Array:
-    """One period of this rank's input, as words. The input repeats it to its end."""
+    """One period of this rank's input, as ``bits``. The input repeats it to its end."""
     return _stored(_values(case, case.rank, 0), case)
 
 
 def expected(case: Case) -> list[Array] | None:
-    """One period of each block of this rank's result, as words. None if the rank has no result.
+    """One period of each block of this rank's result, as ``bits``. None if the rank has no result.
 
     :meth:`Collective.outcome` says which blocks make up the result. Numbers are computed for this rank alone.
     """
@@ -134,22 +134,17 @@ def expected(case: Case) -> list[Array] | None:
     return None if mine is None else [_stored(_reduced(case, blocks), case) for blocks in mine]
 
 
-def wrong(result: Array, periods: Sequence[Array], words: int = 1) -> int:
+def wrong(result: Array, periods: Sequence[Array]) -> int:
     """How many elements of ``result`` are wrong.
 
-    ``result`` consists of blocks of equal length. Block i is right if it repeats ``periods[i]``. All arrays are flat
-    and hold words; an element has ``words`` of them.
+    ``result`` consists of blocks of equal length. Block i is right if it repeats ``periods[i]``. All arrays are flat.
     """
-    blocks = result.reshape(len(periods), -1)
-    return sum(_wrong(block, period, words) for block, period in zip(blocks, periods, strict=True))
-
-
-def _wrong(block: Array, period: Array, words: int) -> int:
-    whole = block.size - block.size % period.size
-    parts = (block[:whole].reshape(-1, period.size) != period, block[whole:] != period[: block.size - whole])
-    if words > 1:
-        parts = (parts[0].reshape(-1, words).any(axis=1), parts[1].reshape(-1, words).any(axis=1))
-    return int(sum(np.count_nonzero(part) for part in parts))
+    found = 0
+    for block, period in zip(result.reshape(len(periods), -1), periods, strict=True):
+        whole = block.size - block.size % period.size
+        found += int(np.count_nonzero(block[:whole].reshape(-1, period.size) != period))
+        found += int(np.count_nonzero(block[whole:] != period[: block.size - whole]))
+    return found
 
 
 def _reduced(case: Case, blocks: Sequence[tuple[int, int]]) -> Period:
@@ -196,14 +191,13 @@ def _scattered(position: Period, rank: int) -> Period:
 
 
 def _stored(values: Period, case: Case) -> Array:
-    """The integers in the case's dtype, as words. A complex number's imaginary part is twice its real part."""
+    """The integers in the case's dtype, as ``bits``. A complex number's imaginary part is twice its real part."""
     dtype = case.dtype
-    kind, _ = words(dtype.itemsize)
     if dtype.storage is not None:  # NumPy does not have the dtype
-        bits = np.empty(values.size, storage(dtype))
-        narrow(values.astype(np.float32), bits, dtype)
-        return bits.view(kind)
+        array = np.empty(values.size, storage(dtype))
+        narrow(values.astype(np.float32), array, dtype)
+        return array.view(bits(dtype.itemsize))
     array = values.astype(storage(dtype))
     if dtype.kind == "c" and not (case.reduction is not None and case.reduction.combine == "PROD"):
         array.imag = 2 * values
-    return array.view(kind)
+    return array.view(bits(dtype.itemsize))

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mpicoll.arrays.kernels import storage
-from mpicoll.bench.cases import Case, given, words
+from mpicoll.bench.cases import Case, bits, given
 
 PAIRS = 4
 """Pairs of buffers that calls use in turns, so that no call finds in the caches what the call before it left there."""
@@ -87,10 +87,10 @@ class Buffers:
         return x, out
 
     def result(self) -> Array:
-        """The words of the result, in host memory."""
+        """The result as ``bits``, in host memory."""
         assert self.out is not None
         raw = self.out if isinstance(self.out, np.ndarray) else self.out.cpu().numpy()
-        return np.asarray(raw.view(words(self.case.dtype.itemsize)[0]))
+        return np.asarray(raw.view(bits(self.case.dtype.itemsize)))
 
 
 class Arena:
@@ -155,9 +155,9 @@ class Arena:
         else:
             import torch
 
-            signed = f"int{8 * kind.itemsize}" if kind.itemsize > 1 else "uint8"  # torch can view these
-            target = raw.view(getattr(torch, signed))
-            source = torch.from_numpy(period.view(signed)).to(raw.device)
+            known = {1: "uint8", 16: "complex128"}.get(kind.itemsize, f"int{8 * kind.itemsize}")  # to torch
+            target = raw.view(getattr(torch, known))
+            source = torch.from_numpy(period.view(known)).to(raw.device)
         count = len(target)
         whole = count - count % len(source)
         parts = ((target[:whole].reshape(-1, len(source)), source), (target[whole:], source[: count - whole]))

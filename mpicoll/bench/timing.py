@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from mpicoll.algorithms.collectives import COLLECTIVES
 from mpicoll.arrays.dtypes import DTYPES
-from mpicoll.bench.cases import OUT, Case, expected, words, wrong
+from mpicoll.bench.cases import OUT, Case, expected, wrong
 from mpicoll.bench.memory import Arena, Buffers
 from mpicoll.bench.session import Session
 
@@ -95,7 +95,7 @@ class Runner:
         """How many elements of the last call's result are wrong on this rank."""
         if self._expected is None:
             return 0
-        return wrong(self.pairs[self._turn].result(), self._expected, words(self.case.dtype.itemsize)[1])
+        return wrong(self.pairs[self._turn].result(), self._expected)
 
 
 class _Events:

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 
 from mpicoll.cli.arguments import completes, of_collective, option, ranks, writing
 from mpicoll.errors import ArgumentError, misspelt
-from mpicoll.machine.cpu import cpus
 from mpicoll.units import count, nbytes, size_text
 
 if TYPE_CHECKING:
@@ -24,8 +23,6 @@ if TYPE_CHECKING:
     from mpicoll.analysis.cost.machines import Machine
 
 _PLACEMENTS = {"block": "block", "cyclic": "round-robin"}
-MANY = 256
-"""From so many ranks on, the algorithms are costed on all cores: among fewer that takes a moment anyway."""
 
 
 def add(p: argparse.ArgumentParser) -> None:
@@ -91,9 +88,8 @@ def handle(args: argparse.Namespace) -> int:
             "one of --algorithms and one size in --sizes",
             f"{args.algorithms or 'all'} and {len(sizes)} sizes",
         )
-    processes = len(cpus()) if ranks >= MANY else 1
     print(f"# {args.collective}, {count(ranks, 'rank')} on {machine.name}: {machine.source}", flush=True)
-    found = compared(args.collective, names, ranks, root, machine, sizes, processes)
+    found = compared(args.collective, names, ranks, root, machine, sizes)
     print(table(found))
     if plot:
         with writing(plot, "simulate", "--plot"):

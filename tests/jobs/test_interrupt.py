@@ -118,34 +118,6 @@ def test_a_second_one_ends_the_job_now(tmp_path: Path) -> None:
     assert "saved" not in result.output
 
 
-COSTS = """
-    import sys, time
-    from pathlib import Path
-    from mpicoll.analysis.cost import comparison
-    from mpicoll.cli import main
-
-    def without_end(*_, **__):
-        Path(__file__).with_name("begun").touch()
-        time.sleep(1e6)
-
-    comparison.costs = without_end
-    sys.exit(main(["simulate", "allreduce", "-n", "100000", "--sizes", "1K"]))
-"""
-
-
-@pytest.mark.parametrize("all_hear", [True, False])
-def test_a_simulation_by_several_processes_ends_at_once(all_hear: bool, tmp_path: Path) -> None:
-    """A terminal interrupts all processes of a command, and ``kill`` only one."""
-    with started(sys.executable, script(tmp_path, COSTS)) as (it, output):
-        both = 1 if len(os.sched_getaffinity(0)) == 1 else 3
-        begun = tmp_path / "begun"
-        until(lambda: begun.exists() and len(it.running()) >= both, "the algorithms are costed", output)
-        (os.killpg if all_hear else os.kill)(it.process.pid, signal.SIGINT)
-        result = ended(it, output)
-    assert result.code == 130
-    assert result.output.splitlines()[1:] == ["mpicoll: interrupted"], result.output  # after the table's head
-
-
 HEARS = """
     import signal, sys, time
     heard = []

@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import groupby
 from math import isnan
-from multiprocessing import active_children, get_context
-from signal import SIG_IGN, SIGINT, signal
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from mpicoll import algorithms
 from mpicoll.analysis.cost.machines import Machine
 from mpicoll.analysis.cost.simulation import costs
-from mpicoll.errors import MpicollError
 from mpicoll.units import duration, size_text
-
-Result = TypeVar("Result")
 
 
 class Range(NamedTuple):
@@ -69,46 +61,17 @@ class Comparison:
 
 
 def compared(
-    collective: str,
-    names: Sequence[str] | None,
-    ranks: int,
-    root: int,
-    machine: Machine,
-    sizes: Sequence[int],
-    processes: int = 1,
+    collective: str, names: Sequence[str] | None, ranks: int, root: int, machine: Machine, sizes: Sequence[int]
 ) -> Comparison:
     """Cost these algorithms, or all that serve so many ranks and this root.
 
-    With several ``processes``, which are forked, several algorithms are costed at once. Raises ArgumentError for ranks
-    that the machine cannot hold, or an algorithm that cannot serve them.
+    Raises ArgumentError for ranks that the machine cannot hold, or an algorithm that cannot serve them.
     """
     chosen = names or [a.name for a in algorithms.algorithms(collective) if not a.declines(ranks, root)]
-    cost = partial(costs, collective, size=ranks, machine=machine, nbytes=sizes, root=root)
-    several = min(processes, len(chosen)) > 1
-    found = dict(in_processes(cost, chosen, processes) if several else ((name, cost(name)) for name in chosen))
-    notes = {name: found[name].note for name in chosen if found[name].note}
-    seconds = {name: found[name].seconds.tolist() for name in chosen}
+    found = {name: costs(collective, name, ranks, machine, sizes, root) for name in chosen}
+    notes = {name: each.note for name, each in found.items() if each.note}
+    seconds = {name: each.seconds.tolist() for name, each in found.items()}
     return Comparison(collective, ranks, root, machine, tuple(sizes), seconds, notes)
-
-
-def in_processes(work: Callable[[str], Result], names: Sequence[str], processes: int) -> Iterator[tuple[str, Result]]:
-    """What ``work`` returns for each name, from so many forked processes, as it comes.
-
-    Raises what ``work`` raises, and MpicollError if a process ends early. Only this process hears Ctrl-C. Whatever ends
-    the work, no process is left.
-    """
-    before = {*active_children()}
-    pool = ProcessPoolExecutor(processes, get_context("fork"), signal, (SIGINT, SIG_IGN))
-    try:
-        futures = {pool.submit(work, name): name for name in names}
-        for future in as_completed(futures):
-            yield futures[future], future.result()
-    except BrokenProcessPool as error:
-        raise MpicollError("a process that costed an algorithm ended early: was there too little memory?") from error
-    finally:
-        for process in {*active_children()} - before:
-            process.kill()
-        pool.shutdown(cancel_futures=True)
 
 
 def table(c: Comparison) -> str:

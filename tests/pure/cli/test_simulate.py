@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from mpicoll import algorithms
-from mpicoll.analysis.cost.comparison import Comparison, compared
+from mpicoll.analysis.cost.comparison import Comparison
 from mpicoll.analysis.cost.presets import MACHINES
 from mpicoll.cli import main, simulate
 from mpicoll.units import duration
@@ -51,11 +51,6 @@ def test_sizes_and_algorithms_are_chosen(capsys: pytest.CaptureFixture[str]) -> 
 def test_what_is_not_costed_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     shown = simulated(capsys, "bcast -n 100000 --sizes 64M --algorithms chain")
     assert "not costed where blank: chain, more than 3,000,000 messages" in shown
-
-
-def test_several_processes_find_the_same() -> None:
-    alone, together = (compared("bcast", None, 40, 0, MACHINES["ethernet"], [64, 1 << 22], processes=n) for n in (1, 3))
-    assert alone == together
 
 
 @pytest.mark.slow

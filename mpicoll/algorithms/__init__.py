@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from traceback import extract_tb
-from typing import Protocol
+from typing import Any
 from weakref import WeakSet
 
 from mpicoll.algorithms import bruck, butterfly, direct, ring, trees, two_level
@@ -43,12 +43,6 @@ _HERE = f"{Path(__file__).parents[1]}/"
 """The folder of mpicoll's own code."""
 
 
-def _alone(collective: str, blocks: int) -> Steps:
-    """What is left to do if there is one rank: its input is its result."""
-    if COLLECTIVES[collective].wants(0, 1, 0, blocks) and collective != "bcast":
-        yield (Copy(run(0, blocks), INPUT, OUTPUT),)
-
-
 @dataclass(frozen=True)
 class Algorithm:
     """One algorithm for one collective: a pure function from a rank's place to its steps, and facts about it.
@@ -76,11 +70,8 @@ class Algorithm:
         if name is None:
             raise ArgumentError("Algorithm", "collective", "one of " + ", ".join(COLLECTIVES), repr(self.collective))
         object.__setattr__(self, "collective", name)
-        for argument, what in (
-            ("steps", "a Place to its steps"),
-            ("cut", "a Place to blocks"),
-            ("declines", "size and root"),
-        ):
+        functions = {"steps": "a Place to its steps", "cut": "a Place to blocks", "declines": "size and root"}
+        for argument, what in functions.items():
             if not callable(given := getattr(self, argument)):
                 raise ArgumentError("Algorithm", argument, f"a function from {what}", repr(given))
         if not isinstance(self.name, str) or not self.name.isidentifier():
@@ -103,8 +94,7 @@ class Algorithm:
         """The schedule of this rank. ``nodes`` says where the ranks are, None that one node has them all.
 
         Raises ArgumentError, with the reason, if the algorithm declines."""
-        reason = self.declines(size, root)
-        if reason:
+        if reason := self.declines(size, root):
             served = f"{size} ranks" + f" and root {root}" * COLLECTIVES[self.collective].rooted
             expected = f"one that serves {served} ({self.name} does not: {reason})"
             raise ArgumentError(self.collective, "algorithm", expected, repr(self.name))
@@ -112,7 +102,11 @@ class Algorithm:
         what, most = f"{self.collective} {self.name} of {size} ranks", MOST * size * segments
         try:
             blocks = self.blocks(at)
-            steps = self.steps(at) if size > 1 else _alone(self.collective, blocks)
+            if size > 1:
+                steps = self.steps(at)
+            else:  # its input is its result
+                copies = COLLECTIVES[self.collective].wants(0, 1, 0, blocks) and self.collective != "bcast"
+                steps = [(Copy(run(0, blocks), INPUT, OUTPUT),)] if copies else []
             kept = tuple(islice(steps, most + 1))
         except (MpicollError, MemoryError):
             raise
@@ -139,20 +133,19 @@ class Algorithm:
 
     @property
     def cost(self) -> str:
-        """Its cost in time, from its docstring."""
         return self._stated("Cost")
 
     @property
     def paper(self) -> str:
-        """Where it comes from, from its docstring."""
         return self._stated("Source")
 
     def _stated(self, what: str) -> str:
+        """What the end of its docstring says."""
         found = re.search(rf"^{what}:(.*(?:\n  .*)*)", inspect.cleandoc(self.steps.__doc__ or ""), re.MULTILINE)
         return " ".join(found[1].split()) if found else ""
 
 
-_BUILT_IN = (
+BUILT_IN = (
     Algorithm("bcast", "linear", direct.bcast),
     Algorithm("bcast", "binomial_tree", trees.binomial_bcast),
     Algorithm("bcast", "binary_tree", trees.binary_bcast, segments, segment=1 << 18),
@@ -214,7 +207,7 @@ Proves = Callable[[Place], None]
 """Proves an algorithm for this place, before it runs there. Raises ScheduleError."""
 
 _REGISTRY: dict[tuple[str, str], tuple[Algorithm, Proves | None]] = {
-    (a.collective, a.name): (a, None) for a in _BUILT_IN
+    (a.collective, a.name): (a, None) for a in BUILT_IN
 }
 """The algorithms by their names. One that a program has registered is proved. The tests prove the built-in ones."""
 
@@ -227,19 +220,8 @@ def find(collective: str, name: str) -> Algorithm | None:
     return _REGISTRY.get((collective, name), (None,))[0]
 
 
-def is_built_in(collective: str, name: str) -> bool:
-    return any((a.collective, a.name) == (collective, name) for a in _BUILT_IN)
-
-
-class Binds(Protocol):
-    """What binds calls to the schedules of algorithms, such as a communicator."""
-
-    def forget_plans(self) -> None:
-        """Bind the next calls afresh."""
-
-
-binders: WeakSet[Binds] = WeakSet()
-"""All that there are. A schedule that they have bound must not outlive its algorithm."""
+binders: WeakSet[Any] = WeakSet()
+"""All communicators. A schedule that they have bound must not outlive its algorithm: they ``forget_plans``."""
 
 
 def add(algorithm: Algorithm, proves: Proves | None = None) -> None:

@@ -39,8 +39,8 @@ _MEANINGS = {
 
 def save(picture: Picture, name: str, of: str, file: Path) -> None:
     """Write the picture as SVG or PNG, by the ending of the file. The same picture gives the same bytes."""
-    place = _Place(picture, EDGE + canvas.title_width(name, of))
-    canvas.save(place.width, place.height, lambda on: _Drawing(on, picture, place).draw(name, of), file)
+    drawing = _Drawing(picture, EDGE + canvas.title_width(name, of))
+    canvas.save(drawing.width, drawing.height, lambda on: drawing.draw(on, name, of), file)
 
 
 def height_of_ranks(picture: Picture) -> float:
@@ -48,11 +48,11 @@ def height_of_ranks(picture: Picture) -> float:
     return picture.ranks * (picture.blocks * TALL + BETWEEN_RANKS) - BETWEEN_RANKS
 
 
-class _Place:
-    """Where everything lies. The panels follow each other on lines, as words do. A line begins with the last panel of
-    the line before it."""
+class _Drawing:
+    """The panels follow each other on lines, as words do. A line begins with the last panel of the line before it."""
 
     def __init__(self, picture: Picture, title: float) -> None:
+        self.picture = picture
         strips = len(picture.strips)
         self.panel = strips * CELL + (strips - 1) * BETWEEN_STRIPS
         self.rank = picture.blocks * TALL + BETWEEN_RANKS
@@ -62,7 +62,7 @@ class _Place:
         self.pitch = self.panel + self.arrows
         rounds = len(picture.panels) - 1
         fit = max(1, int((max(WIDEST, 1.8 * self.line) - LEFT - EDGE - self.panel) / self.pitch))
-        self.lines = -(-rounds // fit)
+        self.lines = max(1, -(-rounds // fit))
         self.rounds = -(-rounds // self.lines)
         self.width = max(LEFT + self.panel + self.rounds * self.pitch, title) + EDGE
         if picture.fault is not None:
@@ -70,10 +70,6 @@ class _Place:
         self.above = TOP + canvas.caption_height(picture.fault, self.width - 2 * EDGE)
         self.height = self.above + self.lines * (self.line + BETWEEN_LINES) - BETWEEN_LINES
         self.height += FOOT if any(panel.arrows for panel in picture.panels) else EDGE
-
-    def begins(self, line: int) -> range:
-        """The panels of a line."""
-        return range(line * self.rounds, (line + 1) * self.rounds + 1)
 
     def corner(self, line: int, panel: int, spot: Spot) -> Point:
         """The upper left corner of a cell."""
@@ -84,28 +80,21 @@ class _Place:
     def top(self, line: int) -> float:
         return self.above + line * (self.line + BETWEEN_LINES) + self.head
 
-
-class _Drawing:
-    def __init__(self, canvas: Canvas, picture: Picture, place: _Place) -> None:
-        self.canvas, self.picture, self.place = canvas, picture, place
-        self.fills, self.strokes, self.text, self.label = canvas.fills, canvas.strokes, canvas.text, canvas.label
-
-    def draw(self, name: str, of: str) -> None:
-        canvas.draw_caption(self.canvas, name, of, self.picture.fault, EDGE, self.place.width - 2 * EDGE)
-        for line in range(self.place.lines):
-            self.ranks(line)
-            for number in self.place.begins(line):
-                if number < len(self.picture.panels):
-                    self.panel(line, number, self.picture.panels[number])
+    def draw(self, on: Canvas, name: str, of: str) -> None:
+        self.fills, self.strokes, self.text, self.label = on.fills, on.strokes, on.text, on.label
+        canvas.draw_caption(on, name, of, self.picture.fault, EDGE, self.width - 2 * EDGE)
+        for line in range(self.lines):
+            self.draw_ranks(line)
+            first = line * self.rounds
+            for number, panel in enumerate(self.picture.panels[first : first + self.rounds + 1], first):
+                self.draw_panel(line, number, panel)
         self.legend()
 
-    # -- what is drawn --------------------------------------------------------------------------------------------
-
-    def ranks(self, line: int) -> None:
+    def draw_ranks(self, line: int) -> None:
         """The ranks' names, and the numbers of their blocks."""
-        first = line * self.place.rounds
+        first = line * self.rounds
         for rank in range(self.picture.ranks):
-            x, y = self.place.corner(line, first, (rank, self.strips(self.picture.panels[first])[0], 0))
+            x, y = self.corner(line, first, (rank, self.strips(self.picture.panels[first])[0], 0))
             middle = y + self.picture.blocks * TALL / 2
             wrong = self.picture.fault is not None and self.picture.fault.rank == rank
             self.text(EDGE, middle, f"rank {rank}", 8.5, FAULT if wrong else INK, ha="left")
@@ -113,28 +102,28 @@ class _Drawing:
                 for block in range(self.picture.blocks):
                     self.text(x - 0.06, y + (block + 0.5) * TALL, str(block), 7, FAINT, ha="right")
 
-    def panel(self, line: int, number: int, panel: Panel) -> None:
-        _, y = self.place.corner(line, number, (0, 0, 0))
-        above = y - self.place.head + 0.11
+    def draw_panel(self, line: int, number: int, panel: Panel) -> None:
+        _, y = self.corner(line, number, (0, 0, 0))
+        above = y - self.head + 0.11
         strips = self.strips(panel)
-        lefts = [self.place.corner(line, number, (0, strip, 0))[0] for strip in strips]
+        lefts = [self.corner(line, number, (0, strip, 0))[0] for strip in strips]
         self.text((lefts[0] + lefts[-1] + CELL) / 2, above, panel.title, 8.5, weight="bold")
         for strip, left in zip(strips, lefts, strict=True):
             self.text(left + CELL / 2, y - 0.1, self.picture.strips[strip], 7.5, FAINT)
             for rank in range(self.picture.ranks):
                 for block in range(self.picture.blocks):
                     self.cell(line, number, panel, (rank, strip, block))
-        if number > line * self.place.rounds:
-            self.round(line, number, panel.arrows)
+        if number > line * self.rounds:
+            self.draw_round(line, number, panel.arrows)
 
-    def round(self, line: int, number: int, arrows: Sequence[Arrow]) -> None:
+    def draw_round(self, line: int, number: int, arrows: Sequence[Arrow]) -> None:
         """Draw what leads to a panel. In a picture of a meaning this is a plain arrow."""
-        x, y = self.place.corner(line, number, (0, 0, 0))
-        x -= self.place.arrows / 2
+        x, y = self.corner(line, number, (0, 0, 0))
+        x -= self.arrows / 2
         if arrows:
-            self.text(x, y - self.place.head + 0.11, f"round {number}", 8, FAINT)
+            self.text(x, y - self.head + 0.11, f"round {number}", 8, FAINT)
         else:
-            y += self.place.line / 2 - self.place.head / 2
+            y += self.line / 2 - self.head / 2
             self.shaft((x - 0.22, y), (x + 0.22, y), "solid", head=True)
         labels: dict[tuple[Spot, ...], tuple[str, Point, list[float]]] = {}
         for arrow in arrows:
@@ -151,7 +140,7 @@ class _Drawing:
         return sorted({strip for _, strip, _ in panel.cells}) if few else range(len(self.picture.strips))
 
     def cell(self, line: int, number: int, panel: Panel, spot: Spot) -> None:
-        x, y = self.place.corner(line, number, spot)
+        x, y = self.corner(line, number, spot)
         shown = panel.cells.get(spot)
         outline = box(x, y, CELL, TALL)
         if spot in panel.at_fault:
@@ -171,8 +160,8 @@ class _Drawing:
 
     def arrow(self, line: int, number: int, arrow: Arrow) -> tuple[Point, Point]:
         """From the right of the cells of the panel before to the left of the cells of this one."""
-        x0, y0 = self.bracket([self.place.corner(line, number - 1, spot) for spot in arrow.source], CELL, BRACKET)
-        x1, y1 = self.bracket([self.place.corner(line, number, spot) for spot in arrow.target], 0, -BRACKET)
+        x0, y0 = self.bracket([self.corner(line, number - 1, spot) for spot in arrow.source], CELL, BRACKET)
+        x1, y1 = self.bracket([self.corner(line, number, spot) for spot in arrow.target], 0, -BRACKET)
         if arrow.reduces or arrow.missing == "target":
             x1 -= 2 * RADIUS
         if arrow.missing == "source":
@@ -240,20 +229,22 @@ class _Drawing:
 
     def legend(self) -> None:
         arrows = [arrow for panel in self.picture.panels for arrow in panel.arrows]
-        x, y = EDGE, self.place.height - 0.17
+        x, y = EDGE, self.height - 0.17
+
+        def said(text: str, at: float) -> float:
+            self.text(at, y, text, 7.5, FAINT, ha="left")
+            return at + 0.25 + 0.06 * len(text)
+
         kinds = {(arrow.reduces, arrow.local) for arrow in arrows if not arrow.wrong}
         for (reduces, local), meaning in _MEANINGS.items():
             if (reduces, local) in kinds:
                 self.shaft((x, y), (x + 0.3, y), "dashed" if local else "solid", head=not reduces)
                 if reduces:
                     self.plus((x + 0.3 + RADIUS, y))
-                x += 0.37 + 2 * RADIUS * reduces
-                self.text(x, y, meaning, 7.5, FAINT, ha="left")
-                x += 0.25 + 0.06 * len(meaning)
+                x = said(meaning, x + 0.37 + 2 * RADIUS * reduces)
         if any(arrow.wrong for arrow in arrows):
             self.shaft((x, y), (x + 0.3, y), "solid", head=True, wrong=True)
-            self.text(x + 0.37, y, "wrong", 7.5, FAINT, ha="left")
-            x += 0.37 + 0.25 + 0.06 * len("wrong")
+            x = said("wrong", x + 0.37)
         if any(arrow.missing for arrow in arrows):
             self.cross((x + RADIUS, y))
-            self.text(x + 0.07 + 2 * RADIUS, y, "nobody is at this end", 7.5, FAINT, ha="left")
+            said("nobody is at this end", x + 0.07 + 2 * RADIUS)

@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from itertools import product
 from threading import Lock
 from typing import NamedTuple
 
@@ -59,24 +60,24 @@ def cases(
     Cases that the algorithm declines are left out.
     """
     for size in sizes:
-        roots: Sequence[int] = range(size) if size <= FEW else (0, size - 1)
-        cuts, nodes = SEGMENTS if size <= FEW else SEGMENTS_OF_MANY, list[Nodes | None]()
+        roots: Iterable[int] = range(size) if size <= FEW else (0, size - 1)
+        cuts: Iterable[int] = (1,)
+        nodes: Iterable[Nodes | None] = (None,)
+        if not COLLECTIVES[algorithm.collective].rooted:
+            roots = (0,)
+        if algorithm.pipelined:
+            cuts = (segments,) if segments else SEGMENTS if size <= FEW else SEGMENTS_OF_MANY
         if algorithm.by_node:
-            nodes += placements(size) if where is None else [where(size)]
-        for root in roots if COLLECTIVES[algorithm.collective].rooted else (0,):
+            nodes = (where(size),) if where else placements(size)
+        for root, cut, each in product(roots, cuts, nodes):
             if not algorithm.declines(size, root):
-                for cut in (cuts if segments is None else (segments,)) if algorithm.pipelined else (1,):
-                    yield from (Case(size, root, cut, each) for each in nodes or [None])
+                yield Case(size, root, cut, each)
 
 
 def placements(size: int) -> list[Nodes]:
     """Ways in which nodes may hold so many ranks: pairs; ranks dealt out to three nodes; and nodes of 1, 2, 4 ranks and
     so on. Of few ranks also one node; ranks dealt out to two nodes; and a node for each rank."""
-    nodes: list[Callable[[int], int]] = [
-        lambda rank: rank // 2,
-        lambda rank: rank % 3,
-        lambda rank: (rank + 1).bit_length(),
-    ]
+    nodes: list[Callable[[int], int]] = [lambda rank: rank // 2, lambda rank: rank % 3, lambda r: (r + 1).bit_length()]
     if size <= FEW:
         nodes += [lambda rank: 0, lambda rank: rank % 2, lambda rank: rank]
     return [*dict.fromkeys(Nodes.named(map(node, range(size))) for node in nodes)]
@@ -127,22 +128,22 @@ def register(algorithm: Algorithm, replace: bool = False) -> None:
         raise ArgumentError("register", "algorithm", "an Algorithm(collective, name, function)", repr(algorithm))
     if type(replace) is not bool:
         raise ArgumentError("register", "replace", "True or False", repr(replace))
-    built_in = algorithm.name in _NO_SCHEDULES or algorithms.is_built_in(algorithm.collective, algorithm.name)
-    if built_in or (algorithms.find(algorithm.collective, algorithm.name) and not replace):
+    known = algorithms.find(algorithm.collective, algorithm.name)
+    built_in = algorithm.name in _NO_SCHEDULES or known in algorithms.BUILT_IN
+    if built_in or (known and not replace):
         expected = f"a name that {algorithm.collective} does not have yet" + ", or replace=True" * (not built_in)
         raise ArgumentError("register", "algorithm", expected, repr(algorithm.name))
     if not _PROVES.get():
         algorithms.add(algorithm)
         return
     proved = _Proved(algorithm)
-    most = 0
+    case = Case(1)
     try:
         for case in cases(algorithm, range(1, 9)):
             proved.prove(case)
-            most = case.size
     except ScheduleError as fault:
         raise fault.with_traceback(None) from fault.__cause__  # mpicoll's own frames say nothing to who wrote it
-    if most < 2:
+    if case.size < 2:
         expected = f"one that serves some of 2 to 8 ranks, to be proved ({algorithm.declines(8, 0)})"
         raise ArgumentError("register", "algorithm", expected, repr(algorithm.name))
     algorithms.add(algorithm, proved)

@@ -212,9 +212,12 @@ def test_rounds_before_a_fault_are_those_that_happen() -> None:
     assert panels[2].cells[0, 0, 0].label == "Σ"
 
 
-def test_nothing_can_run() -> None:
+def test_nothing_can_run(tmp_path: Path) -> None:
     """The ranks cut the vector into different numbers of blocks. The drawing shows what they begin with."""
+    pytest.importorskip("matplotlib")
     algorithm = Algorithm("allreduce", "cuts", star, lambda at: 1 + at.rank)
+    draw("allreduce", algorithm, 3).save(tmp_path / "a.svg")
+    assert "before" in (tmp_path / "a.svg").read_text()
     found = pictured(algorithm, 3)
     assert [panel.title for panel in found.panels] == ["before"]
     assert found.fault is not None

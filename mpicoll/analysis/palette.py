@@ -62,8 +62,5 @@ def of_cell(number: int, of: int) -> str:
 
 def _hues(n: int, lights: Sequence[float]) -> list[str]:
     """As many hues as asked for, evenly spaced, dark and lighter ones in turns."""
-    found = []
-    for i in range(n):
-        rgb = hls_to_rgb(i / n, lights[i % len(lights)], 0.75)
-        found.append("#" + "".join(f"{round(255 * part):02x}" for part in rgb))
-    return found
+    every = (hls_to_rgb(i / n, lights[i % len(lights)], 0.75) for i in range(n))
+    return ["#" + "".join(f"{round(255 * part):02x}" for part in rgb) for rgb in every]

@@ -14,7 +14,6 @@ from mpi4py import MPI
 
 from mpicoll import Communicator
 from mpicoll.bench.backends import Unavailable
-from mpicoll.bench.cases import Case
 from mpicoll.bench.memory import Buffers
 from mpicoll.bench.session import Session
 from mpicoll.calls import choose
@@ -64,11 +63,9 @@ class ArrayLevel:
             named["op"] = case.op
         if case.collective.rooted and case.root:
             named["root"] = case.root
-        if case.in_place and case.collective.gives == case.collective.gets:
-            if case.collective.root != "gives":  # a bcast has one array, and is always in place
-                named["out"] = x
-        elif out is not None:
-            named["out"] = out
+        result = x if case.in_place and case.collective.gives == case.collective.gets else out
+        if result is not None and case.name != "bcast":  # it has one array, and is always in place
+            named["out"] = result
         if self._algorithm:
             named["algorithm"] = self._algorithm
         return partial(getattr(self.comm, case.name), x, **named)
@@ -98,7 +95,12 @@ class Bare:
         # with a root only the root passes it.
         marked = case.in_place and (case.at_root or not case.collective.rooted)
         s: Any = MPI.IN_PLACE if marked else x
-        op = _operation(case)
+        r = case.reduction
+        if r is not None and r.averages:
+            raise Unavailable("MPI has no average")
+        if r is not None and case.dtype.storage is not None:
+            raise Unavailable(f"MPI has no datatype for {case.dtype}")
+        op = None if r is None else getattr(MPI, r.combine)
         if case.name == "reduce_scatter" and case.in_place:
             raise Unavailable("MPI's in-place reduce_scatter leaves its result at the start of the input")
         calls: dict[str, tuple[Any, ...]] = {
@@ -124,14 +126,3 @@ class Bare:
 
     def close(self) -> None:
         self._comm.Free()
-
-
-def _operation(case: Case) -> Any:
-    r = case.reduction
-    if r is None:
-        return None
-    if r.averages:
-        raise Unavailable("MPI has no average")
-    if case.dtype.storage is not None:
-        raise Unavailable(f"MPI has no datatype for {case.dtype}")
-    return getattr(MPI, r.combine)

@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 from mpicoll.bench.backends import Unavailable
-from mpicoll.bench.cases import Case
 from mpicoll.bench.memory import Buffers
 from mpicoll.bench.session import Session
 from mpicoll.registration import register
@@ -49,8 +48,10 @@ class Torchlike:
             raise Unavailable(f"torch has no {case.name}")
         if not case.in_place and case.name in ("allreduce", "reduce"):
             raise Unavailable(f"torch's {name} works in place only")
+        if case.collective.reduces and case.op not in _OPS:
+            raise Unavailable(f"torch has no operation {case.op}")
         named = {} if self._group is None else {"group": self._group}
-        op: tuple[Any, ...] = (self._op(case),) if case.collective.reduces else ()
+        op = (getattr(d.ReduceOp, _OPS[case.op]),) if case.collective.reduces else ()
         flat_x, flat_out = (None if each is None else each.view(-1) for each in (x, out))
         # Of other collectives' vectors, each element would become a tensor.
         blocks = {"gather": out, "scatter": x}.get(case.name)
@@ -74,11 +75,6 @@ class Torchlike:
     def _single(self, name: str, older: str) -> Any:
         """The form that takes one tensor. torch 2.13 gave it a new name, and warns at each call by the old name."""
         return getattr(self._module, f"{name}_single", None) or getattr(self._module, older)
-
-    def _op(self, case: Case) -> Any:
-        if case.op not in _OPS:
-            raise Unavailable(f"torch has no operation {case.op}")
-        return getattr(self._module.ReduceOp, _OPS[case.op])
 
     def close(self) -> None:
         if self._module.is_initialized():

@@ -131,24 +131,20 @@ def draw(report: Report, path: Path) -> None:
     machine = " · ".join((f"{e['cpu']}, {e['cores']} cores", *dict.fromkeys(e["gpus"]), e["mpi"]))
     versions = "".join(f" · {name} {e[name]}" for name in ("mpi4py", "torch", "mpicoll") if e[name])
     usual = grouped((row for row in report.rows if row.size and row.is_usual), "collective")
-    panels = {_title(rows[0], e["ranks"]): _panels(rows, report.copies) for rows in usual.values()}
+    panels = {}
+    for name, rows in usual.items():
+        op = f" {rows[0].redop}" if rows[0].redop else ""
+        title = f"{name}, {rows[0].type}{op}, {e['ranks']} ranks, {rows[0].placement.replace('-', ' ')}"
+        panels[title] = _panels(rows, report.copies)
     draw_panels(path, panels, textwrap.fill(machine + versions, 130))
-
-
-def _title(row: Row, ranks: int) -> str:
-    op = f" {row.redop}" if row.redop else ""
-    return f"{row.collective}, {row.type}{op}, {ranks} ranks, {row.placement.replace('-', ' ')}"
 
 
 def _panels(rows: Sequence[Row], copies: dict[int, float]) -> tuple[Panel, Panel]:
     lines = grouped(rows, "label")
     times = {name: [(row.size, row.p50_us / 1e6) for row in mine] for name, mine in lines.items()}
-    bands = {
-        name: [(row.size, *np.percentile(row.times_us, (10, 90)) / 1e6) for row in mine] for name, mine in lines.items()
-    }
+    bands = {n: [(row.size, *np.percentile(row.times_us, (10, 90)) / 1e6) for row in rs] for n, rs in lines.items()}
     bandwidths = {name: [(row.size, row.bandwidth) for row in mine] for name, mine in lines.items()}
-    floor = [(size, copies[size] / 1e6) for size in sorted({row.size for row in rows}) if size in copies]
-    if floor:
+    if floor := [(size, copies[size] / 1e6) for size in sorted({row.size for row in rows}) if size in copies]:
         times[FLOOR] = floor
     return (
         Panel("size (bytes)", "time: median, and band from p10 to p90", size_text, times, bands),

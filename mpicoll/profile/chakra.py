@@ -6,7 +6,6 @@ for each call, and one for the computation before it. See schema/protobuf/et_def
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
@@ -106,8 +105,8 @@ def _block(value: bytes) -> bytes:
 
 def _varint(value: int) -> bytes:
     """A number in as many bytes as it needs, seven bits in each."""
-    found = bytearray()
+    found = []
     while value > 0x7F:
         found.append(value & 0x7F | 0x80)
         value >>= 7
-    return bytes(found) + struct.pack("B", value)
+    return bytes([*found, value])

@@ -175,17 +175,15 @@ def _coalesce(recording: Recording, late: Mapping[Call, tuple[float, int]]) -> I
     found: defaultdict[tuple[str, str], list[list[Call]]] = defaultdict(list)
     for calls_of_rank in recording.by_rank.values():
         mine = [call for call in calls_of_rank if call.number is not None]
-        run: list[Call] = mine[:1]
+        runs = [mine[:1]]
         for before, call in pairwise(mine):
-            little = max(_APART, _APART_OF_CALL * (call.complete - call.issued))
-            between = call.issued - before.complete, total([call.under_way]) - total(call.exposed)
-            joins = _alike(before) == _alike(call) and max(between) <= little
-            if joins and _may_join(before) and _may_join(call):
-                run.append(call)
-                continue
-            _keep(found, run)
-            run = [call]
-        _keep(found, run)
+            if _joins(before, call):
+                runs[-1].append(call)
+            else:
+                runs.append([call])
+        for run in runs:
+            if len(run) >= _LEAST_TO_COALESCE:
+                found[run[0].kind.split()[0], run[0].site].append(run)
     for (operation, site), runs in found.items():
         calls = sum(map(len, runs))
         cost = sum(total(call.exposed) - late.get(call, (0.0, 0))[0] for run in runs for call in run)
@@ -199,21 +197,17 @@ def _coalesce(recording: Recording, late: Mapping[Call, tuple[float, int]]) -> I
         )
 
 
-def _may_join(call: Call) -> bool:
-    """Whether others of its kind may be carried by the same call. The length of objects is not known, and counts as
-    short."""
-    return call.nbytes <= _SHORT and call.collective not in ("barrier", "meeting")
+def _joins(before: Call, call: Call) -> bool:
+    """Whether one call could carry both. The length of objects is not known, and counts as short."""
 
+    def alike(each: Call) -> tuple[object, ...]:  # not their lengths
+        what = each.description.partition(" of ")[0]  # also the operator of a reduction
+        return each.communicator, each.operation, what, each.root, each.dtype, each.thread
 
-def _alike(call: Call) -> tuple[object, ...]:
-    """What calls must have in common if one of them could carry the others: not their lengths."""
-    what = call.description.partition(" of ")[0]  # also the operator of a reduction
-    return call.communicator, call.operation, what, call.root, call.dtype, call.thread
-
-
-def _keep(found: defaultdict[tuple[str, str], list[list[Call]]], run: list[Call]) -> None:
-    if len(run) >= _LEAST_TO_COALESCE:
-        found[run[0].kind.split()[0], run[0].site].append(run)
+    little = max(_APART, _APART_OF_CALL * (call.complete - call.issued))
+    between = call.issued - before.complete, total([call.under_way]) - total(call.exposed)
+    short = all(each.nbytes <= _SHORT and each.collective not in ("barrier", "meeting") for each in (before, call))
+    return short and alike(before) == alike(call) and max(between) <= little
 
 
 def _overlap(sites: Iterable[SiteCosts]) -> Iterator[Advice]:

@@ -122,12 +122,6 @@ def draw_caption(on: Canvas, name: str, of: str, fault: ScheduleError | None, ed
 
 def _lines(fault: ScheduleError | None, width: float) -> list[tuple[str, bool]]:
     """The lines, and for each whether it belongs to the first one of the error."""
-    if fault is None:
-        return []
+    lines = enumerate(str(fault).splitlines() if fault else ())
     letters = int(width / LETTER)
-    lines = str(fault).splitlines()
-    return [
-        (part, number == 0)
-        for number, line in enumerate(lines)
-        for part in wrap(line.strip(), letters, subsequent_indent="    ")
-    ]
+    return [(part, n == 0) for n, line in lines for part in wrap(line.strip(), letters, subsequent_indent="    ")]

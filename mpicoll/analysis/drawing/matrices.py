@@ -23,15 +23,17 @@ EDGE, TOP, FOOT = 0.2, 0.46, 0.4
 WIDEST = 10.5
 _FEW, _ALL = (0xF1, 0xF5, 0xF9), (0x3B, 0x9B, 0xB8)
 """The colours of a cell with no contribution, and with all."""
+_KEY = "a row: a rank; a column: a block; {}; an outline: written in this round; ←0: by a message from rank 0"
+_HOLDS = "a label: what it holds", "a number: how many ranks' values are combined, Σ: all"
 
 
 def save(picture: Picture, name: str, of: str, file: Path) -> None:
     """Write the picture as SVG or PNG, by the ending of the file. The same picture gives the same bytes."""
     strips = len(picture.strips)
-    wide = _width(picture)
+    labels = [len(shown.label) for panel in picture.panels for shown in panel.cells.values()]
+    wide = LEAST_WIDE if _counts(picture) else max(LEAST_WIDE, LETTER * max(labels))
     panel = RANKS + strips * picture.blocks * wide + (strips - 1) * BETWEEN + PEERS
-    across = max(1, int((WIDEST - 2 * EDGE) / panel))
-    across = min(across, len(picture.panels))
+    across = min(max(1, int((WIDEST - 2 * EDGE) / panel)), len(picture.panels))
     lines = -(-len(picture.panels) // across)
     pitch = HEAD + picture.ranks * TALL
     width = max(2 * EDGE + across * panel, 9.0)
@@ -42,26 +44,13 @@ def save(picture: Picture, name: str, of: str, file: Path) -> None:
         for number, each in enumerate(picture.panels):
             line, column = divmod(number, across)
             _matrix(on, picture, each, number, wide, EDGE + column * panel, above + line * pitch + HEAD)
-        on.text(EDGE, above + lines * pitch + FOOT / 2, _key(picture), 7.5, FAINT, ha="left")
+        on.text(EDGE, above + lines * pitch + FOOT / 2, _KEY.format(_HOLDS[_counts(picture)]), 7.5, FAINT, ha="left")
 
     canvas.save(width, above + lines * pitch + FOOT, draw, file)
 
 
-def _key(picture: Picture) -> str:
-    """What the signs mean, as one line."""
-    holds = "a number: how many ranks' values are combined, Σ: all" if _counts(picture) else "a label: what it holds"
-    return f"a row: a rank; a column: a block; {holds}; an outline: written in this round; ←0: by a message from rank 0"
-
-
 def _counts(picture: Picture) -> bool:
     return COLLECTIVES[picture.collective].reduces
-
-
-def _width(picture: Picture) -> float:
-    """The width of a cell, which has room for the longest label."""
-    if _counts(picture):
-        return LEAST_WIDE
-    return max(LEAST_WIDE, LETTER * max(len(s.label) for panel in picture.panels for s in panel.cells.values()))
 
 
 def _matrix(on: Canvas, picture: Picture, panel: Panel, number: int, wide: float, x: float, y: float) -> None:
@@ -97,14 +86,12 @@ def _cell(on: Canvas, picture: Picture, shown: Shown | None, wide: float, x: flo
         on.fills[EMPTY].append(outline)
         on.strokes[GRID, 0.4, "solid"].append(outline)
         return
-    counts = _counts(picture)
-    many = len(shown.colours)
-    colour = _shade(many / picture.ranks) if counts else of_cell(shown.colours[0], picture.colours)
-    label = shown.label if not counts else "Σ" if many == picture.ranks else str(many)
+    colour, label = of_cell(shown.colours[0], picture.colours), shown.label
+    if _counts(picture):
+        many = len(shown.colours)
+        part = many / picture.ranks
+        shade = (round(few + (most - few) * part) for few, most in zip(_FEW, _ALL, strict=True))
+        colour, label = "#" + "".join(f"{each:02x}" for each in shade), "Σ" if many == picture.ranks else str(many)
     on.fills[colour].append(outline)
     on.strokes[(INK, 1.0, "solid") if shown.fresh else ("#94a3b8", 0.4, "solid")].append(outline)
     on.text(x + wide / 2, y + TALL / 2, label, 7)
-
-
-def _shade(part: float) -> str:
-    return "#" + "".join(f"{round(few + (most - few) * part):02x}" for few, most in zip(_FEW, _ALL, strict=True))

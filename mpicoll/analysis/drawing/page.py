@@ -70,14 +70,9 @@ def steps(picture: Picture, algorithm: Algorithm, root: int) -> dict[str, Any]:
     for panel in picture.panels:
         now = {cell(spot): kind(shown) for spot, shown in panel.cells.items()}
         fresh = {cell(spot) for spot, shown in panel.cells.items() if shown.fresh}
-        writes = [(at, now[at]) for at in sorted(now) if at in fresh or held.get(at) != now[at]]
-        panels.append(
-            {
-                "arrows": [arrow(each) for each in panel.arrows],
-                "writes": [number for both in writes for number in both],
-                "gone": sorted(held.keys() - now.keys()),
-            }
-        )
+        writes = [n for at in sorted(now) if at in fresh or held.get(at) != now[at] for n in (at, now[at])]
+        arrows = [arrow(each) for each in panel.arrows]
+        panels.append({"arrows": arrows, "writes": writes, "gone": sorted(held.keys() - now.keys())})
         held = now
     found: dict[str, Any] = {
         "blocks": picture.blocks,
@@ -88,15 +83,12 @@ def steps(picture: Picture, algorithm: Algorithm, root: int) -> dict[str, Any]:
         "rounds": panels[1:],
     }
     if picture.fault is None:
-        found["times"] = [[float(f"{t:.3g}"), duration(t)] for t in _seconds(algorithm, picture.ranks, root)]
+        seconds = map(float, costs_of(algorithm, picture.ranks, MACHINE, SIZES, root).seconds)
+        found["times"] = [[float(f"{t:.3g}"), duration(t)] for t in seconds]
     else:
         cells = sorted(cell(spot) for spot in picture.panels[-1].at_fault)
         found["fault"] = {"text": str(picture.fault), "rank": picture.fault.rank, "cells": cells}
     return found
-
-
-def _seconds(algorithm: Algorithm, ranks: int, root: int) -> list[float]:
-    return [float(t) for t in costs_of(algorithm, ranks, MACHINE, SIZES, root).seconds]
 
 
 PLAYER = Path(__file__).with_name("player")

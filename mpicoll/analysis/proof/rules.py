@@ -5,7 +5,6 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import pairwise
 
 from mpicoll.algorithms.collectives import Collective
@@ -27,7 +26,7 @@ class Rules:
     blocks: int
     uneven: bool
 
-    @cached_property
+    @property
     def pairs(self) -> bool:
         """Whether blocks belong to pairs of ranks. Then they may change their numbers, and are never in place."""
         return self.table.name == "alltoall"
@@ -63,11 +62,9 @@ class Rules:
         return all(pair(source, from_, b) == pair(rank, into, c) for b, c in both)
 
     def _of_blocks(self, blocks: Blocks) -> Problem | None:
-        if not isinstance(blocks, tuple):
+        if not isinstance(blocks, tuple) or not all(isinstance(r, range) for r in blocks):
             return None, f"names blocks {blocks!r}, which is no tuple of ranges"
         for r in blocks:
-            if not isinstance(r, range):
-                return None, f"names blocks {blocks!r}, which is no tuple of ranges"
             if r.step != 1 or not 0 <= r.start < r.stop <= self.blocks:
                 return r.start, f"names blocks {r}: there are blocks 0 to {self.blocks - 1}"
         return None

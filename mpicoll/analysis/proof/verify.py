@@ -364,7 +364,10 @@ class _Proving:
                 self.fail(it, b, "ends without it")
             ranks, block = self.table.source(it.rank, self.size, self.root, b)
             if self.table.reduces:
-                self.check_contributions(it, b, ranks)
+                expected = (1 << ranks.stop) - (1 << ranks.start)
+                if wrong := self.symbols.ranks(found[b]) ^ expected:
+                    verb = "without" if expected & wrong else "with"
+                    self.fail(it, b, f"ends {verb} the contribution of rank {lowest(wrong)}")
             elif found[b] != self.leaf(ranks.start, block):
                 giver, given = divmod(found[b], self.size) if self.rules.pairs else (found[b], b)
                 self.fail(it, b, f"ends with block {given} of rank {giver}, not {block} of {ranks.start}")
@@ -372,10 +375,3 @@ class _Proving:
                 most, trees = MOST_OF_A_TREE, [self.symbols.shown(symbol) for symbol in (found[b], of_0[b])]
                 mine, other = (tree if len(tree) <= most else tree[:most] + "…" for tree in trees)
                 self.fail(it, b, f"combines in another order than rank 0: {mine}, not {other}")
-
-    def check_contributions(self, it: _Rank, block: int, ranks: range) -> None:
-        expected = (1 << ranks.stop) - (1 << ranks.start)
-        wrong = self.symbols.ranks(it.holds[OUTPUT][block]) ^ expected
-        if wrong:
-            verb = "without" if expected & wrong else "with"
-            self.fail(it, block, f"ends {verb} the contribution of rank {lowest(wrong)}")

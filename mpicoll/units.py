@@ -36,11 +36,6 @@ def count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-def rough(number: float) -> str:
-    """A number with two significant digits: 1.3, 110."""
-    return f"{float(f'{number:.2g}'):g}"
-
-
 def named(ranks: Sequence[int]) -> str:
     """Sorted numbers of ranks as people name them: rank 2, ranks 0-3, 8."""
     return f"rank{'s' * (len(ranks) > 1)} {ranges(ranks, ', ')}"

@@ -23,7 +23,7 @@ from mpicoll.calls import choose
 from mpicoll.errors import ArgumentError
 from mpicoll.supervise.messages import Message
 from mpicoll.supervise.wire import message_in
-from mpicoll.units import nbytes, ranges, rough, size_text
+from mpicoll.units import nbytes, ranges, size_text
 from tests import oracle
 
 SIZES = st.integers(1, 4)
@@ -39,12 +39,6 @@ settings.load_profile("mpicoll")  # a busy machine is no failure, and a run find
 @given(st.integers(1, 1 << 60))
 def test_sizes_are_read_as_they_are_written(n: int) -> None:
     assert nbytes(size_text(n)) == n
-
-
-@given(st.floats(1e-3, 9e4))
-def test_a_rough_number_is_near_and_has_no_exponent(number: float) -> None:
-    assert "e" not in rough(number)
-    assert float(rough(number)) == pytest.approx(number, rel=0.051)
 
 
 @given(st.text(max_size=12))

@@ -94,11 +94,10 @@ def judged(*times: dict[str, float]) -> str:
 def test_the_verdict() -> None:
     small, large = {"mpicoll": 2.0, "mpi": 1.0, "gloo": 90.0}, {"mpicoll": 1.0, "mpi": 3.0, "gloo": 90.0}
     assert " ".join(judged(small, small, large).replace("#", "").split()) == (
-        "allreduce: the fastest is mpi from 8 to 16 (2 times as fast as the next), "
-        "then mpicoll at 32 (3 times as fast as the next)."
+        "allreduce: the fastest is mpi from 8 to 16, then mpicoll at 32."
     )
     alike = {"mpicoll": 0.98, "mpi": 1.0}
-    assert "mpi from 8 to 32 (up to 2 times as" in judged(small, alike, small)
+    assert "the fastest is mpi from 8 to 32." in judged(small, alike, small)
     changing = judged(small, large, small, large, small)
     assert "changes from size to size: mpi at 3 sizes, mpicoll at 2 sizes." in " ".join(changing.split("\n#   "))
     assert judged({"mpi": 1.0}) == ""

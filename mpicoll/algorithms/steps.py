@@ -224,24 +224,11 @@ class Pipeline:
 
     def __init__(self, stages: Sequence[Stage], segments: int) -> None:
         self.stages, self.segments = stages, segments
-        self._first_step: dict[int, int] = {}
-        """By the start of a stage."""
-        self._steps = 0
-        starts = sorted({stage.start for stage in stages})
-        end = min(starts, default=0)
-        for start in starts:
-            shared = max(0, end - start)  # steps that stages before it have too
-            self._first_step[start] = self._steps - shared
-            self._steps += segments - shared
-            end = start + segments
-
-    def __len__(self) -> int:
-        return self._steps
 
     def __iter__(self) -> Iterator[Step]:
-        steps: list[list[Message]] = [[] for _ in range(len(self))]
+        steps: dict[int, list[Message]] = {}
         for start, action in self.stages:
             make, (peer, (block,), *others) = type(action)._make, action
             for s in range(self.segments):
-                steps[self._first_step[start] + s].append(make((peer, one(block.start + s), *others)))
-        yield from map(tuple, steps)
+                steps.setdefault(start + s, []).append(make((peer, one(block.start + s), *others)))
+        yield from (tuple(steps[time]) for time in sorted(steps))

@@ -2,7 +2,7 @@
 
 - ``options`` reads what was asked for, ``session`` says where the benchmark runs.
 - ``cases`` says what is measured, and checks the results. ``memory`` has the buffers.
-- ``backends`` lists the ways of calling, which are in ``on_arrays`` and ``on_torch``.
+- ``backends`` are the ways of calling.
 - ``sweep`` goes through all sizes, ``timing`` takes the times.
 - ``records`` has what was measured, and its files. ``table`` and ``plot`` show it, ``scaling`` and ``comparison`` make
   a report of many records.

@@ -12,13 +12,17 @@ from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any
 
 from mpicoll.algorithms.collectives import COLLECTIVES, Collective, canonical
-from mpicoll.bench.backends import BACKENDS
 from mpicoll.errors import ArgumentError, DtypeError, misspelt
 from mpicoll.units import nbytes, size_text
 
 if TYPE_CHECKING:
     from mpicoll.arrays.dtypes import Dtype
 
+BACKENDS = {
+    "mpicoll": "ArrayLevel", "mpicoll:shared": "open_shared", "mpi": "Bare", "mpicoll.torch": "open_mpicoll_torch",
+    "torch": "open_torch", "gloo": "open_gloo", "nccl": "open_nccl",
+}  # fmt: skip
+"""By the name that ``--backends`` takes: what opens the backend in ``backends``, which loads MPI."""
 DEVICES = ("cpu", "cuda")
 FORMATS = ("short", "nccl", "osu")
 OUTPUTS = ("json", "csv", "plot")

@@ -26,7 +26,7 @@ MPI4PY = (
     "fabrics.transports.step",
     "fabrics.routes.devices.scheduled", "fabrics.routes.exchange", "fabrics.routes.large", "fabrics.routes.native",
     "fabrics.bounded_allgather", "fabrics.making", "fabrics.mpi", "fabrics.mpi_messages", "fabrics.mpi_objects",
-    "bench.on_arrays", "bench.session", "bench.sweep", "bench.timing", "cli.bench",
+    "bench.backends", "bench.session", "bench.sweep", "bench.timing", "cli.bench",
     "doctor.rank", "probe.tries", "watching.arguments", "watching.communicators", "watching.mpi", "watching.windows",
 )  # fmt: skip
 # Who may import torch. Others look for it among the modules that the program has loaded.

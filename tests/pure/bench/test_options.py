@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from mpicoll.algorithms.collectives import COLLECTIVES
-from mpicoll.bench.backends import BACKENDS
-from mpicoll.bench.options import Options, read
+from mpicoll.bench.options import BACKENDS, Options, read
 from mpicoll.cli import parser
 from mpicoll.errors import ArgumentError
 from mpicoll.units import size_text

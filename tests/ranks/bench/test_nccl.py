@@ -15,7 +15,7 @@ from typing import Any, cast
 
 import pytest
 
-from mpicoll.bench import on_torch, plot, records, table
+from mpicoll.bench import backends, plot, records, table
 from mpicoll.bench.backends import Unavailable
 from mpicoll.bench.cases import Placement
 from mpicoll.bench.records import Report, grouped, rated
@@ -49,12 +49,12 @@ node-01:1897:1910 [0] NCCL INFO Connected all rings, use ring PXN 0 GDR 1
     ],
 )
 def test_a_line_of_the_log(line: str, transport: str) -> None:
-    assert on_torch.transports(LOG.format(line)) == [transport]
+    assert backends.transports(LOG.format(line)) == [transport]
 
 
 def test_the_log_goes_to_a_file_that_is_removed() -> None:
     environment: dict[str, str] = {}
-    log = on_torch.Log(environment)
+    log = backends.Log(environment)
     assert environment["NCCL_DEBUG"] == "INFO"
     file = Path(environment["NCCL_DEBUG_FILE"])
     assert log.route() == "nccl"
@@ -69,7 +69,7 @@ def test_the_log_goes_to_a_file_that_is_removed() -> None:
 @pytest.mark.parametrize("given", [{"NCCL_DEBUG": "WARN"}, {"NCCL_DEBUG_FILE": "/dev/null"}])
 def test_a_log_of_the_users_own_stays_theirs(given: dict[str, str]) -> None:
     environment = dict(given)
-    assert "unknown" in on_torch.Log(environment).route()
+    assert "unknown" in backends.Log(environment).route()
     assert environment == given
 
 
@@ -95,10 +95,10 @@ def opened(monkeypatch: pytest.MonkeyPatch, sharing: int, version: tuple[int, ..
         monkeypatch.delenv(name)
     monkeypatch.setattr(os, "environ", os.environ.copy())
     torch = FakeTorch(version)
-    monkeypatch.setattr(on_torch, "torch_itself", lambda: torch)
-    monkeypatch.setattr(on_torch, "distributed", lambda: torch.distributed)
+    monkeypatch.setattr(backends, "torch_itself", lambda: torch)
+    monkeypatch.setattr(backends, "distributed", lambda: torch.distributed)
     world = cast(Any, SimpleNamespace(rank=3))
-    on_torch.open_nccl(Session(world, world, "cuda:0", sharing)).close()
+    backends.open_nccl(Session(world, world, "cuda:0", sharing)).close()
     return torch.seen
 
 
@@ -117,10 +117,10 @@ def test_settings_for_a_shared_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(on_torch, "torch_itself", lambda: FakeTorch((2, 30)))
+    monkeypatch.setattr(backends, "torch_itself", lambda: FakeTorch((2, 30)))
     world = cast(Any, SimpleNamespace(rank=0))
     with pytest.raises(Unavailable, match="--device cuda"):
-        on_torch.open_nccl(Session(world, world, "cpu"))
+        backends.open_nccl(Session(world, world, "cpu"))
 
 
 def test_gpus_are_counted_by_what_they_are() -> None:

@@ -13,10 +13,9 @@ from mpi4py import MPI
 from mpicoll.algorithms.collectives import COLLECTIVES
 from mpicoll.arrays.dtypes import DTYPES
 from mpicoll.bench import sweep
-from mpicoll.bench.backends import Unavailable, open_backend
+from mpicoll.bench.backends import Torchlike, Unavailable, open_backend
 from mpicoll.bench.cases import Case
 from mpicoll.bench.memory import Arena, Buffers
-from mpicoll.bench.on_torch import Torchlike
 from mpicoll.bench.options import Options, read
 from mpicoll.bench.records import Report
 from mpicoll.bench.session import Session, open_session

@@ -49,15 +49,14 @@ def among(
         part = ((Copy(run(0, len(blocks)), INPUT, OUTPUT),),)
 
     def of_whole(part: Blocks, space: Space) -> Blocks:
-        if arriving is None:
-            return joined(r for numbers in part for b in numbers for r in blocks[b])
-        named = arriving if space == OUTPUT else blocks
-        return tuple(r for numbers in part for b in numbers for r in named[b])
+        named = arriving if arriving is not None and space == OUTPUT else blocks
+        runs = (r for numbers in part for b in numbers for r in named[b])
+        return joined(runs) if arriving is None else tuple(runs)
 
     for step in part:
-        moved = [_moved(action, ranks, spaces, of_whole) for action in step]
-        if any(moved):
-            yield tuple(action for action in moved if action is not None)
+        moved = (_moved(action, ranks, spaces, of_whole) for action in step)
+        if actions := tuple(action for action in moved if action is not None):
+            yield actions
 
 
 def stages(

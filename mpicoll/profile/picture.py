@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from mpicoll.analysis.palette import styles
 from mpicoll.bench.plot import SETTINGS, WIDTH, legend
-from mpicoll.profile.recording import ASYNCHRONOUS, Call, Recording, Span
+from mpicoll.profile.recording import ASYNCHRONOUS, Recording, Span
 
 _BAND = "#f1f3f4"
 """Behind every other rank."""
@@ -24,13 +23,17 @@ def draw(recording: Recording, file: Path, last: float | None) -> None:
 
     end = max(until for _, until in recording.spans.values())
     begin = min(since for since, _ in recording.spans.values()) if last is None else end - last * 1e3
-    calls = [call for call in recording.calls if call.complete >= begin]
+    # A row is a rank's program, or its thread of asynchronous calls. The bars of a call in it have one height.
     alike: defaultdict[tuple[str, tuple[int, bool], float], list[Span]] = defaultdict(list)
-    for call in calls:
-        for row, height, spans in _bars(call):
-            alike[call.kind, row, height] += spans
+    for call in recording.calls:
+        if call.complete >= begin:
+            asynchronous = call.thread == ASYNCHRONOUS
+            alike[call.kind, (call.rank, asynchronous), _HIDDEN].append(call.under_way)
+            if asynchronous:
+                alike[call.kind, (call.rank, True), _EXPOSED].append(call.method)
+            alike[call.kind, (call.rank, False), _EXPOSED] += call.exposed
     rows = sorted({row for _, row, _ in alike})
-    looks = styles(call.kind for call in calls)
+    looks = styles(kind for kind, _, _ in alike)
     with matplotlib.rc_context(SETTINGS):
         figure = Figure(figsize=(WIDTH, 1), dpi=200, layout="constrained")
         axes = figure.subplots()
@@ -51,12 +54,3 @@ def draw(recording: Recording, file: Path, last: float | None) -> None:
         axes.set_xlabel("milliseconds")
         figure.set_figheight(0.35 * len(rows) + 0.9 + legend(figure, handles))
         figure.savefig(file)
-
-
-def _bars(call: Call) -> Iterator[tuple[tuple[int, bool], float, Sequence[Span]]]:
-    """A row is a rank's program, or its thread of asynchronous calls. The bars of a call in it have one height."""
-    asynchronous = call.thread == ASYNCHRONOUS
-    yield (call.rank, asynchronous), _HIDDEN, [(call.issued, call.complete)]
-    if asynchronous:
-        yield (call.rank, True), _EXPOSED, [call.method]
-    yield (call.rank, False), _EXPOSED, call.exposed

@@ -158,9 +158,8 @@ def _of(rows: list[dict[str, Any]], about: dict[str, Any]) -> Recording:
             **{name: args[name] for name in _AS_IN_FILE},
         )
         calls.append(call)
-    ranks = {int(rank): of for rank, of in about["ranks"].items()}
-    spans = {rank: (of["begin"], of["end"]) for rank, of in ranks.items()}
-    hosts = {rank: of["host"] for rank, of in ranks.items()}
+    spans = {int(rank): (of["begin"], of["end"]) for rank, of in about["ranks"].items()}
+    hosts = {int(rank): of["host"] for rank, of in about["ranks"].items()}
     calls.sort(key=lambda call: call.issued)
     return Recording(_with_waits_of_reducers(calls), spans, hosts, about["size"])
 
@@ -174,16 +173,14 @@ def _with_waits_of_reducers(calls: list[Call]) -> list[Call]:
         issued[call.rank].append(call.issued)
         if call.backward is not None and not call.waits:
             passes[call.rank, call.backward].append(call)
-    waits: dict[Call, Span] = {}
+    waits: dict[Call, Call] = {}
     for (rank, _), each in passes.items():
         last = each[-1].issued
         later = issued[rank][bisect_right(issued[rank], last) :][:1]
-        waits |= {call: (last, min([call.complete, *later])) for call in each}
-    found = []
-    for call in calls:
-        since, until = waits.get(call, (0.0, 0.0))
-        found.append(replace(call, waits=((since, until),), complete=until) if since < until else call)
-    return found
+        for call in each:
+            if last < (until := min([call.complete, *later])):
+                waits[call] = replace(call, waits=((last, until),), complete=until)
+    return [waits.get(call, call) for call in calls]
 
 
 def union(spans: Iterable[Span]) -> list[Span]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import islice
+from itertools import islice, zip_longest
 from linecache import getline
 from typing import NamedTuple
 
@@ -83,12 +83,9 @@ def end_of(schedules: Sequence[Schedule], rank: int, step: int, action: Action) 
     if isinstance(action, Copy) or alone.peer not in range(len(schedules)):
         return alone
     sends = isinstance(action, Send)
-    earlier = 0
-    for number, mine in _messages(schedules[rank], action.peer, sends):
-        if number == step and mine is action:
-            break
-        earlier += 1
-    return alone._replace(other=next(islice(_messages(schedules[action.peer], rank, not sends), earlier, None), None))
+    mine, theirs = _messages(schedules[rank], action.peer, sends), _messages(schedules[action.peer], rank, not sends)
+    both = zip_longest(mine, theirs)
+    return alone._replace(other=next((o for own, o in both if own and own[0] == step and own[1] is action), None))
 
 
 def _is_whole(action: object) -> bool:

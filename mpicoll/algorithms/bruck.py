@@ -23,6 +23,7 @@ from mpicoll.algorithms.steps import (
     merged,
     one,
     run,
+    singly,
 )
 
 
@@ -59,9 +60,7 @@ def alltoall(at: Place) -> Steps:
         yield (Send((rank + distance) % size, moved, SCRATCH), Recv((rank - distance) % size, moved, OUTPUT))
         yield (Copy(moved, OUTPUT, SCRATCH),)
         distance *= 2
-    came = tuple(range(b, b + 1) for b in range(size))
-    of = tuple(range(b, b + 1) for b in ((rank - b) % size for b in range(size)))
-    yield (Copy(came, SCRATCH, OUTPUT, of),)
+    yield (Copy(singly(range(size)), SCRATCH, OUTPUT, singly((rank - b) % size for b in range(size))),)
 
 
 def _around(start: int, several: int, size: int) -> Blocks:

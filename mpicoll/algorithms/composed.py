@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from mpicoll.algorithms.steps import (
     INPUT,
@@ -18,6 +18,7 @@ from mpicoll.algorithms.steps import (
     Space,
     Stage,
     Steps,
+    joined,
     run,
 )
 
@@ -74,17 +75,6 @@ def stages(
         assert isinstance(moved, Send | Recv | RecvReduce)
         found.append(Stage(start + stage.start, moved))
     return found
-
-
-def joined(runs: Iterable[range]) -> Blocks:
-    """The same blocks in the same order, with neighbours joined into one run."""
-    found: list[range] = []
-    for r in runs:
-        if found and found[-1].stop == r.start:
-            found[-1] = range(found[-1].start, r.stop)
-        else:
-            found.append(r)
-    return tuple(found)
 
 
 def _moved(

@@ -29,20 +29,16 @@ def reduce(at: Place) -> Steps:
       operations, Cluster Computing 10 (2007)
     """
     rank, root = at.rank, at.root
+    taken = [*range(1, root)] if rank == 0 else []
+    if rank == root:
+        taken = [*range(min(root, 1)), *range(root + 1, at.size)]
     into: Space = SCRATCH if rank < root else OUTPUT
     mine: Space = INPUT
-    for peer in _taken_by(at):
+    for peer in taken:
         yield (RecvReduce(peer, one(0), mine, into, mine_first=rank < peer),)
         mine = into
     if rank != root:
         yield (Send(0 if 0 < rank < root else root, one(0), mine),)
-
-
-def _taken_by(at: Place) -> list[int]:
-    """The ranks whose vectors this rank receives and combines."""
-    if at.rank == at.root:
-        return [*range(min(at.root, 1)), *range(at.root + 1, at.size)]
-    return [*range(1, at.root)] if at.rank == 0 else []
 
 
 def allreduce(at: Place) -> Steps:

@@ -197,15 +197,25 @@ def run(start: int, stop: int) -> Blocks:
     return (range(start, stop),) if stop > start else ()
 
 
+def singly(blocks: Iterable[int]) -> Blocks:
+    """These blocks, each as a run of its own."""
+    return tuple(range(b, b + 1) for b in blocks)
+
+
+def joined(runs: Iterable[range]) -> Blocks:
+    """The same blocks in the same order, with neighbours joined into one run."""
+    found: list[range] = []
+    for r in runs:
+        if found and found[-1].stop == r.start:
+            found[-1] = range(found[-1].start, r.stop)
+        else:
+            found.append(r)
+    return tuple(found)
+
+
 def merged(blocks: Iterable[int]) -> Blocks:
     """These blocks in ascending order, with neighbours joined into one run."""
-    runs: list[range] = []
-    for b in sorted(blocks):
-        if runs and runs[-1].stop == b:
-            runs[-1] = range(runs[-1].start, b + 1)
-        else:
-            runs.append(range(b, b + 1))
-    return tuple(runs)
+    return joined(singly(sorted(blocks)))
 
 
 Message = Send | Recv | RecvReduce

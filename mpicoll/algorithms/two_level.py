@@ -10,7 +10,6 @@ all-to-all every rank talks to other nodes, however many there are on each.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from itertools import accumulate, chain, pairwise
 
 from mpicoll.algorithms import bruck, direct, ring, trees
@@ -29,6 +28,7 @@ from mpicoll.algorithms.steps import (
     merged,
     one,
     run,
+    singly,
 )
 
 
@@ -136,8 +136,8 @@ def alltoall(at: Place) -> Steps:
         ahead += len(target)
         others += source
     yield from among(at, node, direct.alltoall, [one(rank) for rank in node], {})
-    departing = [_each(range(i, m * len(others[me::m]), m)) for i in range(m)]
-    arriving = [_each(others[i::m]) for i in range(m)]
+    departing = [singly(range(i, m * len(others[me::m]), m)) for i in range(m)]
+    arriving = [singly(others[i::m]) for i in range(m)]
     yield from among(at, node, direct.alltoall, departing, {INPUT: SCRATCH}, arriving)
 
 
@@ -190,11 +190,6 @@ def _around(at: Place) -> tuple[tuple[int, ...], list[int], int]:
     leaders = [at.root if at.root in node else node[0] for node in nodes]
     here = next(i for i, node in enumerate(nodes) if at.rank in node)
     return nodes[here], leaders, leaders[here]
-
-
-def _each(blocks: Iterable[int]) -> Blocks:
-    """These blocks, each as a run of its own."""
-    return tuple(range(b, b + 1) for b in blocks)
 
 
 def _cut(start: int, like: Blocks) -> Blocks:

@@ -77,14 +77,11 @@ class Buffers:
 
     def _shaped(self, view: Callable[[Raw], Any]) -> tuple[Any, Any]:
         c = self.case
-        x, out = (
-            None if raw is None else view(raw).reshape((blocks, c.count) if by_rank else (c.count,))
-            for raw, blocks, by_rank in (
-                (self.x, c.given_blocks, c.collective.gives == "p"),
-                (self.out, c.gotten_blocks, c.collective.gets == "p"),
-            )
-        )
-        return x, out
+
+        def shaped(raw: Raw | None, blocks: int, extent: str) -> Any:
+            return None if raw is None else view(raw).reshape((blocks, c.count) if extent == "p" else (c.count,))
+
+        return shaped(self.x, c.given_blocks, c.collective.gives), shaped(self.out, c.gotten_blocks, c.collective.gets)
 
     def result(self) -> Array:
         """The result as ``bits``, in host memory."""
@@ -138,11 +135,10 @@ class Arena:
         writes: list[Callable[[], object]] = []
         if not case.collective.moves:
             return writes
-        gives = case.name != "bcast" or case.at_root
-        inside = case.in_place and case.collective.gets != "p" and x is not None and gives
-        if out is not None and not inside:
+        gives = x is not None and (case.name != "bcast" or case.at_root)
+        if out is not None and not (gives and case.in_place and case.collective.gets != "p"):
             writes.append(partial(out.fill if self._host else out.fill_, POISON))
-        if x is not None and gives:
+        if gives:
             writes += self._fill(x, given(case))
         return writes if self._host else [*writes, _finish]
 

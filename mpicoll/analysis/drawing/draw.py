@@ -142,10 +142,10 @@ def _algorithm(collective: str, given: str | Algorithm | Callable[[Place], Steps
     return Algorithm(name, called if called.isidentifier() else "own", given)
 
 
-def draw_meaning(collective: str, size: int, file: Path, root: int = 0) -> None:
-    """Draw what the ranks hold before and after a collective, as SVG or PNG."""
-    rooted = f", root {root}" * COLLECTIVES[collective].rooted
-    _save(picture.meaning(collective, size, root), collective, f"{size} ranks{rooted}", file)
+def draw_meaning(collective: str, size: int, file: Path) -> None:
+    """Draw what the ranks hold before and after a collective, as SVG or PNG. Rank 0 is the root, if it has one."""
+    rooted = ", root 0" * COLLECTIVES[collective].rooted
+    _save(picture.meaning(collective, size, 0), collective, f"{size} ranks{rooted}", file)
 
 
 def pictured(

@@ -105,13 +105,6 @@ Data = bytes | bytearray | memoryview
 """An object, pickled."""
 
 
-class Sending(NamedTuple):
-    """How to test an object that leaves, and how to wait for it."""
-
-    test: Callable[[], bool]
-    wait: Callable[[], object]
-
-
 class ObjectTransport(ABC):
     """Moves objects among the ranks of a fabric, as bytes."""
 
@@ -135,25 +128,24 @@ class ObjectTransport(ABC):
     def alltoall(self, datas: Sequence[bytes]) -> list[Data]:
         """The objects that all ranks have for this rank."""
 
-    @abstractmethod
-    def start(self, data: bytes, dest: int, tag: int) -> Sending:
-        """Start to send an object."""
-
-    @abstractmethod
-    def take(self, source: int | None, tag: int | None, waits: bool) -> Data | None:
-        """Receive an object. None if none has come, unless this ``waits``."""
+    send_now: Callable[[bytes, int, int], object]
+    """Sends an object to a rank with a tag, and returns when somebody takes it."""
+    start: Callable[[bytes, int, int], Callable[[], bool]]
+    """Starts to send one. Returns what says whether it has left, and holds its memory."""
+    take: Callable[[int | None, int | None, bool], Data | None]
+    """Receives an object from a rank, or any, with a tag, or any. None if none has come, unless it waits."""
 
     def send(self, data: bytes, dest: int, tag: int, backoff: Backoff | None) -> None:
         """Send an object. Raises TimeoutError if nobody takes it while the ``backoff`` lasts, which may raise, too."""
-        sending = self.start(data, dest, tag)
         if backoff is None:
-            sending.wait()
+            self.send_now(data, dest, tag)
             return
-        not_taken.append(sending)
-        while not sending.test():
+        has_left = self.start(data, dest, tag)
+        not_taken.append(has_left)
+        while not has_left():
             if not backoff.wait():
                 raise TimeoutError
-        not_taken.remove(sending)
+        not_taken.remove(has_left)
 
     def recv(self, source: int | None, tag: int | None, backoff: Backoff | None) -> Data:
         """Receive an object. Raises TimeoutError if none comes while the ``backoff`` lasts, which may raise, too."""
@@ -169,8 +161,8 @@ class ObjectTransport(ABC):
         return came
 
 
-not_taken: list[Sending] = []
-"""Objects that nobody has taken yet. MPI reads their memory, which they keep."""
+not_taken: list[Callable[[], bool]] = []
+"""What holds objects that nobody has taken yet: MPI reads their memory."""
 
 
 class NeverRaised(Exception):

@@ -97,7 +97,7 @@ class MPIFabric(ElasticFabric):
         self._by: MPIMessages | NodeMessages = MPIMessages(self._messages)
         if met is not None and not self.messages_by_library:
             self._by = NodeMessages(met.messages, self.nobody)
-        self.objects = MPIObjects(self._comm, self._by, self._check if self._is_elastic else None)
+        self.objects = MPIObjects(self._comm, self._by, self._check)
         self.info = CommInfo(nodes, MPI.get_vendor()[0], self._node is not None, settings)
 
     @classmethod
@@ -175,11 +175,16 @@ class MPIFabric(ElasticFabric):
         comm, workspace = self._comm, self._workspace
         match choice.route:
             case "native" if choice.in_parts is None:
-                return large.bind_unknown(comm, call, sequence(*native.bind(comm, call, workspace)))
+                return [large.alltoallv(comm, call, sequence(*native.bind(comm, call, workspace)))]
+            case "native" if choice.in_parts and not call.collective.elementwise:
+                if not call.collective.reduces:
+                    return [large.in_messages(comm, call)]
+                return self._scheduled(call, choice._replace(schedule=choose.between_memories(call.operation)))
             case "native":
-                return self._in_parts(call, choice, partial(native.bind, comm, workspace=workspace))
+                parts = large.parts_of(call) if choice.in_parts else [call]
+                return [step for part in parts for step in native.bind(comm, part, workspace)]
             case "exchange":
-                return self._in_parts(call, choice, partial(exchange.bind, comm, workspace=workspace))
+                return exchange.bind(comm, call, workspace)
             case "node":
                 assert self._node is not None
                 return node.bind(self._node, self.rank, self.size, call, choice.zero_copy, record)
@@ -187,11 +192,14 @@ class MPIFabric(ElasticFabric):
                 of_floats = choice._replace(route="native" if choice.schedule is None else "scheduled")
                 return wide.bind(call, lambda floats: self._bound(floats, of_floats, record), self._wide)
             case "scheduled":
-                schedule = schedule_of(choice, call, self.rank, self.info.nodes)
-                make = partial(MPIRequests, comm, call.reduction)
-                steps = scheduled.bind(self.rank, self.size, call, schedule, workspace, make, longest_piece())
+                steps = self._scheduled(call, choice)
                 return [large.compared(comm, call), *steps] if choice.in_parts is None else steps
         raise AssertionError(choice.route)
+
+    def _scheduled(self, call: Call, choice: Choice) -> list[Plan]:
+        schedule = schedule_of(choice, call, self.rank, self.info.nodes)
+        make = partial(MPIRequests, self._comm, call.reduction)
+        return scheduled.bind(self.rank, self.size, call, schedule, self._workspace, make, longest_piece())
 
     def bind_on_device(self, call: Call, choice: Choice, device: Device, scratch: Scratch) -> Plan:
         if choice.schedule is None:
@@ -201,9 +209,6 @@ class MPIFabric(ElasticFabric):
             expected = f"one that needs no MPI that takes memory of {device.name}, as 'staged'"
             raise DeviceError(call.operation, "algorithm", expected, "'device'")
         return ScheduledPlan(self._comm, call, schedule_of(choice, call, self.rank, self.info.nodes), device, scratch)
-
-    def _in_parts(self, call: Call, choice: Choice, route: Callable[[Call], list[Plan]]) -> list[Plan]:
-        return large.bind(self._comm, call, route) if choice.in_parts else route(call)
 
     def together(self, nbytes: int) -> list[Block] | None:
         return share(self._comm, nbytes, bounded=False)

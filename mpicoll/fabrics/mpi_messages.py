@@ -15,7 +15,7 @@ from mpi4py import MPI
 from mpicoll.arrays.buffers import Buffer
 from mpicoll.calls.plan import Plan
 from mpicoll.errors import StateError
-from mpicoll.fabrics.fabric import Data, Envelope, Sending, Transfer
+from mpicoll.fabrics.fabric import Data, Envelope, Transfer
 from mpicoll.fabrics.transports.memory import bytes_of, moved_bytes, room_for
 from mpicoll.machine.vendors import vendor_of
 
@@ -69,9 +69,8 @@ class MPIMessages:
         """Send bytes, at less cost than with a request."""
         self._comm.Send(bytes_of(data), dest, tag)
 
-    def start(self, data: bytes, dest: int, tag: int) -> Sending:
-        request = self._comm.Isend(bytes_of(data), dest, tag)
-        return Sending(request.Test, request.Wait)
+    def start(self, data: bytes, dest: int, tag: int) -> Callable[[], bool]:
+        return self._comm.Isend(bytes_of(data), dest, tag).Test
 
     def take(self, source: int | None, tag: int | None, waits: bool) -> Data | None:
         """The bytes of a message. None if none has come, unless this ``waits``."""

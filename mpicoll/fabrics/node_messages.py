@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from mpicoll.arrays.buffers import Buffer
-from mpicoll.fabrics.fabric import Envelope, Sending, Transfer
+from mpicoll.fabrics.fabric import Envelope, Transfer
 from mpicoll.machine.blocks import own_at
 from mpicoll.node.loaded import kernel
 
@@ -71,9 +71,8 @@ class NodeMessages:
     def send(self, data: bytes, dest: int, tag: int) -> None:
         self._messages.send(data, dest, tag).wait()
 
-    def start(self, data: bytes, dest: int, tag: int) -> Sending:
-        begun = self._messages.send(data, dest, tag)
-        return Sending(begun.test, begun.wait)
+    def start(self, data: bytes, dest: int, tag: int) -> Callable[[], bool]:
+        return self._messages.send(data, dest, tag).test
 
     def take(self, source: int | None, tag: int | None, waits: bool) -> bytes | None:
         """The bytes of a message. None if none has come, unless this ``waits``."""

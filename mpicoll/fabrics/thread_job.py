@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from mpicoll.calls.settings import Settings
@@ -40,42 +40,25 @@ class Awaited:
         return self.tag in (None, message.tag) and self.source in (None, message.source)
 
 
-@dataclass(eq=False)
-class Posted:
-    """Memory that a rank lets another rank read during a call. ``taken`` says that the other rank has read it.
-    ``call`` describes the call, so that ranks that make different calls find out."""
-
-    call: str
-    region: Region
-    taken: bool = False
-
-
 class Group:
-    """What the ranks of one communicator share."""
+    """What the ranks of one communicator share. ``members`` are their numbers in the one of which it is a subset."""
 
-    def __init__(self) -> None:
+    def __init__(self, members: tuple[int, ...] = ()) -> None:
+        self.members = members
+        self.made: set[int] = set()
+        """The members that have made their part of the subset."""
         self.mailboxes: defaultdict[int, list[Message]] = defaultdict(list)
         """By destination, the messages that no receive has taken yet."""
         self.awaited: defaultdict[int, list[Awaited]] = defaultdict(list)
         """By destination, the receives that wait for their message."""
-        self.posted: defaultdict[tuple[int, int], deque[Posted]] = defaultdict(deque)
-        """By source and destination, the memory that a collective lets the destination read."""
+        self.posted: defaultdict[tuple[int, int], deque[tuple[str, Region]]] = defaultdict(deque)
+        """By source and destination, the memory that a collective lets the destination read, and what it is."""
         self.meetings: defaultdict[int, dict[int, tuple[str, Any]]] = defaultdict(dict)
         """By turn, what each rank that has come brings to the meeting: its operation, and its value."""
         self.met: Counter[int] = Counter()
         """By rank, the number of meetings to which it has come."""
-        self.subsets: defaultdict[frozenset[int], list[Subset]] = defaultdict(list)
+        self.subsets: defaultdict[frozenset[int], list[Group]] = defaultdict(list)
         """By its ranks, the subsets that some of them have made, and others have not yet."""
-
-
-@dataclass(eq=False)
-class Subset:
-    """What the ranks of a subset share, and their order."""
-
-    group: Group
-    members: tuple[int, ...]
-    made: set[int] = field(default_factory=set)
-    """The ranks that have made it."""
 
 
 class Here(threading.local):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,16 +13,17 @@ from numpy.typing import NDArray
 from mpicoll.algorithms.steps import Nodes
 from mpicoll.arrays import kernels
 from mpicoll.arrays.buffers import Buffer
+from mpicoll.arrays.dtypes import Reduction
 from mpicoll.calls.call import Call, details_of
 from mpicoll.calls.choose import Choice, CommInfo, schedule_of
 from mpicoll.calls.plan import Plan, Workspace
 from mpicoll.devices.device import Device
 from mpicoll.errors import DeviceError, MessageError, StateError
-from mpicoll.fabrics.fabric import Data, Envelope, Fabric, NeverRaised, ObjectTransport, Sending, Transfer
+from mpicoll.fabrics.fabric import Data, Envelope, Fabric, NeverRaised, ObjectTransport, Transfer
 from mpicoll.fabrics.routes import scheduled, wide
 from mpicoll.fabrics.routes.devices.scratch import Scratch
-from mpicoll.fabrics.thread_job import Awaited, Group, Job, Message, Seat, Subset
-from mpicoll.fabrics.thread_transport import Threads
+from mpicoll.fabrics.thread_job import Awaited, Group, Job, Message, Seat
+from mpicoll.fabrics.transports.transport import BoundTransport, Region
 from mpicoll.supervise.record import Record
 
 
@@ -59,8 +61,8 @@ class ThreadFabric(Fabric):
         name = f"{call.operation} {details_of(call, schedule.algorithm, self.size)}".rstrip()
 
         def bound(call: Call) -> list[Plan]:
-            def make(*_: object) -> Threads:
-                return Threads(self._job, self._group, self.rank, name, call.reduction)
+            def make(*_: object) -> _Transport:
+                return _Transport(self._job, self._group, self.rank, name, call.reduction)
 
             return scheduled.bind(self.rank, self.size, call, schedule, self._workspace, make)
 
@@ -178,15 +180,14 @@ class ThreadFabric(Fabric):
         with self._job.changed:
             # The n-th subset of these ranks is the same one on each of them.
             begun = self._group.subsets[frozenset(members)]
-            first = next((each for each in begun if self.rank not in each.made), None)
-            if first is None:
-                begun.append(first := Subset(Group(), members))
-            elif first.members != members:
-                named = f"rank {self.rank} names {[*members]}, and rank {min(first.made)} {[*first.members]}"
+            part = next((each for each in begun if self.rank not in each.made), None)
+            if part is None:
+                begun.append(part := Group(members))
+            elif part.members != members:
+                named = f"rank {self.rank} names {[*members]}, and rank {min(part.made)} {[*part.members]}"
                 raise StateError(f"subset: the ranks named other ranks, or another order: {named}")
-            part = first.group
-            first.made.add(self.rank)
-            if len(first.made) == len(members):
+            part.made.add(self.rank)
+            if len(part.made) == len(members):
                 del begun[0]
         return ThreadFabric(self._job, part, members.index(self.rank), len(members))
 
@@ -202,6 +203,8 @@ class _Objects(ObjectTransport):
 
     def __init__(self, fabric: ThreadFabric) -> None:
         self._fabric, self._meet = fabric, fabric.meet
+        self.send_now = self.start = self._put
+        self.take = self._await
 
     def bcast(self, data: bytes | None, root: int) -> Data:
         moved: Data = self._meet(f"bcast_object root {root}", data)[root]
@@ -221,11 +224,11 @@ class _Objects(ObjectTransport):
     def alltoall(self, datas: Sequence[bytes]) -> list[Data]:
         return [each[self._fabric.rank] for each in self._meet("alltoall_object", datas)]
 
-    def start(self, data: bytes, dest: int, tag: int) -> Sending:
+    def _put(self, data: bytes, dest: int, tag: int) -> Callable[[], bool]:
         self._fabric.put(dest, tag, np.frombuffer(data, np.uint8))
-        return Sending(lambda: True, lambda: None)  # it is copied
+        return lambda: True  # it is copied
 
-    def take(self, source: int | None, tag: int | None, waits: bool) -> Data:
+    def _await(self, source: int | None, tag: int | None, waits: bool) -> Data:
         """It always waits: threads notice by themselves that no message can come."""
         return memoryview(self._fabric.arrived(self._fabric.awaited(source, tag)).content)
 
@@ -267,21 +270,17 @@ class _Receiving(Transfer):
     def cancel(self, begun: Awaited) -> bool:
         return self._fabric.give_up(begun)
 
-    def source(self, begun: Awaited | None = None) -> int:
-        return self._of(begun).source
+    def source(self, begun: Any = None) -> int:
+        source: int = begun.message.source
+        return source
 
-    def tag(self, begun: Awaited) -> int:
-        return self._of(begun).tag
+    def tag(self, begun: Any) -> int:
+        tag: int = begun.message.tag
+        return tag
 
-    def arrived(self, begun: Awaited | None = None) -> int | None:
-        elements, rest = divmod(self._of(begun).content.nbytes, self._array.itemsize)
+    def arrived(self, begun: Any = None) -> int | None:
+        elements, rest = divmod(begun.message.content.nbytes, self._array.itemsize)
         return None if rest else elements
-
-    @staticmethod
-    def _of(begun: Awaited | None) -> Message:
-        assert begun is not None
-        assert begun.message is not None
-        return begun.message
 
     def _take(self, message: Message) -> None:
         sent, expected = message.content.dtype, self._array.dtype
@@ -293,3 +292,72 @@ class _Receiving(Transfer):
             problem = f"a message of {elements} elements came from rank {message.source}: expected {self._array.size}"
             raise MessageError(problem)
         room[: content.size] = content
+
+
+_Take = Callable[[Region], None]
+"""Takes what another rank has posted."""
+
+
+class _Transport(BoundTransport):
+    """A receiver reads the blocks in the sender's memory. In each step, a rank lets its peers read what it sends, takes
+    what they have posted, and waits until all of its own was read. ``call`` is the same on all ranks that make the same
+    call."""
+
+    def __init__(self, job: Job, group: Group, rank: int, call: str, reduction: Reduction | None) -> None:
+        self._job, self._posted, self._rank, self._reduction = job, group.posted, rank, reduction
+        self._call, self._what = call, f"rank {rank} in {call}"
+        self.steps = []
+        self._sends: list[tuple[int, Region]] = []
+        self._receives: list[tuple[int, _Take]] = []
+        self._copies: list[Plan] = []
+
+    def send(self, peer: int, region: Region) -> None:
+        self._sends.append((peer, region))
+
+    def recv(self, peer: int, region: Region) -> None:
+        self._receives.append((peer, partial(self._take, peer, region)))
+
+    def recv_reduce(self, peer: int, mine: Region, into: Region, mine_first: bool) -> None:
+        self._receives.append((peer, partial(self._combine, mine, into, mine_first)))
+
+    def copy(self, source: Region, target: Region) -> None:
+        self._copies.append(partial(self._take, self._rank, target, source))
+
+    def end_step(self) -> None:
+        self.steps.append(partial(self._run, self._sends, self._receives, self._copies))
+        self._sends, self._receives, self._copies = [], [], []
+
+    def _run(self, sends: list[tuple[int, Region]], receives: list[tuple[int, _Take]], copies: list[Plan]) -> None:
+        job, posted, rank = self._job, self._posted, self._rank
+        with job.changed:
+            for peer, region in sends:
+                posted[rank, peer].append((self._call, region))
+            job.happened()
+        for peer, take in receives:
+            with job.changed:
+                job.wait_until(partial(bool, posted[peer, rank]), self._what)
+                call, region = posted[peer, rank][0]
+            if call != self._call:
+                raise MessageError(f"{self._what}: rank {peer} is in {call}")
+            take(region)
+            with job.changed:
+                posted[peer, rank].popleft()
+                job.happened()
+        for copy in copies:
+            copy()
+        with job.changed:
+            job.wait_until(lambda: not any(posted[rank, peer] for peer, _ in sends), self._what)
+
+    def _take(self, peer: int, mine: Region, theirs: Region) -> None:
+        given, expected = (sum(run.size for run in region) for region in (theirs, mine))
+        if given != expected:  # NumPy would repeat a single element
+            operation = self._call.partition(" ")[0]
+            raise MessageError(f"{operation}: expected {expected} elements from rank {peer}; it sends {given}")
+        for from_, into in zip(theirs, mine, strict=True):
+            np.copyto(into, from_)
+
+    def _combine(self, mine: Region, into: Region, mine_first: bool, theirs: Region) -> None:
+        assert self._reduction is not None
+        for run, received, target in zip(mine, theirs, into, strict=True):
+            first, second = (run, received) if mine_first else (received, run)
+            kernels.combination(self._reduction, first, second, target)()

@@ -23,7 +23,6 @@ MPI4PY = (
     "machine.mpi_library",
     "launch.lifecycle", "launch.mpi_init", "launch.program",  # program: mpi4py.rc alone, which loads no MPI
     "fabrics.transports.memory", "fabrics.transports.mpi_requests",
-    "fabrics.transports.step",
     "fabrics.routes.devices.scheduled", "fabrics.routes.exchange", "fabrics.routes.large", "fabrics.routes.native",
     "fabrics.bounded_allgather", "fabrics.making", "fabrics.mpi", "fabrics.mpi_messages", "fabrics.mpi_objects",
     "bench.backends", "bench.session", "bench.sweep", "bench.timing", "cli.bench",

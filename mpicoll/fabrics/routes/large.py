@@ -1,8 +1,7 @@
 """Vectors of more elements than a count in an MPI call can say.
 
-A collective that works element by element becomes several calls, each on a part of the vector. A reduce_scatter becomes
-one reduction for each block, to the rank that gets the block. A collective that moves blocks becomes point-to-point
-messages.
+A collective that works element by element becomes several calls, each on a part of the vector. A collective that moves
+blocks becomes point-to-point messages. A reduce_scatter is carried out by a schedule.
 """
 
 from __future__ import annotations
@@ -10,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import accumulate, chain
+from itertools import accumulate
 
 import numpy as np
 from mpi4py import MPI
 
-from mpicoll.algorithms.collectives import COLLECTIVES
 from mpicoll.arrays.buffers import Buffer
 from mpicoll.calls import choose
 from mpicoll.calls.call import Call
@@ -27,12 +25,8 @@ _TOO_LONG = 1 << 62
 """Added to the counts that a rank tells others, if its buffers are too long for one call."""
 
 
-def bind(comm: MPI.Intracomm, call: Call, route: Callable[[Call], list[Plan]]) -> list[Plan]:
-    """The call as calls and messages of at most MAX_COUNT elements. ``route`` binds a call that is short enough."""
-    if call.collective.elementwise:
-        return [*chain.from_iterable(map(route, _in_parts(call)))]
-    if call.collective.reduces:
-        return [*chain.from_iterable(map(route, _reductions_to_owners(comm, call)))]
+def in_messages(comm: MPI.Intracomm, call: Call) -> Plan:
+    """A collective that moves blocks, as messages."""
     outgoing = _blocks(call.send, comm.size, call.sendcounts)
     incoming = _blocks(call.recv, comm.size, call.recvcounts)
     match call.collective.name:
@@ -46,19 +40,18 @@ def bind(comm: MPI.Intracomm, call: Call, route: Callable[[Call], list[Plan]]) -
     if call.in_place:  # the rank's own block is where it belongs already
         outgoing.pop(comm.rank, None)
         incoming.pop(comm.rank, None)
-    return [partial(_move, comm, outgoing, incoming)]
+    return partial(_move, comm, outgoing, incoming)
 
 
-def bind_unknown(comm: MPI.Intracomm, call: Call, direct: Plan) -> list[Plan]:
-    """An alltoallv. A rank knows only its own buffers. So the ranks tell each other in the call whether one has buffers
-    that are too long for ``direct``, which is the MPI library's own call."""
-    compare = compared(comm, call)
-    (in_messages,) = bind(comm, call, lambda _: [direct])
+def alltoallv(comm: MPI.Intracomm, call: Call, direct: Plan) -> Plan:
+    """A rank knows only its own buffers. So the ranks tell each other in the call whether one has buffers that are too
+    long for ``direct``, which is the MPI library's own call."""
+    is_long, messages = compared(comm, call), in_messages(comm, call)
 
     def run() -> None:
-        in_messages() if compare() else direct()
+        messages() if is_long() else direct()
 
-    return [run]
+    return run
 
 
 def compared(comm: MPI.Intracomm, call: Call) -> Callable[[], bool]:
@@ -89,31 +82,13 @@ def compared(comm: MPI.Intracomm, call: Call) -> Callable[[], bool]:
     return compare
 
 
-def _in_parts(call: Call) -> Iterator[Call]:
+def parts_of(call: Call) -> Iterator[Call]:
     """The call as several calls, each on a part of the vector."""
     count = max(b.count for b in (call.send, call.recv) if b is not None)
     for start in range(0, count, choose.MAX_COUNT):
         stop = min(start + choose.MAX_COUNT, count)
         send, recv = (None if b is None else b.part(start, stop) for b in (call.send, call.recv))
         yield replace(call, send=send, recv=recv)
-
-
-def _reductions_to_owners(comm: MPI.Intracomm, call: Call) -> Iterator[Call]:
-    """A reduce_scatter as reductions of each block, to the rank that gets it."""
-    for owner, block in _blocks(call.send, comm.size, call.sendcounts).items():
-        is_owner = owner == comm.rank
-        in_place = is_owner and call.in_place
-        reduction = replace(
-            call,
-            collective=COLLECTIVES["reduce"],
-            send=None if in_place else block,
-            recv=call.recv if is_owner else None,
-            in_place=in_place,
-            root=owner,
-            uneven=False,
-            sendcounts=None,
-        )
-        yield from _in_parts(reduction)
 
 
 def _blocks(buffer: Buffer | None, size: int, counts: Sequence[int] | None) -> dict[int, Buffer]:

@@ -7,9 +7,10 @@ several runs is sent as one, with a datatype that gathers them.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable
 from functools import partial
 from itertools import count
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from mpi4py import MPI
@@ -18,13 +19,71 @@ from mpicoll.arrays import kernels
 from mpicoll.arrays.dtypes import Reduction
 from mpicoll.calls.plan import Plan, sequence
 from mpicoll.fabrics.transports.memory import moved_as
-from mpicoll.fabrics.transports.step import TAGS, Arrival, Held, Step
 from mpicoll.fabrics.transports.transport import Array, BoundTransport, Region
 
 PIECE = 1 << 20
 """Bytes in a piece of a long message. Two pieces, and what they are combined with, stay in cache."""
 GATHERED = 1 << 16
 """Bytes in the longest message of several runs that is gathered into one."""
+TAGS = (1 << 15) - 2
+"""The number of tags for messages. MPI guarantees two more. Two messages between the same
+ranks have the same tag only if there are so many messages between them."""
+
+Handle = TypeVar("Handle", MPI.Prequest, MPI.Datatype)
+
+
+class _Held:
+    """What a plan needs as long as it lives: persistent requests, datatypes, and the memory that they point to.
+
+    When it is dropped it frees the requests and the datatypes. The memory outlives them."""
+
+    def __init__(self) -> None:
+        self._handles: list[MPI.Prequest | MPI.Datatype] = []
+        self.memory: list[Array] = []
+        """Requests know it only by its address."""
+
+    def keep(self, handle: Handle) -> Handle:
+        self._handles.append(handle)
+        return handle
+
+    def __del__(self, is_finalized: Callable[[], bool] = MPI.Is_finalized) -> None:
+        if not is_finalized():  # at the end of the program, this module may be empty already
+            for handle in self._handles:
+                handle.Free()
+
+
+class _Step:
+    """The messages and copies of a step. The transport adds to it until it is ``bound``."""
+
+    def __init__(self) -> None:
+        self.receives: list[MPI.Prequest] = []
+        """Receives that are started before anything else. MPI must store a message that arrives before its receive."""
+        self.sends: list[MPI.Prequest] = []
+        self.arrivals: list[tuple[Plan, Plan, Plan | None]] = []
+        """What waits for a receive, what is done then, and what starts the next receive of the same message."""
+        self.copies: list[Plan] = []
+        """What is done after all messages."""
+
+    def bound(self) -> list[Plan]:
+        """The step as plans, to be run one after another."""
+        requests = [*self.receives, *self.sends]
+        start, finish = partial(MPI.Prequest.Startall, requests), partial(MPI.Request.Waitall, requests)
+        if not self.arrivals:  # nothing is done with what arrives
+            exchange: list[Plan] = [start, finish] if requests else []
+            return [*exchange, *self.copies]
+        arrivals = self.arrivals
+
+        def take_in_order() -> None:
+            """Act on what arrives, in the order of the pieces."""
+            start()
+            for wait, act, start_next in arrivals:
+                wait()
+                act()
+                if start_next is not None:
+                    start_next()
+            finish()
+
+        return [take_in_order, *self.copies]
 
 
 class MPIRequests(BoundTransport):
@@ -40,19 +99,19 @@ class MPIRequests(BoundTransport):
         # Sender and receiver count their messages alike: so two that are under way at once have different tags.
         self._sent: defaultdict[int, count[int]] = defaultdict(count)
         self._received: defaultdict[int, count[int]] = defaultdict(count)
-        self._held = Held()
+        self._held = _Held()
         self.steps = []
-        self._step, self._used = Step(), 0
+        self._step, self._used = _Step(), 0
 
     def send(self, peer: int, region: Region) -> None:
         for message in self._messages(region):
             request = self._comm.Send_init(message, peer, next(self._sent[peer]) % TAGS)
-            self._step.sends.append(self._held.request(request))
+            self._step.sends.append(self._held.keep(request))
 
     def recv(self, peer: int, region: Region) -> None:
         for message in self._messages(region):
             request = self._comm.Recv_init(message, peer, next(self._received[peer]) % TAGS)
-            self._step.receives.append(self._held.request(request))
+            self._step.receives.append(self._held.keep(request))
 
     def recv_reduce(self, peer: int, mine: Region, into: Region, mine_first: bool) -> None:
         receives: list[MPI.Prequest] = []
@@ -68,12 +127,12 @@ class MPIRequests(BoundTransport):
             direct = len(target) == 1 and not np.may_share_memory(ours[0], target[0])
             inbox = target[0] if direct else inboxes[i % ahead][: lengths[i]]
             request = self._comm.Recv_init(self._message([inbox]), peer, next(self._received[peer]) % TAGS)
-            receives.append(self._held.request(request))
+            receives.append(self._held.keep(request))
             combines.append(self._combined(mine_first, ours, inbox, target))
         self._step.receives += receives[:ahead]
         for i, (receive, combine) in enumerate(zip(receives, combines, strict=True)):
             start_next = receives[i + ahead].Start if i + ahead < len(receives) else None
-            self._step.arrivals.append(Arrival(receive, combine, start_next))
+            self._step.arrivals.append((receive.Wait, combine, start_next))
 
     def copy(self, source: Region, target: Region) -> None:
         for from_, into in zip(source, target, strict=True):
@@ -82,10 +141,10 @@ class MPIRequests(BoundTransport):
 
     def end_step(self) -> None:
         self.steps += self._step.bound()
-        self._step, self._used = Step(), 0
+        self._step, self._used = _Step(), 0
 
     def plan(self, run: Plan, *memory: Array) -> Plan:
-        self._held.memory(*memory)
+        self._held.memory += memory
         plan = partial(run)  # a function or a class of our own would be one more call of Python's, each time
         plan.__dict__["held"] = self._held
         return plan
@@ -123,7 +182,7 @@ class MPIRequests(BoundTransport):
             return [MPI.buffer.fromaddress(piece[0].ctypes.data, piece[0].nbytes), piece[0].size, self._kind]
         lengths, addresses = [run.size for run in piece], [run.ctypes.data for run in piece]
         gathered = self._kind.Create_hindexed(lengths, addresses).Commit()
-        return [MPI.BOTTOM, 1, self._held.datatype(gathered)]
+        return [MPI.BOTTOM, 1, self._held.keep(gathered)]
 
     def _inbox(self, elements: int) -> Array:
         """A part of the memory for inboxes that this step does not use yet."""

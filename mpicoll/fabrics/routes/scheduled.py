@@ -1,19 +1,35 @@
-"""Calls as schedules. A transport carries their messages."""
+"""Calls as schedules, over any transport.
+
+Here is which memory is sent, received, reduced and copied in each step. The transport says how.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
 
-from mpicoll.algorithms.steps import RecvReduce, Schedule, Step
+from mpicoll.algorithms.steps import (
+    INPUT,
+    OUTPUT,
+    SCRATCH,
+    Action,
+    Blocks,
+    Copy,
+    Recv,
+    RecvReduce,
+    Schedule,
+    Send,
+    Space,
+    Step,
+)
 from mpicoll.arrays import kernels
 from mpicoll.calls.call import Call
 from mpicoll.calls.plan import Plan, Workspace, sequence
-from mpicoll.fabrics.routes.interpreter import Spaces, execute
-from mpicoll.fabrics.transports.transport import Array, BoundTransport
+from mpicoll.fabrics.transports.transport import Array, BoundTransport, Region, Transport
 
 Make = Callable[[np.dtype[Any], Array], BoundTransport]
 """Makes the transport, of elements of this dtype, and of memory for what arrives to be reduced."""
@@ -24,33 +40,122 @@ def bind(
 ) -> list[Plan]:
     """The plan of this rank's schedule. What arrives to be reduced comes in pieces of up to ``longest`` bytes; 0 where
     it is read where it lies."""
-    reduction = call.reduction
-    given = None if call.send is None else kernels.values(call.send)
-    out = None if call.recv is None else kernels.values(call.recv)
-    source = given if given is not None else out
+    reduction, spaces = call.reduction, Spaces(call, schedule, rank, size)
+    source, out = spaces.given, spaces.out
     dtype = np.dtype(np.uint8) if source is None else source.dtype
-    spaces = Spaces(call, schedule, rank, size, given, out)
     factor = None if reduction is None else reduction.op.factor
     scratch, inboxes, scaled = workspace.arrays(
         dtype,
         spaces.scratch_elements,
         _inbox_elements(schedule, spaces, longest // dtype.itemsize),
-        source.size if factor is not None and source is not None else 0,
+        0 if source is None or factor is None else source.size,
     )
+    spaces.use(scratch, None if factor is None else scaled)
     before: list[Plan] = []
     after: list[Plan] = []
-    if factor is not None:
+    if reduction is not None and factor is not None:
         assert source is not None
-        assert reduction is not None
         before.append(partial(kernels.scale, source, factor, scaled, reduction.dtype))
-        spaces = Spaces(call, schedule, rank, size, scaled, out)
-    if reduction is not None and reduction.averages and out is not None and call.terms(rank, size) > 1:
+    if reduction is not None and reduction.averages and call.recv is not None and call.terms(rank, size) > 1:
+        assert out is not None
         after.append(partial(kernels.divide, out, call.terms(rank, size), reduction.dtype))
-    spaces.use(scratch)
     transport = make(dtype, inboxes)
     execute(schedule, spaces, transport)
     run = sequence(*before, *transport.steps, *after)
     return [transport.plan(run if reduction is None else kernels.quietly(run), scratch)]
+
+
+class Spaces:
+    """The memory of a rank's blocks: a 1-D array for each space. SCRATCH needs ``scratch_elements`` elements."""
+
+    def __init__(self, call: Call, schedule: Schedule, rank: int, size: int) -> None:
+        table = call.collective
+        has = table.has(rank, size, call.root, schedule.blocks).start
+        wants = table.wants(rank, size, call.root, schedule.blocks).start
+        given = None if call.send is None else kernels.values(call.send)
+        out = None if call.recv is None else kernels.values(call.recv)
+        if given is None:  # a call in place: the input is in the output
+            given, has = out, wants
+        elif out is None:  # the output is in the input
+            out, wants = given, has
+        self.given, self.out = given, out
+        starts = _starts(call, schedule.blocks, size)
+        self._starts: dict[Space, Sequence[int]] = {INPUT: starts[0], OUTPUT: starts[1], SCRATCH: starts[1]}
+        self._origins = {INPUT: starts[0][has], OUTPUT: starts[1][wants]}
+        self._arrays: dict[Space, Array | None] = {INPUT: given, OUTPUT: out, SCRATCH: None}
+        self._in_scratch, self.scratch_elements = _packed(schedule, starts[1])
+
+    def use(self, scratch: Array, scaled: Array | None) -> None:
+        """Use this memory as SCRATCH, and in the place of the input what is ``scaled``."""
+        self._arrays[SCRATCH] = scratch
+        if scaled is not None:
+            self._arrays[INPUT] = scaled
+
+    def elements(self, blocks: Blocks) -> int:
+        """The number of elements in these blocks of the output."""
+        starts = self._starts[OUTPUT]
+        return sum(starts[run.stop] - starts[run.start] for run in blocks)
+
+    def region(self, space: Space, blocks: Blocks) -> Region:
+        array, starts = self._arrays[space], self._starts[space]
+        assert array is not None
+        runs = []
+        for run in blocks:
+            first = self._in_scratch[run.start] if space == SCRATCH else starts[run.start] - self._origins[space]
+            runs.append(array[first : first + starts[run.stop] - starts[run.start]])
+        return runs
+
+
+def _starts(call: Call, blocks: int, size: int) -> tuple[Sequence[int], Sequence[int]]:
+    """Where each block of INPUT and each block of OUTPUT begins in the whole vector. At the end of both lists is where
+    the last block ends."""
+    in_input, in_output = call.sendcounts or call.recvcounts, call.recvcounts or call.sendcounts
+    if in_input is not None and in_output is not None:
+        return [0, *accumulate(in_input)], [0, *accumulate(in_output)]
+    elements, parts = call.extent(size), max(blocks, 1)
+    even = [elements * b // parts for b in range(parts + 1)]
+    return even, even
+
+
+def _packed(schedule: Schedule, starts: Sequence[int]) -> tuple[dict[int, int], int]:
+    """Where each block that the schedule keeps in SCRATCH begins there, and how many elements these blocks have."""
+    kept = sorted({b for step in schedule.steps for action in step for run in _runs_in_scratch(action) for b in run})
+    ends = [*accumulate(starts[b + 1] - starts[b] for b in kept)]
+    return dict(zip(kept, [0, *ends], strict=False)), ends[-1] if ends else 0
+
+
+def _runs_in_scratch(action: Action) -> Iterator[range]:
+    """The runs of blocks in SCRATCH that an action reads or writes."""
+    match action:
+        case Send(_, blocks, from_):
+            used = [(from_, blocks)]
+        case Recv(_, blocks, into):
+            used = [(into, blocks)]
+        case RecvReduce(_, blocks, mine, into, _):
+            used = [(mine, blocks), (into, blocks)]
+        case Copy(blocks, from_, into, to):
+            used = [(from_, blocks), (into, to or blocks)]
+    for space, runs in used:
+        if space == SCRATCH:
+            yield from runs
+
+
+def execute(schedule: Schedule, spaces: Spaces, transport: Transport) -> None:
+    """Hand one rank's schedule to a transport, action by action. A transport may carry the actions out at once, or bind
+    them into a plan that does so later."""
+    region = spaces.region
+    for step in schedule.steps:
+        for action in step:
+            match action:
+                case Send(peer, blocks, from_):
+                    transport.send(peer, region(from_, blocks))
+                case Recv(peer, blocks, into):
+                    transport.recv(peer, region(into, blocks))
+                case RecvReduce(peer, blocks, mine, into, mine_first):
+                    transport.recv_reduce(peer, region(mine, blocks), region(into, blocks), mine_first)
+                case Copy(blocks, from_, into, to):
+                    transport.copy(region(from_, blocks), region(into, to or blocks))
+        transport.end_step()
 
 
 def _inbox_elements(schedule: Schedule, spaces: Spaces, most: int) -> int:

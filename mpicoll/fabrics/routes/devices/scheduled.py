@@ -18,7 +18,7 @@ from mpicoll.arrays.dtypes import Op
 from mpicoll.calls.call import Call
 from mpicoll.devices.device import Device, Stream, View, failure_before, raise_any
 from mpicoll.fabrics.routes.devices.scratch import Scratch
-from mpicoll.fabrics.routes.interpreter import Spaces, execute
+from mpicoll.fabrics.routes.scheduled import Spaces, execute
 from mpicoll.fabrics.transports.memory import moved_as
 from mpicoll.fabrics.transports.transport import Array, Region, Transport
 
@@ -56,23 +56,20 @@ class ScheduledPlan(Transport):
         self._kind = moved_as(memory.dtype.itemsize)
         self._steps: list[_Step] = []
         self._step, self._used = _Step(), 0
-        given = None if call.send is None else kernels.values(call.send)
-        out = None if call.recv is None else kernels.values(call.recv)
-        spaces = Spaces(call, schedule, rank, size, given, out)
+        spaces = Spaces(call, schedule, rank, size)
         scales = reduction is not None and reduction.op.factor is not None
         lengths = [spaces.scratch_elements, _inbox(schedule, spaces), source.count if scales else 0]
         addresses = scratch.addresses(call.operation, *(n * dtype.itemsize for n in lengths))
         blocks, self._inbox, scaled = (kernels.described(a, n, dtype) for a, n in zip(addresses, lengths, strict=True))
+        spaces.use(blocks, scaled if scales else None)
         self._reduction = reduction
         self._scale = self._divide = None
         if reduction is not None and scales:
-            spaces = Spaces(call, schedule, rank, size, scaled, out)
             self._scale = [device.view(source)], self._view(scaled), reduction, [reduction.op.factor]
         if reduction is not None and (scales or reduction.averages):
             self._reduction = replace(reduction, op=Op("sum"))
         if reduction is not None and reduction.averages and call.recv is not None and call.terms(rank, size) > 1:
             self._divide = device.view(call.recv), call.terms(rank, size), call.recv.dtype
-        spaces.use(blocks)
         execute(schedule, spaces, self)
 
     def __call__(self) -> None:
@@ -111,7 +108,7 @@ class ScheduledPlan(Transport):
         nbytes = count * self._dtype.itemsize
         return [MPI.buffer.fromaddress(self._device.for_mpi(address, nbytes), nbytes), count, self._kind]
 
-    # -- how the interpreter hands in the actions of a step ------------------------------------------------------
+    # -- the actions of a step, as they are handed in -------------------------------------------------------------
 
     def send(self, peer: int, region: Region) -> None:
         self._step.sends += _messages(peer, region)

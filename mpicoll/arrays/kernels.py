@@ -8,8 +8,7 @@ NumPy and torch return one or the other, which even depends on the index in the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextvars import copy_context
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial, reduce
 from typing import Any
@@ -116,30 +115,30 @@ def widened(values: Array, dtype: Dtype) -> Array:
 
 def widen(values: Array, out: Array, dtype: Dtype) -> Array:
     """``out`` = values of the short float ``dtype``, as float32."""
-    if kernel is None:
-        return _codec(dtype)[0](values, out)
-    kernel.widen(_DTYPES[dtype.name], _address(values), _address(out), values.size)
+    if kernel is not None:
+        kernel.widen(_DTYPES[dtype.name], _address(values), _address(out), values.size)
+    elif dtype.name == "bfloat16":
+        np.left_shift(values.astype(np.uint32), 16, out=out.view(np.uint32))
+    else:
+        np.copyto(out, values)
     return out
 
 
 def narrow(values: Array, out: Array, dtype: Dtype) -> None:
-    """``out`` = float32 values, rounded to the short float ``dtype``."""
-    if kernel is None:
-        _codec(dtype)[1](values, out)
-    else:
+    """``out`` = float32 values, rounded to the short float ``dtype``. All NaNs in it get the same bits: ranks must get
+    equal ones."""
+    if kernel is not None:
         kernel.narrow(_DTYPES[dtype.name], _address(values), _address(out), values.size)
-
-
-def quietly(run: Callable[[], object]) -> Callable[[], object]:
-    """``run`` with floating-point errors ignored: infinities and NaNs are results, as in MPI and torch.
-
-    The result must not be called from within ``run``, nor by two threads at once."""
-    if int(np.__version__.partition(".")[0]) < 2:
-        return np.errstate(all="ignore")(run)
-    # NumPy 2 keeps this setting in the context. Entering a context takes a thirtieth of the time of entering errstate.
-    context = copy_context()
-    context.run(partial(np.seterr, all="ignore"))
-    return partial(context.run, run)
+    elif dtype.name == "bfloat16":
+        bits = values.view(np.uint32)
+        # To nearest, ties to even: add just under half of the last bit that is kept, or exactly half where that bit is
+        # 1. Then cut the lower bits off.
+        np.copyto(out, (bits + (((bits >> 16) & 1) + 0x7FFF)) >> 16, casting="unsafe")
+        out[np.isnan(values)] = 0x7FC0
+    else:
+        with np.errstate(all="ignore"):
+            np.copyto(out, values, casting="same_kind")
+        out.view(np.uint16)[np.isnan(values)] = 0x7E00
 
 
 def numbers(reduction: Reduction) -> tuple[int, int, bool]:
@@ -166,28 +165,28 @@ def reduce_rows_in_numpy(
     rows: Sequence[Array] | Array, out: Array, reduction: Reduction, factors: Sequence[float] | None = None
 ) -> None:
     """The same where there is no kernel. This is the definition of what the kernel does."""
-    combine = _of_two(reduction)
-    decode, encode = _codec(reduction.dtype)
-    wide = np.dtype(np.float32) if reduction.dtype.short_float else out.dtype
-    size = min(CHUNK, out.size)
-    total, term = np.empty(size, wide), np.empty(size, wide)
-
-    def value(i: int, piece: slice, into: Array) -> Array:
-        decoded = decode(rows[i][piece], into)
-        return decoded if factors is None else np.multiply(decoded, factors[i], out=into)
-
-    for start in range(0, out.size, CHUNK):
-        piece = slice(start, min(start + CHUNK, out.size))
-        t, v = total[: piece.stop - start], term[: piece.stop - start]
-        result = value(0, piece, t)
-        for i in range(1, len(rows)):
-            result = combine(result, value(i, piece, v), out=t)
+    dtype, combine = reduction.dtype, COMBINE[reduction.combine]
+    signs = _SIGNS.get(reduction.combine) if dtype.short_float else None
+    for piece in _chunks(out):
+        terms = [widened(row[piece], dtype) for row in rows]
+        if factors is not None:
+            terms = [np.multiply(term, factor) for term, factor in zip(terms, factors, strict=True)]
+        total = reduce(combine, terms)
+        if signs is not None:
+            zeros = np.where(reduce(signs, map(np.signbit, terms)), np.float32(-0.0), np.float32(0.0))
+            total = np.where(total == 0, zeros, total)
         if reduction.averages:
-            np.copyto(t, result)
-            _divide(t, len(rows))
-            result = t
-        write = partial(encode, result, out[piece])
-        _with_sign(write, [row[piece] for row in rows], out[piece], reduction)()
+            total = np.array(total)
+            _divide(total, len(rows))
+        if dtype.short_float:
+            narrow(total, out[piece], dtype)
+        else:
+            np.copyto(out[piece], total, casting="same_kind")
+
+
+def _chunks(values: Array) -> Iterator[slice]:
+    for start in range(0, values.size, CHUNK):
+        yield slice(start, start + CHUNK)
 
 
 def _address(array: Array) -> int:
@@ -195,30 +194,10 @@ def _address(array: Array) -> int:
     return address
 
 
-def _of_two(reduction: Reduction) -> Callable[..., Array]:
-    """The function of two arrays that writes to ``out``, which may be one of them."""
-    complex_product = reduction.combine == "PROD" and reduction.dtype.kind == "c"
-    return _complex_product if complex_product else COMBINE[reduction.combine]
-
-
-def _complex_product(a: Array, b: Array, out: Array) -> Array:
-    """NumPy rounds the product of arrays of one element in another way if ``out`` is one of them. What an element
-    becomes must not depend on how many others there are."""
-    if out.size == 1:
-        out[:] = np.multiply(a, b)
-        return out
-    return np.multiply(a, b, out=out)
-
-
 def combination(reduction: Reduction, a: Array, b: Array, out: Array) -> Callable[[], object]:
     """A function that computes ``out`` = a op b. ``out`` may be ``a`` or ``b``. It rounds short floats each time. Its
-    caller divides an average at the end.
-
-    The caller must have floating-point errors ignored.
-    """
+    caller divides an average at the end."""
     if kernel is None:
-        if not reduction.dtype.short_float:
-            return partial(_of_two(reduction), a, b, out=out)
         return partial(reduce_rows_in_numpy, (a, b), out, replace(reduction, op=Op("sum")))
     dtype, op, _ = numbers(reduction)
     run = partial(kernel.reduce_rows, dtype, op, False, None, (_address(a), _address(b)), _address(out), out.size)
@@ -226,123 +205,27 @@ def combination(reduction: Reduction, a: Array, b: Array, out: Array) -> Callabl
     return run
 
 
-def _with_sign(
-    write: Callable[[], object], rows: Sequence[Array], out: Array, reduction: Reduction
-) -> Callable[[], object]:
-    """``write``, which writes the rows combined to ``out``, and then the sign of each maximum or minimum of short
-    floats that is zero."""
-    signs = _SIGNS.get(reduction.combine)
-    if signs is None or not reduction.dtype.short_float:
-        return write
-    given, bits = [row.view(np.int16) for row in rows], out.view(np.int16)
-
-    def run() -> None:
-        sign = reduce(signs, given)  # before ``out`` is written to, which may be one of the rows
-        write()
-        zeros = (bits & 0x7FFF) == 0
-        if zeros.any():
-            bits[zeros] = sign[zeros] & -0x8000
-
-    return run
-
-
+@np.errstate(all="ignore")
 def divide(values: Array, divisor: int, dtype: Dtype) -> None:
     """Divide values in place. Short floats are divided in float32; integers are divided toward zero."""
-    _rewrite(values, values, dtype, lambda x: _divide(x, divisor))
-
-
-def scale(values: Array, factor: float | complex, out: Array, dtype: Dtype) -> None:
-    """``out`` = ``factor * values``. Short floats are multiplied in float32."""
-    _rewrite(values, out, dtype, lambda x: np.multiply(x, factor, out=x))
-
-
-@np.errstate(all="ignore")
-def _rewrite(values: Array, out: Array, dtype: Dtype, change: Callable[[Array], object]) -> None:
-    """``out`` = the values after ``change``, which works in place on values of the type in which they are combined."""
-    if not dtype.short_float:
-        if out is not values:
-            np.copyto(out, values)
-        change(out)
-        return
-    decode, encode = _codec(dtype)
-    wide = np.empty(min(CHUNK, out.size), np.float32)
-    for start in range(0, out.size, CHUNK):
-        piece = slice(start, min(start + CHUNK, out.size))
-        x = decode(values[piece], wide[: piece.stop - start])
-        change(x)
-        encode(x, out[piece])
+    for piece in _chunks(values):
+        wide = widened(values[piece], dtype)  # it is the values themselves unless they are short floats
+        _divide(wide, divisor)
+        if dtype.short_float:
+            narrow(wide, values[piece], dtype)
 
 
 def _divide(values: Array, divisor: int) -> None:
-    if values.dtype.kind in "iu":
-        _divide_integers(values, divisor)
-    else:
+    if values.dtype.kind not in "iu":
         parts = values.view(values.real.dtype)  # complex by complex division would round more than once
         np.divide(parts, divisor, out=parts)
+        return
+    # Toward zero, as C and NCCL do. A short integer may not hold the number of ranks.
+    wide = values.astype(values.dtype.kind + "8")
+    if values.dtype.kind == "i":  # NumPy rounds down: this makes negative quotients round up, to zero
+        wide += (wide >> 63) & (divisor - 1)
+    values[...] = wide // divisor
 
-
-def _divide_integers(values: Array, divisor: int) -> None:
-    """Divide toward zero, as C and NCCL do."""
-    kind: Any = values.dtype.type
-    fits = divisor <= np.iinfo(kind).max
-    for start in range(0, values.size, CHUNK):
-        piece = values[start : start + CHUNK]
-        if not fits:  # a short integer may not hold the number of ranks
-            wide = piece.astype(piece.dtype.kind + "8")
-            _divide_integers(wide, divisor)
-            piece[...] = wide
-            continue
-        if piece.dtype.kind == "i":  # NumPy rounds down: this makes negative quotients round up, to zero
-            piece += (piece >> (8 * piece.itemsize - 1)) & kind(divisor - 1)
-        np.floor_divide(piece, kind(divisor), out=piece)
-
-
-Decode = Callable[[Array, Array], Array]
-Encode = Callable[[Array, Array], None]
-
-
-def _codec(dtype: Dtype) -> tuple[Decode, Encode]:
-    """(decode, encode) between a dtype's storage and the type in which its values are combined. ``decode`` returns the
-    values, and may write them to its second argument."""
-    return _CODECS[dtype.name] if dtype.short_float else (_unchanged, _narrow)
-
-
-def _unchanged(source: Array, into: Array) -> Array:
-    return source
-
-
-def _widen(source: Array, into: Array) -> Array:
-    np.copyto(into, source)
-    return into
-
-
-def _narrow(source: Array, into: Array) -> None:
-    np.copyto(into, source, casting="same_kind")
-
-
-def _decode_bf16(source: Array, into: Array) -> Array:
-    bits = into.view(np.uint32)
-    np.copyto(bits, source)
-    np.left_shift(bits, 16, out=bits)
-    return into
-
-
-def _encode_bf16(source: Array, into: Array) -> None:
-    bits = source.view(np.uint32)
-    # To nearest, ties to even: add just under half of the last bit that is kept, or exactly half where that bit is 1.
-    # Then cut the lower bits off.
-    rounded = (bits + (((bits >> 16) & 1) + 0x7FFF)) >> 16
-    np.copyto(into, rounded, casting="unsafe")
-    into[np.isnan(source)] = 0x7FC0
-
-
-def _encode_f16(source: Array, into: Array) -> None:
-    _narrow(source, into)
-    into.view(np.uint16)[np.isnan(source)] = 0x7E00
-
-
-_CODECS: dict[str, tuple[Decode, Encode]] = {"float16": (_widen, _encode_f16), "bfloat16": (_decode_bf16, _encode_bf16)}
-"""How each short float is decoded and encoded. All NaNs in a result get the same bits: ranks must get equal ones."""
 
 _DTYPES = {name: number for number, name in enumerate(DTYPES)}
 _OPS = {name: number for number, name in enumerate(COMBINE)}

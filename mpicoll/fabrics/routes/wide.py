@@ -35,8 +35,7 @@ def bind(call: Call, route: Callable[[Call], list[Plan]], workspace: Workspace, 
     widen = partial(kernels.widen, kernels.values(given), kernels.values(wide_given), reduction.dtype)
     steps: list[Plan] = [widen, *route(wide)]
     if recv is not None and wide_recv is not None and has_result:
-        narrow = partial(kernels.narrow, kernels.values(wide_recv), kernels.values(recv), reduction.dtype)
-        steps.append(kernels.quietly(narrow))
+        steps.append(partial(kernels.narrow, kernels.values(wide_recv), kernels.values(recv), reduction.dtype))
     return steps
 
 

@@ -7,7 +7,6 @@ with gaps or in another order.
 
 from __future__ import annotations
 
-import ctypes
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -23,8 +22,6 @@ from mpicoll.arrays.owners import owner_of
 from mpicoll.errors import ArgumentError, DeviceError, DtypeError, MpicollError, StateError
 from mpicoll.machine.cuda import number_of
 
-_FLAGS, _READ_ONLY = 24, 1
-"""Where the flags of DLPack's DLManagedTensorVersioned lie, and the one that says that nobody may write."""
 _DLPACK_CPU = 1
 """DLPack's number of the host's memory."""
 
@@ -115,8 +112,12 @@ class Buffer:
 
 def host_buffer(memory: NDArray[np.uint8], shape: tuple[int, ...], dtype: Dtype) -> Buffer:
     """The first bytes of this memory, as elements of ``dtype`` without gaps. The buffer keeps the memory."""
-    strides = tuple(dtype.itemsize * prod(shape[i + 1 :]) for i in range(len(shape)))
-    return Buffer(memory, memory.ctypes.data, shape, strides, dtype, "cpu", True, True)
+    return Buffer(memory, memory.ctypes.data, shape, packed(shape, dtype.itemsize), dtype, "cpu", True, True)
+
+
+def packed(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
+    """The strides of an array without gaps."""
+    return tuple(itemsize * prod(shape[i + 1 :]) for i in range(len(shape)))
 
 
 def as_buffer(x: Any, operation: str, argument: str) -> Buffer:
@@ -293,10 +294,10 @@ def _of_cuda_interface(x: Any, operation: str, argument: str) -> Buffer:
 def _of_owner(x: Any, interface: Mapping[str, Any], device: str) -> Buffer:
     """An array of a device that is not CUDA's. Its ``dtype`` counts, because an interface has no name for bfloat16."""
     layout = np.dtype(interface["typestr"])
-    shape, strides = tuple(interface["shape"]), interface.get("strides")
-    packed = tuple(layout.itemsize * prod(shape[i + 1 :]) for i in range(len(shape)))
-    contiguous = strides is None or prod(shape) == 0 or tuple(strides) == packed
-    strides = packed if strides is None else tuple(strides)
+    shape = tuple(interface["shape"])
+    without_gaps = packed(shape, layout.itemsize)
+    strides = tuple(interface.get("strides") or without_gaps)
+    contiguous = prod(shape) == 0 or strides == without_gaps
     return Buffer(
         array=x,
         address=interface["data"][0],
@@ -326,22 +327,6 @@ class _ForTorch:
         self.keep = x
 
 
-def _may_be_written(x: Any) -> bool:
-    """Whether an array that speaks DLPack says so. Before DLPack 1 an array cannot say it, and counts as read-only, as
-    NumPy has it: those of JAX, which are immutable, are such arrays."""
-    try:
-        capsule = x.__dlpack__(max_version=(1, 0))
-    except TypeError:
-        return False
-    of_capsule = ctypes.pythonapi.PyCapsule_GetPointer
-    of_capsule.restype, of_capsule.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
-    try:
-        start: int = of_capsule(capsule, b"dltensor_versioned")
-    except ValueError:
-        return False
-    return not ctypes.c_uint64.from_address(start + _FLAGS).value & _READ_ONLY
-
-
 def _of_dlpack(x: Any, operation: str, argument: str) -> Buffer:
     refusals: dict[str, Exception] = {}
     for name, take in _takers(x):
@@ -352,8 +337,8 @@ def _of_dlpack(x: Any, operation: str, argument: str) -> Buffer:
         else:
             if isinstance(array, np.ndarray):
                 return _of_numpy(array, operation, argument)
-            buffer = _of_torch(array, operation, argument)
-            return replace(buffer, writable=buffer.writable and _may_be_written(x))
+            # torch does not say whether it may be written to: the arrays of JAX, which are immutable, may not.
+            return replace(_of_torch(array, operation, argument), writable=False)
     reasons = "; ".join(f"{name} says: {error}" for name, error in refusals.items())
     given = f"{type(x).__name__} ({reasons})"
     expected = "a DLPack array that NumPy or torch can take"

@@ -147,7 +147,7 @@ def numbers(reduction: Reduction) -> tuple[int, int, bool]:
 
 
 def reduce_rows(
-    rows: Sequence[Array] | Array, out: Array, reduction: Reduction, factors: Sequence[float] | None = None
+    rows: Sequence[Array] | Array, out: Array, reduction: Reduction, factors: Sequence[complex] | None = None
 ) -> None:
     """``out`` = the rows combined in their order. There is one row per rank; an average is divided by their number.
 
@@ -162,7 +162,7 @@ def reduce_rows(
 
 @np.errstate(all="ignore")  # infinities and NaNs are results, as in MPI and torch
 def reduce_rows_in_numpy(
-    rows: Sequence[Array] | Array, out: Array, reduction: Reduction, factors: Sequence[float] | None = None
+    rows: Sequence[Array] | Array, out: Array, reduction: Reduction, factors: Sequence[complex] | None = None
 ) -> None:
     """The same where there is no kernel. This is the definition of what the kernel does."""
     dtype, combine = reduction.dtype, COMBINE[reduction.combine]

@@ -16,6 +16,7 @@ import numpy as np
 from mpicoll.arrays.buffers import Buffer, loaded_torch
 from mpicoll.arrays.dtypes import Dtype, Reduction
 from mpicoll.arrays.kernels import COMBINE
+from mpicoll.arrays.owners import owners
 from mpicoll.devices.device import Device, Event, Handle, Stream
 from mpicoll.errors import DeviceError, DeviceFailure, StateError
 from mpicoll.machine.cuda import Pinned, close_ipc, hidden_from_captures, ipc_handle, open_ipc, supported
@@ -251,3 +252,22 @@ def _unify_nans(values: Any, dtype: Dtype) -> None:
     """Give all NaNs among short floats the same bits, as ``kernels`` does."""
     if dtype.short_float:
         values.masked_fill_(values.isnan(), float("nan"))
+
+
+_made: dict[str, Device] = {}
+
+
+def device_named(name: str) -> Device:
+    """The device that a Buffer calls by this name. CUDA's are made when they are asked for, and others list
+    themselves."""
+    listed = owners.get(name)
+    if isinstance(listed, Device):
+        return listed
+    if name not in _made:
+        _made[name] = Cuda(name)
+    return _made[name]
+
+
+def forget() -> None:
+    """In a forked child: a GPU that its parent has used cannot be reached from there."""
+    _made.clear()

@@ -34,10 +34,8 @@ class Transfer(ABC):
     is no such way."""
     overruns = False
     """Whether a longer message than this one expects may have been written beyond its memory."""
-
-    @abstractmethod
-    def start(self) -> Any:
-        """Start it."""
+    start: Callable[[], Any]
+    """Starts it."""
 
     @abstractmethod
     def wait(self, begun: Any) -> object:

@@ -168,7 +168,7 @@ class MPIFabric(ElasticFabric):
         steps = self._bound(call, choice, record)
         if choice.zero_copy and choice.route != choose.NODE:
             assert self._node is not None
-            steps = node.bind(self._node, self.rank, self.size, call, True, record, steps)
+            steps = [node.bind(self._node, self.rank, self.size, call, True, record, steps).run]
         return [*steps, self._check] if self._is_elastic else steps
 
     def _bound(self, call: Call, choice: Choice, record: Record) -> list[Plan]:
@@ -187,7 +187,7 @@ class MPIFabric(ElasticFabric):
                 return exchange.bind(comm, call, workspace)
             case "node":
                 assert self._node is not None
-                return node.bind(self._node, self.rank, self.size, call, choice.zero_copy, record)
+                return [node.bind(self._node, self.rank, self.size, call, choice.zero_copy, record).run]
             case "wide":
                 of_floats = choice._replace(route="native" if choice.schedule is None else "scheduled")
                 return wide.bind(call, lambda floats: self._bound(floats, of_floats, record), self._wide)
@@ -226,7 +226,7 @@ class MPIFabric(ElasticFabric):
     def begin(self, call: Call, choice: Choice, record: Record, by_library: bool) -> Transfer | None:
         if (choice.route == choose.NODE or choice.zero_copy) and not self._is_elastic:
             assert self._node is not None
-            plan = node.begin(self._node, self.rank, self.size, call, choice.zero_copy, record)
+            plan = node.bind(self._node, self.rank, self.size, call, choice.zero_copy, record)
             return cast(Transfer, plan)  # as which the kernel's plans are registered
         by_library &= call.reduction is None or call.reduction.mpi
         if not by_library or not call.extent_is_common or call.extent(self.size) > choose.MAX_COUNT:

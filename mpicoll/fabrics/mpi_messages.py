@@ -103,11 +103,8 @@ class Collective(Transfer):
     stand for it while it is under way. Before that is done, it is ``checked`` whether the ranks are there."""
 
     def __init__(self, start: Callable[[], Begun], check: Callable[[], object] | None) -> None:
-        self.start = start  # type: ignore[method-assign]  # a method would cost a call
+        self.start = start
         self._check = check
-
-    def start(self) -> Begun:
-        raise AssertionError("each instance has its own")
 
     def wait(self, begun: Begun) -> None:
         begun[0].Wait()
@@ -130,11 +127,8 @@ class _Sent(Transfer):
     """A message that leaves. While it is under way, the library's request stands for it."""
 
     def __init__(self, comm: MPI.Intracomm, spec: list[Any], dest: int, tag: int) -> None:
-        self.start = partial(comm.Isend, spec, dest, tag)  # type: ignore[method-assign]  # a method would cost a call
+        self.start = partial(comm.Isend, spec, dest, tag)
         self.now = partial(comm.Send, spec, dest, tag)
-
-    def start(self) -> MPI.Request:
-        raise AssertionError("each instance has its own")
 
     def wait(self, begun: MPI.Request) -> None:
         begun.Wait()
@@ -160,10 +154,8 @@ class _Received(Transfer):
         # MPICH ends the job where a message ends within an element. Bytes have no such end.
         self.spec, self._itemsize = moved_bytes(b), b.dtype.itemsize
         self.now = partial(comm.Recv, self.spec, source, tag, self.last)
-        self._start = partial(comm.Irecv, self.spec, source, tag)
-
-    def start(self) -> Received:
-        return self._start(), MPI.Status()
+        receive = partial(comm.Irecv, self.spec, source, tag)
+        self.start = lambda: (receive(), MPI.Status())
 
     def wait(self, begun: Received) -> None:
         request, status = begun

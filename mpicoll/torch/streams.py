@@ -14,8 +14,8 @@ from types import TracebackType
 import torch
 
 from mpicoll.arrays.buffers import as_buffer
+from mpicoll.devices.cuda import device_named
 from mpicoll.devices.device import Device, Event, Stream
-from mpicoll.devices.registry import device_named
 
 
 class GroupStreams:

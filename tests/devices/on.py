@@ -9,8 +9,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from mpicoll.arrays.dtypes import DTYPES
+from mpicoll.devices.cuda import device_named
 from mpicoll.devices.device import Device
-from mpicoll.devices.registry import device_named
 from tests.devices.simulated import Simulated
 from tests.devices.simulated_queue import Costs
 

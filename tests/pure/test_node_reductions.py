@@ -85,7 +85,7 @@ def by_definition(of: Reduction, rows: Sequence[Array], factors: Sequence[comple
     is_product = of.combine == "PROD" and of.dtype.kind == "c"
     if of.combine not in ("MIN", "MAX") and not (is_product or (factors is not None and of.dtype.kind == "c")):
         out = np.empty_like(rows[0])
-        kernels.reduce_rows_in_numpy(rows, out, of, factors)  # type: ignore[arg-type]
+        kernels.reduce_rows_in_numpy(rows, out, of, factors)
         return out
     wide = [kernels.widened(row, of.dtype) for row in rows]
     if factors is not None:

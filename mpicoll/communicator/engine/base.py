@@ -25,7 +25,7 @@ from mpicoll.communicator.engine.device_calls import DeviceCalls
 from mpicoll.communicator.engine.message import Message, Startable
 from mpicoll.communicator.engine.packing import copied_to_host
 from mpicoll.communicator.engine.requests import InFlight
-from mpicoll.devices import registry
+from mpicoll.devices import cuda
 from mpicoll.errors import ArgumentError, MessageError, MismatchError, MpicollError, RankLost, StateError
 from mpicoll.fabrics.fabric import Fabric
 from mpicoll.fabrics.routes.devices import ipc
@@ -315,5 +315,5 @@ def _nowhere(array: Any) -> int:
 
 
 lifecycle.add(lifecycle.Hook.FORGET_BLOCKS, blocks.forget)
-lifecycle.add(lifecycle.Hook.FORGET_DEVICES, registry.forget)
+lifecycle.add(lifecycle.Hook.FORGET_DEVICES, cuda.forget)
 lifecycle.add(lifecycle.Hook.FORGET_PEERS, ipc.forget)

@@ -14,8 +14,8 @@ from mpicoll.calls.call import Call
 from mpicoll.calls.choose import DEVICE, PATHS, STAGED, Choice, CommInfo, DeviceInfo, choose, device_route
 from mpicoll.calls.plan import Plan, sequence
 from mpicoll.communicator.engine.packing import settled
+from mpicoll.devices.cuda import device_named
 from mpicoll.devices.device import Device
-from mpicoll.devices.registry import device_named
 from mpicoll.errors import DeviceError
 from mpicoll.fabrics.fabric import Fabric
 from mpicoll.fabrics.routes.devices import ipc, staged

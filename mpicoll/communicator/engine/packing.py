@@ -18,7 +18,7 @@ from mpicoll.arrays.buffers import Buffer, as_buffer, host_buffer, strided
 from mpicoll.arrays.kernels import storage
 from mpicoll.calls.call import Call
 from mpicoll.calls.plan import Plan, Workspace, sequence
-from mpicoll.devices.registry import device_named
+from mpicoll.devices.cuda import device_named
 from mpicoll.fabrics.fabric import Transfer
 
 

@@ -58,44 +58,10 @@ def bind_neighbours(comm: MPI.Topocomm, operation: str, send: Buffer, recv: Buff
 
 def _parts(comm: MPI.Intracomm, call: Call, workspace: Workspace, method: Method) -> tuple[list[Plan], Any, list[Plan]]:
     """What is done before the library's call, the call, and what is done after it. ``method`` gives the library's
-    function for a collective of MPI."""
-    if call.reduction is None:
+    function for a collective of MPI. MPI has no factors and no averages: this multiplies before and divides after."""
+    reduction = call.reduction
+    if reduction is None:
         return [], _moved(comm.size, method, call), []
-    return _reduced(comm, method, call, call.reduction, workspace)
-
-
-def _moved(size: int, method: Method, call: Call) -> Plan:
-    """A collective that moves data and does not reduce it."""
-    root, send, recv = call.root, call.send, call.recv
-    here: Any = MPI.IN_PLACE if call.in_place else None
-    match call.operation:
-        case "barrier":
-            return method("Barrier")
-        case "bcast":
-            return partial(method("Bcast"), moved(recv or send), root)
-        case "gather":
-            return partial(method("Gather"), here or moved(send), recv and moved(recv, size), root)
-        case "gatherv":
-            return partial(method("Gatherv"), here or moved(send), recv and moved_v(recv, call.recvcounts), root)
-        case "allgather":
-            return partial(method("Allgather"), here or moved(send), moved(recv, size))
-        case "allgatherv":
-            return partial(method("Allgatherv"), here or moved(send), moved_v(recv, call.recvcounts))
-        case "scatter":
-            return partial(method("Scatter"), send and moved(send, size), here or moved(recv), root)
-        case "scatterv":
-            return partial(method("Scatterv"), send and moved_v(send, call.sendcounts), here or moved(recv), root)
-        case "alltoall":
-            return partial(method("Alltoall"), moved(send, size), moved(recv, size))
-        case "alltoallv":
-            return partial(method("Alltoallv"), moved_v(send, call.sendcounts), moved_v(recv, call.recvcounts))
-    raise AssertionError(call.operation)
-
-
-def _reduced(
-    comm: MPI.Intracomm, method: Method, call: Call, reduction: Reduction, workspace: Workspace
-) -> tuple[list[Plan], Plan, list[Plan]]:
-    """A reduction. MPI has no factors and no averages: this multiplies before and divides after."""
     given = None if call.send is None else kernels.values(call.send)
     out = None if call.recv is None else kernels.values(call.recv)
     before: list[Plan] = []
@@ -116,6 +82,28 @@ def _reduced(
     return before, _reduced_by_mpi(method, call, reduction, source, target), after
 
 
+def _moved(size: int, method: Method, call: Call) -> Plan:
+    """A collective that moves data and does not reduce it."""
+    table, root = call.collective, [call.root] * call.collective.rooted
+    if not table.moves:
+        return method("Barrier")
+    if call.operation == "bcast":
+        return partial(method("Bcast"), _blocks(call.recv or call.send, 1, None), *root)
+    sent = _blocks(call.send, table.given_blocks(size), call.sendcounts)
+    received = _blocks(call.recv, table.gotten_blocks(size), call.recvcounts)
+    if call.in_place and table.gathers:
+        sent = MPI.IN_PLACE
+    elif call.in_place and table.scatters:
+        received = MPI.IN_PLACE
+    return partial(method(call.operation.capitalize()), sent, received, *root)
+
+
+def _blocks(b: Buffer | None, blocks: int, counts: Sequence[int] | None) -> Any:
+    if b is None:
+        return None
+    return moved(b, blocks) if counts is None else moved_v(b, counts)
+
+
 def _reduced_by_mpi(
     method: Method, call: Call, reduction: Reduction, source: Array | None, target: Array | None
 ) -> Plan:
@@ -124,21 +112,13 @@ def _reduced_by_mpi(
     op = getattr(MPI, reduction.combine)
     sent: Any = MPI.IN_PLACE if source is None else _specified(source, kind)
     received = None if target is None else _specified(target, kind)
-    match call.operation:
-        case "allreduce":
-            return partial(method("Allreduce"), sent, received, op)
-        case "reduce":
-            return partial(method("Reduce"), sent, received, op, call.root)
-        case "reduce_scatter":
-            assert target is not None
-            return partial(method("Reduce_scatter_block"), [sent[0], target.size, kind], received, op)
-        case "reduce_scatterv":
-            return partial(method("Reduce_scatter"), sent, received, call.sendcounts, op)
-        case "scan":
-            return partial(method("Scan"), sent, received, op)
-        case "exscan":
-            return partial(method("Exscan"), sent, received, op)
-    raise AssertionError(call.operation)
+    if not call.collective.scatters:
+        root = [call.root] * call.collective.rooted
+        return partial(method(call.operation.capitalize()), sent, received, op, *root)
+    if call.sendcounts is not None:
+        return partial(method("Reduce_scatter"), sent, received, call.sendcounts, op)
+    assert target is not None
+    return partial(method("Reduce_scatter_block"), [sent[0], target.size, kind], received, op)
 
 
 def _specified(array: Array, kind: MPI.Datatype) -> list[Any]:

@@ -104,10 +104,13 @@ def takes_gaps(call: Call) -> bool:
 
 def bind(
     node: Node, rank: int, size: int, call: Call, zero_copy: bool, record: Record, otherwise: list[Plan] | None = None
-) -> list[Plan]:
-    """One plan of the kernel. With ``zero_copy``, the ranks find out in each call whether all arrays lie in memory that
+) -> NodePlan:
+    """The kernel's plan. With ``zero_copy``, the ranks find out in each call whether all arrays lie in memory that
     others can open, and are carried out there if so. Else the call is carried out ``otherwise``, or through memory of
-    the communicator if that is None."""
+    the communicator if that is None.
+
+    The plan may also be begun. Several calls that are under way are carried out one after another: in later calls of
+    the rank, or by a thread of the kernel's."""
     elsewhere = None if otherwise is None else sequence(*otherwise)
     assert kernel is not None
     table, reduction = call.collective, call.reduction
@@ -135,14 +138,6 @@ def bind(
         (waits, zero_copy, elsewhere is not None),
         None if reduction is None else (*numbers(reduction), reduction.op.factor),
     )
-    return [plan.run]
-
-
-def begin(node: Node, rank: int, size: int, call: Call, zero_copy: bool, record: Record) -> NodePlan:
-    """The plan of a call that does not block. Several calls that are under way are carried out one after another: in
-    later calls of the rank, or by a thread of the kernel's."""
-    (run,) = bind(node, rank, size, call, zero_copy, record)
-    plan: NodePlan = run.__self__  # type: ignore[attr-defined]
     return plan
 
 

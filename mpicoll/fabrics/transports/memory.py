@@ -16,6 +16,7 @@ from mpicoll.calls import choose
 _PREDEFINED = {1: MPI.UINT8_T, 2: MPI.UINT16_T, 4: MPI.UINT32_T, 8: MPI.UINT64_T, 16: MPI.C_DOUBLE_COMPLEX}
 _OTHERS: dict[int, MPI.Datatype] = {}
 """Datatypes of other sizes, made when they are needed."""
+_BLOCK, _SHORT = 1 << 20, 1 << 14
 
 
 def moved_as(itemsize: int) -> MPI.Datatype:
@@ -31,9 +32,8 @@ def _memory(buffer: Buffer) -> MPI.buffer:
     return MPI.buffer.fromaddress(buffer.address, buffer.nbytes)
 
 
-def moved(buffer: Buffer | None, blocks: int = 1) -> list[Any]:
+def moved(buffer: Buffer, blocks: int = 1) -> list[Any]:
     """mpi4py's message specification of a buffer of equal blocks."""
-    assert buffer is not None
     return [_memory(buffer), buffer.count // blocks, moved_as(buffer.dtype.itemsize)]
 
 
@@ -58,18 +58,10 @@ def _long(n: int) -> MPI.Datatype:
     return datatype
 
 
-_BLOCK = 1 << 20
-
-
 def room_for(n: int) -> bytearray | memoryview:
     return bytearray(n) if n <= _SHORT else np.empty(n, np.uint8).data  # which is not filled with zeros
 
 
-_SHORT = 1 << 14
-
-
-def moved_v(buffer: Buffer | None, counts: Sequence[int] | None) -> list[Any]:
+def moved_v(buffer: Buffer, counts: Sequence[int]) -> list[Any]:
     """mpi4py's message specification of a buffer of uneven blocks, one after another."""
-    assert buffer is not None
-    assert counts is not None
     return [_memory(buffer), counts, [0, *accumulate(counts[:-1])], moved_as(buffer.dtype.itemsize)]

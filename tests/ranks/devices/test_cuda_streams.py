@@ -14,7 +14,7 @@ import pytest
 from mpicoll.arrays import buffers
 from mpicoll.arrays.buffers import as_buffer
 from mpicoll.communicator.engine import base  # noqa: F401  # which lists what a forked child forgets
-from mpicoll.devices import cuda, registry
+from mpicoll.devices import cuda
 from mpicoll.devices.cuda import Cuda, CudaEvent, CudaStream
 from mpicoll.errors import DeviceError, DeviceFailure, StateError
 
@@ -65,13 +65,13 @@ def torch(monkeypatch: pytest.MonkeyPatch) -> Iterator[InventedTorch]:
     monkeypatch.setitem(sys.modules, "torch", made)
     monkeypatch.setattr(cuda, "hidden_from_captures", nullcontext)
     monkeypatch.setattr(buffers, "number_of", lambda address: 1)
-    registry._cuda.clear()
+    cuda._made.clear()
     yield made
-    registry._cuda.clear()
+    cuda._made.clear()
 
 
 def test_the_current_stream(torch: InventedTorch) -> None:
-    device = registry.device_named("cuda:0")
+    device = cuda.device_named("cuda:0")
     assert isinstance(device, Cuda)
     assert device.current().stream == "the default one"
     stream = device.new_stream()
@@ -81,7 +81,7 @@ def test_the_current_stream(torch: InventedTorch) -> None:
 
 
 def test_a_stream_that_captures_a_graph(torch: InventedTorch) -> None:
-    device = registry.device_named("cuda:0")
+    device = cuda.device_named("cuda:0")
     torch.capturing = True
     with pytest.raises(StateError, match="cuda:0: the current stream is capturing a CUDA graph, which cannot hold a c"):
         device.current()
@@ -111,7 +111,7 @@ def test_a_stream_waits_for_an_event(torch: InventedTorch) -> None:
 
 def test_the_stream_of_another_library(torch: InventedTorch) -> None:
     """Its default stream has the number 1. Nothing waits for the current stream, nor in a capture."""
-    device = registry.device_named("cuda:0")
+    device = cuda.device_named("cuda:0")
     waited: list[Any] = []
     here = SimpleNamespace(wait_stream=waited.append)
     torch.streams.append(here)
@@ -144,17 +144,17 @@ def test_memory_that_may_only_be_read(torch: InventedTorch) -> None:
 
 def test_a_process_that_was_forked_after_cuda_had_begun(torch: InventedTorch) -> None:
     """The child has none of its parent's devices, and gets an error with a name for a new one."""
-    registry.device_named("cuda:0")
+    cuda.device_named("cuda:0")
     child = os.fork()
     if not child:
         torch.forked = True
         try:
-            registry.device_named("cuda:0")
+            cuda.device_named("cuda:0")
         except DeviceError as e:
             os._exit(0 if "not forked after CUDA had begun" in str(e) else 2)
         os._exit(1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert isinstance(registry.device_named("cuda:0"), Cuda)
+    assert isinstance(cuda.device_named("cuda:0"), Cuda)
     torch.forked = True
     with pytest.raises(DeviceError, match="allreduce: x: expected GPU memory that this process can reach"):
         as_buffer(OnAGpu(), "allreduce", "x")

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from math import prod
 
 from mpicoll.algorithms.collectives import input_of
-from mpicoll.arrays.buffers import Buffer
+from mpicoll.arrays.buffers import Buffer, packed
 from mpicoll.calls.call import Call
 from mpicoll.calls.plan import Plan
 from mpicoll.devices.device import Device, Event, Memory, Stream
@@ -88,5 +87,4 @@ def _packed(b: Buffer | None, address: int) -> Buffer | None:
     """The buffer if it has no gaps, or else memory at ``address`` for its elements."""
     if b is None or b.plain:
         return None if b is None else b.part(0, b.count)
-    strides = tuple(b.dtype.itemsize * prod(b.shape[i + 1 :]) for i in range(len(b.shape)))
-    return replace(b, array=None, address=address, strides=strides, plain=True)
+    return replace(b, array=None, address=address, strides=packed(b.shape, b.dtype.itemsize), plain=True)

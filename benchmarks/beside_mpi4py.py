@@ -22,7 +22,7 @@ from mpi4py import MPI
 
 import mpicoll
 import mpicoll.torch as dist
-from mpicoll.machine.cpu import fingerprint
+from mpicoll.machine.linux import cpu_name
 from mpicoll.machine.mpi_library import library
 
 TURNS, CALLS = 15, 300
@@ -171,7 +171,7 @@ def main() -> None:
                 times[name][which].append(timer.timeit(CALLS) / CALLS * 1e6)
     if MPI.COMM_WORLD.rank:
         return
-    print(f"{fingerprint()}, {MPI.COMM_WORLD.size} ranks, {library()}, mpicoll {mpicoll.__version__}")
+    print(f"{cpu_name()}, {MPI.COMM_WORLD.size} ranks, {library()}, mpicoll {mpicoll.__version__}")
     print(f"{'128 bytes; us: least (median)':42}{'mpi4py':>16}{'mpicoll':>16}{'more':>8}")
     for name, both in times.items():
         shown = [f"{min(each):.2f} ({statistics.median(each):.2f})" for each in both]

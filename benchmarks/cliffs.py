@@ -27,7 +27,7 @@ from mpi4py import MPI
 
 import mpicoll
 import mpicoll.torch
-from mpicoll.machine.cpu import fingerprint
+from mpicoll.machine.linux import cpu_name
 from mpicoll.machine.mpi_library import library
 from mpicoll.units import size_text
 
@@ -271,7 +271,7 @@ def main() -> None:
         if RANK == 0:
             took = f"{len(times)} kinds of calls in {perf_counter() - start:.0f} s"
             refused = sorted({*forms} - {cell.form for cell in times})
-            print(f"# {name}: {took}, without {refused}, {library()}, {SIZE} ranks, {fingerprint()}")
+            print(f"# {name}: {took}, without {refused}, {library()}, {SIZE} ranks, {cpu_name()}")
             print(*cliffs(forms, times), sep="\n", flush=True)
     torch.distributed.destroy_process_group()
     mpicoll.torch.destroy_process_group()

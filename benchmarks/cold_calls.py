@@ -19,7 +19,7 @@ import numpy as np
 from mpi4py import MPI
 
 import mpicoll
-from mpicoll.machine.cpu import fingerprint
+from mpicoll.machine.linux import cpu_name
 from mpicoll.machine.mpi_library import library
 from mpicoll.units import size_text
 
@@ -39,7 +39,7 @@ def main() -> None:
     }
     longer = {}
     if comm.rank == 0:
-        print(f"{library()}, {comm.size} ranks, {fingerprint()}")
+        print(f"{library()}, {comm.size} ranks, {cpu_name()}")
         print(f"{'filled':>8}{''.join(f'{way:>14}' for way in ways)}")
     for nbytes in SIZES:
         filled = np.empty((2, nbytes // 4), np.float32)

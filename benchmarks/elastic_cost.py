@@ -20,7 +20,7 @@ import numpy as np
 
 import mpicoll
 from mpicoll.jobs.launcher import find_launcher
-from mpicoll.machine.cpu import fingerprint
+from mpicoll.machine.linux import cpu_name
 
 JOBS, TURNS, RANKS = 4, 20, 2
 CALLS = {1: 500, 131_072: 10}
@@ -61,7 +61,7 @@ def main() -> None:
             for name, times in json.loads(answer).items():
                 found.setdefault(name, {}).setdefault(" ".join(flags), []).extend(times)
     mpi = find_launcher().version.splitlines()[0]
-    print(f"{fingerprint()}, {os.cpu_count()} cores, {RANKS} ranks; {platform.system()} {platform.machine()}, ", end="")
+    print(f"{cpu_name()}, {os.cpu_count()} cores, {RANKS} ranks; {platform.system()} {platform.machine()}, ", end="")
     print(f"Python {platform.python_version()}, numpy {np.__version__}, {mpi}; {JOBS} jobs of each kind by turns")
     print(f"{'us a call':32} {'minimum: usual':>15} {'elastic':>9} {'median: usual':>15} {'elastic':>9}")
     for name, by in found.items():

@@ -25,7 +25,7 @@ import numpy as np
 import mpicoll
 from mpicoll.errors import RankLost
 from mpicoll.jobs.launcher import find_launcher
-from mpicoll.machine.cpu import fingerprint
+from mpicoll.machine.linux import cpu_name
 
 SECONDS_TO_GO_ON = 120.0
 LENGTHS = (1, 100, 5_000, 131_072, 1_000_000)
@@ -124,8 +124,7 @@ def main() -> None:
         return
     mpi = find_launcher().version.splitlines()[0]
     print(
-        f"{fingerprint()}, {os.cpu_count()} cores, {args.ranks} ranks; {platform.system()} {platform.machine()}, ",
-        end="",
+        f"{cpu_name()}, {os.cpu_count()} cores, {args.ranks} ranks; {platform.system()} {platform.machine()}, ", end=""
     )
     print(f"Python {platform.python_version()}, numpy {np.__version__}, {mpi}", flush=True)
     killed, seed = 0, args.seed

@@ -63,14 +63,14 @@ def job(busy: int) -> Iterator[tuple[Any, dict[str, Any]]]:
 
     import mpicoll
     import mpicoll.torch
-    from mpicoll.machine.cpu import fingerprint
+    from mpicoll.machine.linux import cpu_name
     from mpicoll.machine.mpi_library import library
 
     torch.set_num_threads(1)
     comm = mpicoll.Communicator()
     mpicoll.torch.init_process_group()
     dist.init_process_group("gloo", init_method="mpi://")
-    about = {"cpu": fingerprint(), "mpi": library(), "ranks": comm.size, "busy": busy, "torch": torch.__version__}
+    about = {"cpu": cpu_name(), "mpi": library(), "ranks": comm.size, "busy": busy, "torch": torch.__version__}
     others = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(busy * (comm.rank == 0))]
     try:
         yield comm, about

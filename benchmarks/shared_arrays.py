@@ -28,7 +28,7 @@ from mpi4py import MPI
 
 import mpicoll
 from mpicoll.algorithms.collectives import COLLECTIVES
-from mpicoll.machine.cpu import fingerprint
+from mpicoll.machine.linux import cpu_name
 from mpicoll.machine.mpi_library import library
 from mpicoll.units import size_text
 
@@ -190,7 +190,7 @@ def main() -> None:
     comm.allreduce(first, out=first)  # from now on ranks say where their arrays lie
     in_a_row = "--in-a-row" in sys.argv
     if comm.rank == 0:
-        print(f"{library()}, {comm.size} ranks, {fingerprint()}{', calls in a row' if in_a_row else ''}")
+        print(f"{library()}, {comm.size} ranks, {cpu_name()}{', calls in a row' if in_a_row else ''}")
     for name in [each for each in sys.argv[1:] if each != "--in-a-row"] or NAMES:
         gains = []
         columns = ["ordinary", "node", "shared", *["copy"] * (name in COPYING)]

@@ -20,7 +20,7 @@ from mpi4py import MPI
 import mpicoll
 from benchmarks.shared_arrays import NAMES, SETS, Array, Bound, bare, in_turn, lengths, on, ours, pair, times
 from mpicoll.machine import shared_memory
-from mpicoll.machine.cpu import fingerprint
+from mpicoll.machine.linux import cpu_name
 from mpicoll.machine.mpi_library import library
 from mpicoll.machine.shared_memory import LEAST_HUGE
 from mpicoll.units import size_text
@@ -63,7 +63,7 @@ def main() -> None:
         if comm.rank == 0:
             print(text, flush=True)
 
-    say(f"{library()}, {comm.size} ranks, {fingerprint()}")
+    say(f"{library()}, {comm.size} ranks, {cpu_name()}")
     for nbytes in SIZES:
         (small, on_small), (huge, on_huge) = (rooms(comm, kind, nbytes) for kind in KINDS)
         took = f"{on_small * 1e3:.1f} ms on small pages, {on_huge * 1e3:.1f} ms on huge ones"

@@ -27,7 +27,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 import mpicoll.torch
-from mpicoll.machine.cpu import fingerprint
+from mpicoll.machine.linux import cpu_name
 from mpicoll.machine.mpi_library import library
 
 WAYS = "gloo", "mpicoll", "shared"
@@ -166,7 +166,7 @@ def main() -> None:
             for way in line.calls:
                 line.turn(way)
     if dist.get_rank() == 0:
-        print(f"{library()}, {dist.get_world_size()} ranks, {fingerprint()}, torch {torch.__version__}")
+        print(f"{library()}, {dist.get_world_size()} ranks, {cpu_name()}, torch {torch.__version__}")
         print(f"{'':32}" + "".join(f"{way:>10}" for way in WAYS) + "   times as fast as gloo, mpicoll")
         show(lines)
     dist.destroy_process_group()

@@ -15,7 +15,7 @@ import torch
 from mpi4py import MPI
 
 import mpicoll.torch as dist
-from mpicoll.machine.cpu import fingerprint
+from mpicoll.machine.linux import cpu_name
 from mpicoll.machine.mpi_library import library
 from mpicoll.units import size_text
 
@@ -50,7 +50,7 @@ def median_of(call: Callable[[], object], n: int) -> float:
 def main() -> None:
     dist.init_process_group()
     if dist.get_rank() == 0:
-        print(f"# {library()}, {dist.get_world_size()} ranks, {fingerprint()}")
+        print(f"# {library()}, {dist.get_world_size()} ranks, {cpu_name()}")
     for nbytes in SIZES:
         medians = {name: median_of(call, CALLS if nbytes < SIZES[-1] else FEW) for name, call in calls(nbytes).items()}
         if dist.get_rank() == 0:

@@ -21,8 +21,7 @@ import mpicoll
 from mpicoll.errors import ArgumentError
 from mpicoll.fabrics.routes.node import meet
 from mpicoll.launch.cores import oversubscribed
-from mpicoll.machine.cpu import cpus, fingerprint
-from mpicoll.machine.linux import cpu_name
+from mpicoll.machine.linux import cpu_name, cpus
 from mpicoll.machine.mpi_library import library, takes_device_memory
 from mpicoll.machine.system import huge_pages, overload, version_of
 from mpicoll.units import ranges
@@ -75,7 +74,6 @@ def environment(session: Session) -> dict[str, Any]:
     torch: Any = sys.modules.get("torch")
     return {
         "cpu": cpu_name() or platform.processor() or platform.machine(),
-        "fingerprint": fingerprint(),
         "cores": os.cpu_count(),
         "nodes": nodes,
         "shared_memory": nodes == 1 and world.size > 1 and meet(world, False) is not None,

@@ -11,8 +11,7 @@ from pathlib import Path
 
 from mpicoll.doctor.gpu import Gpu, gpu_here
 from mpicoll.launch.launch_env import RANK, launched_rank, started_as, under_launcher
-from mpicoll.machine.cpu import cpus, fingerprint
-from mpicoll.machine.linux import SHARES
+from mpicoll.machine.linux import SHARES, cpu_name, cpus
 from mpicoll.machine.system import free_memory, home, huge_pages, overload, version_of
 from mpicoll.machine.vendors import RANK_VARIABLES, VENDORS
 from mpicoll.node.loaded import missing
@@ -92,7 +91,7 @@ class Machine:
     node: str = field(default_factory=platform.node)
     linux: bool = SHARES
     """Whether the system has memory that mpicoll's ranks can share, as Linux has."""
-    cpu: str = field(default_factory=fingerprint)
+    cpu: str = field(default_factory=lambda: cpu_name() or "unknown")
     cores: tuple[int, ...] = field(default_factory=lambda: tuple(sorted(cpus())))
     """The CPUs that the process may use."""
     overload: str = field(default_factory=overload)

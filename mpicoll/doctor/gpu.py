@@ -15,7 +15,7 @@ from mpicoll.errors import LaunchError
 from mpicoll.jobs.launcher import of_no_rank
 from mpicoll.launch.cores import numa_nodes
 from mpicoll.launch.launch_env import rank_here
-from mpicoll.machine.cpu import cpus
+from mpicoll.machine.linux import cpus
 from mpicoll.machine.cuda import driver, supported
 from mpicoll.machine.system import version_of
 from mpicoll.probe.child import SECONDS, SECONDS_OF_ALL_JOBS, Child
@@ -145,7 +145,7 @@ def _try_paths(gpu: Gpu) -> Gpu:
     """On torch's current GPU."""
     import torch
 
-    from mpicoll.devices.registry import device_named
+    from mpicoll.devices.cuda import device_named
     from mpicoll.probe.device_memory import file_of, key_of, probed
 
     device = device_named(f"cuda:{torch.cuda.current_device()}")

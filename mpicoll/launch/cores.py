@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mpicoll.launch.launch_env import rank_here, ranks_here
-from mpicoll.machine.cpu import bind, cpus
+from mpicoll.machine.linux import bind, cpus
 from mpicoll.machine.vendors import PLACES
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import stat
 from importlib.util import find_spec
 
 from mpicoll.errors import LaunchError
-from mpicoll.machine.cpu import cpus
+from mpicoll.machine.linux import cpus
 from mpicoll.machine.vendors import RANK_VARIABLES
 
 ELASTIC = "MPICOLL_ELASTIC"

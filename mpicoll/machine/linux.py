@@ -151,13 +151,37 @@ def name_of(process: int) -> str:
         return os.path.basename(_said("ps", "-o", "comm=", "-p", str(process)))
 
 
+def cpus() -> set[int]:
+    """The CPUs that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return os.sched_getaffinity(0)
+    return {*range(os.cpu_count() or 1)}
+
+
+def bind(to: set[int]) -> None:
+    """Let this process use these CPUs alone, where the system can do that."""
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, to)
+
+
+# The name alone is not enough: hypervisors give different CPUs the same name, such as "AMD EPYC".
+_CPUS = (
+    "{model name}, family {cpu family} model {model} stepping {stepping}",
+    "implementer {CPU implementer} part {CPU part} variant {CPU variant} revision {CPU revision}",
+)
+
+
 def cpu_name() -> str:
-    """What the system calls the CPU; empty if it does not say it."""
+    """The model of the first CPU; empty if the system does not say it."""
     try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        lines = Path("/proc/cpuinfo").read_text().partition("\n\n")[0].splitlines()
     except OSError:
         return _said("sysctl", "-n", "machdep.cpu.brand_string")
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith(("model name", "Model"))), "")
+    fields = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
+    for known in _CPUS:
+        with suppress(KeyError):
+            return known.format_map(fields)
+    return ""
 
 
 def _said(*command: str) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from mpicoll.machine.cpu import cpus
+from mpicoll.machine.linux import cpus
 
 _MEMORY = Path("/proc/meminfo")
 _CGROUP = Path("/sys/fs/cgroup")
@@ -16,7 +16,7 @@ _OWN_GROUPS = Path("/proc/self/cgroup")
 _EXITING = 4
 """The kernel's flag of a process that is about to end."""
 _HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage")
-_BELOW_HOME = {"XDG_CACHE_HOME": ".cache", "XDG_CONFIG_HOME": ".config", "XDG_DATA_HOME": ".local/share"}
+_BELOW_HOME = {"XDG_CACHE_HOME": ".cache", "XDG_CONFIG_HOME": ".config"}
 
 
 def free_memory() -> int | None:

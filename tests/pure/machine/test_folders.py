@@ -23,7 +23,7 @@ def nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     def unknown(number: int) -> None:
         raise KeyError(f"getpwuid(): uid not found: {number}")
 
-    for name in ("HOME", "XDG_DATA_HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME"):
+    for name in ("HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(pwd, "getpwuid", unknown)
 
@@ -40,15 +40,14 @@ def test_of_a_user_whom_the_system_does_not_know(nobody: None, monkeypatch: pyte
 
 
 def test_what_the_variables_name(nobody: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_DATA_HOME", "/data")
-    assert user_folder("XDG_DATA_HOME") == Path("/data")
+    monkeypatch.setenv("XDG_CACHE_HOME", "/data")
+    assert user_folder("XDG_CACHE_HOME") == Path("/data")
     monkeypatch.setenv("HOME", "/me")
     assert of_no_rank()["HOME"] == "/me"
     monkeypatch.delenv("HOME")  # a service of systemd has none, though the system knows its user
     monkeypatch.setattr(pwd, "getpwuid", lambda _: SimpleNamespace(pw_dir="/of/the/user"))
     assert of_no_rank()["HOME"] == "/of/the/user"
     monkeypatch.setenv("HOME", "/me")
-    monkeypatch.setenv("XDG_DATA_HOME", "not absolute")
-    assert user_folder("XDG_DATA_HOME") == Path("/me/.local/share")
+    monkeypatch.setenv("XDG_CACHE_HOME", "not absolute")
     assert user_folder("XDG_CACHE_HOME") == Path("/me/.cache")
     assert user_folder("XDG_CONFIG_HOME") == Path("/me/.config")

@@ -23,7 +23,7 @@ from mpicoll.bench.table import verdict
 pytestmark = pytest.mark.first_mpi
 
 ENVIRONMENT = {
-    "cpu": "A Processor", "fingerprint": "A of 1", "overload": [], "oversubscribed": True, "huge_pages": "madvise",
+    "cpu": "A Processor", "overload": [], "oversubscribed": True, "huge_pages": "madvise",
     "cores": 2,
     "nodes": 1, "shared_memory": True, "ranks": 4, "binding": ["0", "1", "0", "1"],
     "gpus": [], "system": "Linux x86_64", "python": "3.11", "mpicoll": "0.1.0", "mpi": "Open MPI 5.0.11",

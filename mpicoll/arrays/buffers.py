@@ -316,15 +316,9 @@ def _as_tensor(torch: Any, x: Any, interface: Mapping[str, Any]) -> Any:
     address, _ = interface["data"]
     where = number_of(address) if address else None
     device = torch.device("cuda", torch.cuda.current_device() if where is None else where)
-    return torch.as_tensor(_ForTorch(x, interface), device=device)
-
-
-class _ForTorch:
-    """Memory of a GPU as torch takes it. torch refuses an interface which says that nobody may write there."""
-
-    def __init__(self, x: Any, interface: Mapping[str, Any]) -> None:
-        self.__cuda_array_interface__ = {**interface, "data": (interface["data"][0], False)}
-        self.keep = x
+    name, strides = "__cuda_array_interface__", interface.get("strides")
+    described = Described(address, interface["shape"], interface["typestr"], strides, name, x)
+    return torch.as_tensor(described, device=device)
 
 
 def _of_dlpack(x: Any, operation: str, argument: str) -> Buffer:
@@ -398,13 +392,22 @@ def _extent(b: Buffer) -> tuple[int, int]:
 
 
 class Described:
-    """Describes memory at an address to NumPy. Nothing is read through it, so the memory may be a GPU's."""
+    """Describes memory at an address to NumPy, or by another ``interface`` to torch. Nothing is read through it, so the
+    memory may be a GPU's. ``held`` is what holds it."""
 
     def __init__(
-        self, address: int, shape: tuple[int, ...], typestr: str, strides: tuple[int, ...] | None = None
+        self,
+        address: int,
+        shape: tuple[int, ...],
+        typestr: str,
+        strides: tuple[int, ...] | None = None,
+        interface: str = "__array_interface__",
+        held: object = None,
     ) -> None:
-        data = (address, False)
-        self.__array_interface__ = {"version": 3, "data": data, "shape": shape, "strides": strides, "typestr": typestr}
+        data = (address, False)  # may be written: torch refuses what may not
+        described = {"version": 3, "data": data, "shape": shape, "strides": strides, "typestr": typestr}
+        setattr(self, interface, described)
+        self.held = held
 
 
 def strided(b: Buffer, dtype: np.dtype[Any]) -> NDArray[Any]:

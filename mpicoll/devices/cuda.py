@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from mpicoll.arrays.buffers import Buffer, loaded_torch
+from mpicoll.arrays.buffers import Buffer, Described, loaded_torch
 from mpicoll.arrays.dtypes import Dtype, Reduction
 from mpicoll.arrays.kernels import COMBINE
 from mpicoll.arrays.owners import owners
@@ -95,9 +95,9 @@ class Cuda(Device):
                 device = "cpu" if b.device == "cpu" else self._device
                 return torch.empty(b.shape, dtype=_of(torch, b.dtype), device=device)
             if b.device == "cpu":
-                raw = torch.from_numpy(np.asarray(_Interface(b, "__array_interface__")))
+                raw = torch.from_numpy(np.asarray(_described(b, "__array_interface__")))
             else:
-                raw = torch.as_tensor(_Interface(b, "__cuda_array_interface__"), device=self._device)
+                raw = torch.as_tensor(_described(b, "__cuda_array_interface__"), device=self._device)
             kind = _of(torch, b.dtype)
             return raw if kind is None else raw.view(kind)
 
@@ -186,16 +186,16 @@ class CudaEvent(Event):
         self.event = event
 
     def wait(self) -> None:
-        try:
-            with hidden_from_captures():
-                self.event.synchronize()
-        except RuntimeError as e:
-            raise DeviceFailure(f"the GPU reports: {e}") from e
+        self._asked(self.event.synchronize)
 
     def is_past(self) -> bool:
+        return bool(self._asked(self.event.query))
+
+    @staticmethod
+    def _asked(what: Callable[[], Any]) -> Any:
         try:
             with hidden_from_captures():
-                return bool(self.event.query())
+                return what()
         except RuntimeError as e:
             raise DeviceFailure(f"the GPU reports: {e}") from e
 
@@ -208,18 +208,13 @@ class _Memory:
         self.address: int = tensor.data_ptr()
 
 
-class _Interface:
-    """Describes a buffer's memory by NumPy's interface or by CUDA's, as integers of the elements' size."""
-
-    def __init__(self, b: Buffer, name: str) -> None:
-        size = b.dtype.itemsize
-        known = {1: "|i1", 2: "<i2", 4: "<i4", 8: "<i8", 16: "<c16"}
-        shape, strides, typestr = b.shape, b.strides, known.get(size)
-        if typestr is None:
-            shape, strides, typestr = (*shape, size), (*strides, 1), "|u1"
-        described = {"version": 3, "data": (b.address, False), "shape": shape, "strides": strides, "typestr": typestr}
-        setattr(self, name, described)
-        self.keep = b.array
+def _described(b: Buffer, interface: str) -> Described:
+    """A buffer's memory by NumPy's interface or by CUDA's, as integers of the elements' size."""
+    size = b.dtype.itemsize
+    known = {1: "|i1", 2: "<i2", 4: "<i4", 8: "<i8", 16: "<c16"}
+    if size in known:
+        return Described(b.address, b.shape, known[size], b.strides, interface, b.array)
+    return Described(b.address, (*b.shape, size), "|u1", (*b.strides, 1), interface, b.array)
 
 
 def _of(torch: Any, dtype: Dtype) -> Any:

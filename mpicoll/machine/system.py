@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import os
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 
 from mpicoll.machine.linux import cpus
@@ -150,15 +149,12 @@ class Mark:
     content: bytes
 
 
-@cache
+_held = ctypes.create_string_buffer(os.urandom(16), 16)
+
+
 def mark() -> Mark:
     """The mark of this process. The bytes stay where they are as long as it lives."""
-    return Mark(os.getpid(), ctypes.addressof(_held()), _held().raw)
-
-
-@cache
-def _held() -> ctypes.Array[ctypes.c_char]:
-    return ctypes.create_string_buffer(os.urandom(16), 16)
+    return Mark(os.getpid(), ctypes.addressof(_held), _held.raw)
 
 
 def can_read(other: Mark) -> bool:

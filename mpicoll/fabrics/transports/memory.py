@@ -14,17 +14,13 @@ from mpicoll.arrays.buffers import Buffer
 from mpicoll.calls import choose
 
 _PREDEFINED = {1: MPI.UINT8_T, 2: MPI.UINT16_T, 4: MPI.UINT32_T, 8: MPI.UINT64_T, 16: MPI.C_DOUBLE_COMPLEX}
-_OTHERS: dict[int, MPI.Datatype] = {}
-"""Datatypes of other sizes, made when they are needed."""
 _BLOCK, _SHORT = 1 << 20, 1 << 14
 
 
+@cache
 def moved_as(itemsize: int) -> MPI.Datatype:
     """An MPI datatype with which elements of so many bytes can be moved: MPI computes nothing."""
-    kind = _PREDEFINED.get(itemsize) or _OTHERS.get(itemsize)
-    if kind is None:
-        kind = _OTHERS[itemsize] = MPI.BYTE.Create_contiguous(itemsize).Commit()
-    return kind
+    return _PREDEFINED.get(itemsize) or MPI.BYTE.Create_contiguous(itemsize).Commit()
 
 
 def _memory(buffer: Buffer) -> MPI.buffer:

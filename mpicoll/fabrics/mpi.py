@@ -16,26 +16,35 @@ from mpicoll.arrays.buffers import Buffer
 from mpicoll.calls import choose
 from mpicoll.calls.call import Call
 from mpicoll.calls.choose import Choice, CommInfo, schedule_of
-from mpicoll.calls.plan import Plan, Workspace, sequence
+from mpicoll.calls.plan import Plan, Workspace
 from mpicoll.calls.settings import Settings
 from mpicoll.devices.device import Device
 from mpicoll.errors import ArgumentError, DeviceError, RankLost
-from mpicoll.fabrics.bounded_allgather import BoundedAllgather
 from mpicoll.fabrics.fabric import ElasticFabric, Envelope, Fabric, Transfer
 from mpicoll.fabrics.making import lost_of, make, shrunk, together
-from mpicoll.fabrics.mpi_messages import Collective, MPIMessages
+from mpicoll.fabrics.messages import Collective, MPIMessages, NodeMessages
 from mpicoll.fabrics.mpi_objects import MPIObjects
-from mpicoll.fabrics.node_messages import NodeMessages
-from mpicoll.fabrics.routes import exchange, large, native, node, scheduled, wide
+from mpicoll.fabrics.routes import exchange, native, node, scheduled, wide
 from mpicoll.fabrics.routes.devices.scheduled import ScheduledPlan
 from mpicoll.fabrics.routes.devices.scratch import Scratch
 from mpicoll.fabrics.transports.mpi_requests import MPIRequests, longest_piece
 from mpicoll.launch import elastic
 from mpicoll.launch.cores import oversubscribed
 from mpicoll.launch.launch_env import is_elastic
+from mpicoll.machine.backoff import Backoff
 from mpicoll.machine.mpi_library import may_take_device_memory
 from mpicoll.machine.shared_memory import Block, share
 from mpicoll.supervise.record import Record
+
+_OF_LOSSES = (MPI.ERR_PROC_FAILED, MPI.ERR_PROC_FAILED_PENDING, MPI.ERR_REVOKED)
+"""What MPI reports when ranks are lost, as far as it does not say so of single messages only."""
+_left: list[MPI.Intracomm] = [MPI.COMM_WORLD]
+"""The job's ranks. The last one is that of those that are left: MPI makes no communicators of one whose ranks are lost.
+"""
+_SPINS = 200
+"""Looks at the numbers of a bounded allgather before a rank lets others have its core."""
+_NUMBER, _GAVE_UP = 0, 1
+"""Tags: of the numbers, and of a rank's message that it waits no longer."""
 
 
 class MPIFabric(ElasticFabric):
@@ -61,7 +70,7 @@ class MPIFabric(ElasticFabric):
             given = "MPI.COMM_NULL" if comm == MPI.COMM_NULL else repr(comm)
             raise ArgumentError("Communicator", "comm", "an mpi4py intra-communicator that was not freed", given)
         self._comm = self._messages = MPI.Intracomm()
-        self._bounded: BoundedAllgather | None = None
+        self._bounded: _BoundedAllgather | None = None
         self._is_elastic = is_elastic()
         self._freeing = threading.Lock()  # the watcher's thread may cut it meanwhile
         try:
@@ -174,15 +183,10 @@ class MPIFabric(ElasticFabric):
     def _bound(self, call: Call, choice: Choice, record: Record) -> list[Plan]:
         comm, workspace = self._comm, self._workspace
         match choice.route:
-            case "native" if choice.in_parts is None:
-                return [large.alltoallv(comm, call, sequence(*native.bind(comm, call, workspace)))]
-            case "native" if choice.in_parts and not call.collective.elementwise:
-                if not call.collective.reduces:
-                    return [large.in_messages(comm, call)]
+            case "native" if choice.in_parts and call.collective.scatters and call.collective.reduces:
                 return self._scheduled(call, choice._replace(schedule=choose.between_memories(call.operation)))
             case "native":
-                parts = large.parts_of(call) if choice.in_parts else [call]
-                return [step for part in parts for step in native.bind(comm, part, workspace)]
+                return native.bind(comm, call, workspace, choice.in_parts)
             case "exchange":
                 return exchange.bind(comm, call, workspace)
             case "node":
@@ -193,7 +197,7 @@ class MPIFabric(ElasticFabric):
                 return wide.bind(call, lambda floats: self._bound(floats, of_floats, record), self._wide)
             case "scheduled":
                 steps = self._scheduled(call, choice)
-                return [large.compared(comm, call), *steps] if choice.in_parts is None else steps
+                return [native.compared(comm, call), *steps] if choice.in_parts is None else steps
         raise AssertionError(choice.route)
 
     def _scheduled(self, call: Call, choice: Choice) -> list[Plan]:
@@ -327,17 +331,60 @@ class MPIFabric(ElasticFabric):
 
     def prepare_bounded(self) -> None:
         if self._bounded is None:
-            self._bounded = BoundedAllgather(make(self._comm.Dup))
+            self._bounded = _BoundedAllgather(make(self._comm.Dup))
 
     def bounded_allgather(self, number: int, seconds: float) -> list[int | None]:
         assert self._bounded is not None
         return self._bounded.numbers(number, seconds)
 
 
-_OF_LOSSES = (MPI.ERR_PROC_FAILED, MPI.ERR_PROC_FAILED_PENDING, MPI.ERR_REVOKED)
-"""What MPI reports when ranks are lost, as far as it does not say so of single messages only."""
+class _BoundedAllgather:
+    """Persistent requests for one number to, and one from, each other rank. Its communicator has no other messages."""
 
+    def __init__(self, comm: MPI.Intracomm) -> None:
+        self.comm, self._rank = comm, comm.rank
+        self._others = [rank for rank in range(comm.size) if rank != comm.rank]
+        self._mine, self._all = np.zeros(1, np.int64), np.zeros(comm.size, np.int64)
+        self._receives = [comm.Recv_init(self._all[rank : rank + 1], rank, _NUMBER) for rank in self._others]
+        self._sends = [comm.Send_init(self._mine, rank, _NUMBER) for rank in self._others]
+        self._requests: list[MPI.Request] = [*self._receives, *self._sends]
+        self._start = partial(MPI.Prequest.Startall, [*self._receives, *self._sends])
+        self._somebody_gave_up = partial(comm.Iprobe, MPI.ANY_SOURCE, _GAVE_UP)
 
-_left: list[MPI.Intracomm] = [MPI.COMM_WORLD]
-"""The job's ranks. The last one is that of those that are left: MPI makes no communicators of one whose ranks are lost.
-"""
+    def numbers(self, number: int, seconds: float) -> list[int | None]:
+        """Every rank's number. None stands for a rank whose number did not come in time, and for this rank itself if
+        others have given up waiting for it. After such an end, no more numbers can be gathered."""
+        self._mine[0] = self._all[self._rank] = number
+        self._start()
+        test, requests = MPI.Request.Testall, self._requests
+        if not any(test(requests) for _ in range(_SPINS)):
+            backoff = Backoff(seconds)
+            while not test(requests):
+                if not backoff.wait() and (missing := self._missing()):
+                    return self._given_up(missing)
+        found: list[int | None] = [*self._all.tolist()]
+        probe = self._somebody_gave_up
+        if probe() or probe() or probe():  # MPICH takes in one message at a look, and says what was there before it
+            found[self._rank] = None
+        return found
+
+    def _missing(self) -> list[int]:
+        """Whose numbers have not come, not even by now. Looks at each one, which a look at all does not tell."""
+        return [rank for rank, receive in zip(self._others, self._receives, strict=True) if not receive.Test()]
+
+    def _given_up(self, missing: list[int]) -> list[int | None]:
+        """Tell all ranks that this one waits no longer."""
+        found: list[int | None] = [*self._all.tolist()]
+        for rank, receive in zip(self._others, self._receives, strict=True):
+            if rank in missing:
+                receive.Cancel()
+                found[rank] = None
+            self.comm.Isend([None, 0, MPI.BYTE], rank, _GAVE_UP).Free()
+        return found
+
+    def free(self) -> None:
+        """Give MPI's requests back, if all are complete: a message that nobody received cannot be taken back."""
+        if all(request.Test() for request in self._requests):
+            for request in self._requests:
+                request.Free()
+            self.comm.Free()

@@ -17,8 +17,7 @@ from mpi4py import MPI
 from mpicoll.calls import choose
 from mpicoll.errors import MessageError
 from mpicoll.fabrics.fabric import Data, ObjectTransport
-from mpicoll.fabrics.mpi_messages import MPIMessages
-from mpicoll.fabrics.node_messages import NodeMessages
+from mpicoll.fabrics.messages import MPIMessages, NodeMessages
 from mpicoll.fabrics.transports.memory import bytes_of, room_for
 
 SLOT = 256

@@ -1,9 +1,11 @@
-"""Calls as the MPI library's own collectives."""
+"""Calls as the MPI library's own collectives, also of vectors of more elements than a count in an MPI call can say."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -12,18 +14,39 @@ from mpi4py import MPI
 from mpicoll.arrays import kernels
 from mpicoll.arrays.buffers import Buffer
 from mpicoll.arrays.dtypes import Reduction
+from mpicoll.calls import choose
 from mpicoll.calls.call import Call
-from mpicoll.calls.plan import Plan, Workspace
-from mpicoll.fabrics.transports.memory import moved, moved_v
+from mpicoll.calls.plan import Plan, Workspace, sequence
+from mpicoll.errors import MessageError
+from mpicoll.fabrics.transports.memory import moved, moved_bytes, moved_v
 from mpicoll.fabrics.transports.transport import Array
 
 Method = Callable[[str], Callable[..., Any]]
 
+_TOO_LONG = 1 << 62
+"""Added to the counts that a rank tells others, if its buffers are too long for one call."""
 
-def bind(comm: MPI.Intracomm, call: Call, workspace: Workspace) -> list[Plan]:
-    """One call of the MPI library, with what must be done before it and after it."""
-    before, run, after = _parts(comm, call, workspace, partial(getattr, comm))
-    return [*before, run, *after]
+
+def bind(comm: MPI.Intracomm, call: Call, workspace: Workspace, is_long: bool | None) -> list[Plan]:
+    """One call of the MPI library, with what must be done before it and after it.
+
+    ``is_long`` says whether a vector has more elements than a count in an MPI call can say; None of an alltoallv, whose
+    ranks know only their own buffers. Then a call that works element by element becomes several ones, each on a part of
+    the vector, and one that moves blocks becomes messages. No other reduction ``is_long`` here."""
+    if is_long and not call.collective.elementwise:
+        return [_in_messages(comm, call)]
+    steps: list[Plan] = []
+    for part in _parts_of(call) if is_long else [call]:
+        before, call_mpi, after = _parts(comm, part, workspace, partial(getattr, comm))
+        steps += [*before, call_mpi, *after]
+    if is_long is not None:
+        return steps
+    too_long, in_messages, direct = compared(comm, call), _in_messages(comm, call), sequence(*steps)
+
+    def run() -> None:
+        in_messages() if too_long() else direct()
+
+    return [run]
 
 
 def begin(comm: MPI.Intracomm, call: Call) -> Callable[[], tuple[MPI.Request, Sequence[Plan]]]:
@@ -124,3 +147,71 @@ def _reduced_by_mpi(
 def _specified(array: Array, kind: MPI.Datatype) -> list[Any]:
     """mpi4py's message specification of an array."""
     return [MPI.buffer.fromaddress(array.ctypes.data, array.nbytes), array.size, kind]
+
+
+def _in_messages(comm: MPI.Intracomm, call: Call) -> Plan:
+    """A collective that moves blocks, as messages."""
+    outgoing = _cut(call.send, comm.size, call.sendcounts)
+    incoming = _cut(call.recv, comm.size, call.recvcounts)
+    match call.collective.name:
+        case "gather":
+            outgoing = {call.root: call.send} if call.send is not None else {}
+        case "scatter":
+            incoming = {call.root: call.recv} if call.recv is not None else {}
+        case "allgather":
+            own = incoming[comm.rank] if call.send is None else call.send
+            outgoing = dict.fromkeys(range(comm.size), own)
+    if call.in_place:  # the rank's own block is where it belongs already
+        outgoing.pop(comm.rank, None)
+        incoming.pop(comm.rank, None)
+    return partial(_move, comm, outgoing, incoming)
+
+
+def compared(comm: MPI.Intracomm, call: Call) -> Callable[[], bool]:
+    """A function that compares what ranks send in an alltoallv with what others expect of them, and returns whether a
+    rank's buffers are too long for one call. MPI takes a message that is too short, and says nothing.
+
+    It raises MessageError on the rank that expects another number."""
+    assert call.sendcounts is not None
+    assert call.recvcounts is not None
+    tells, told = np.array(call.sendcounts, np.int64), np.empty(comm.size, np.int64)
+    if call.extent(comm.size) > choose.MAX_COUNT:
+        tells += _TOO_LONG
+    outgoing, incoming = ([numbers, 1, MPI.INT64_T] for numbers in (tells, told))
+    expected = np.array(call.recvcounts, np.int64)
+    as_usual, operation = expected.tobytes(), call.operation
+
+    def compare() -> bool:
+        comm.Alltoall(outgoing, incoming)
+        if told.tobytes() == as_usual:  # NumPy takes a microsecond to compare numbers
+            return False
+        counts = told % _TOO_LONG
+        differ = np.flatnonzero(counts != expected)
+        if differ.size:
+            r = int(differ[0])
+            raise MessageError(f"{operation}: expected {expected[r]} elements from rank {r}; it sends {counts[r]}")
+        return True
+
+    return compare
+
+
+def _parts_of(call: Call) -> Iterator[Call]:
+    """The call as several calls, each on a part of the vector."""
+    count = max(b.count for b in (call.send, call.recv) if b is not None)
+    for start in range(0, count, choose.MAX_COUNT):
+        stop = min(start + choose.MAX_COUNT, count)
+        send, recv = (None if b is None else b.part(start, stop) for b in (call.send, call.recv))
+        yield replace(call, send=send, recv=recv)
+
+
+def _cut(buffer: Buffer | None, size: int, counts: Sequence[int] | None) -> dict[int, Buffer]:
+    if buffer is None:
+        return {}
+    counts = counts or (buffer.count // size,) * size
+    return {r: buffer.part(end - n, end) for r, (n, end) in enumerate(zip(counts, accumulate(counts), strict=True))}
+
+
+def _move(comm: MPI.Intracomm, outgoing: dict[int, Buffer], incoming: dict[int, Buffer]) -> None:
+    requests = [comm.Irecv(moved_bytes(block), peer) for peer, block in incoming.items()]
+    requests += [comm.Isend(moved_bytes(block), peer) for peer, block in outgoing.items()]
+    MPI.Request.Waitall(requests)

@@ -1,14 +1,15 @@
-"""Messages of an MPI library, and its collectives that do not block, bound to their memory.
+"""Messages of an MPI library, and of the kernel among ranks of one node, bound to their memory.
 
-A message is one call of the MPI library, whose arguments are bound. Persistent requests in the place of the bound call
-cost more on both MPIs (benchmarks/records/message-cost-2ranks.txt).
+A message of the library is one call, whose arguments are bound. Persistent requests in the place of the bound call cost
+more on both MPIs (benchmarks/records/message-cost-2ranks.txt). The library's collectives that do not block are here,
+too. The kernel (``mpicoll/node``) moves messages in memory that the ranks share.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mpi4py import MPI
 
@@ -17,7 +18,19 @@ from mpicoll.calls.plan import Plan
 from mpicoll.errors import StateError
 from mpicoll.fabrics.fabric import Data, Envelope, Transfer
 from mpicoll.fabrics.transports.memory import bytes_of, moved_bytes, room_for
+from mpicoll.machine.blocks import own_at
 from mpicoll.machine.vendors import vendor_of
+from mpicoll.node.loaded import kernel
+
+if TYPE_CHECKING:
+    from mpicoll.node.kernel import Messages
+
+_ANY = -1
+"""What the kernel calls any source, and any tag."""
+
+if kernel is not None:
+    Transfer.register(kernel.Message)
+    Transfer.register(kernel.Plan)
 
 Begun = tuple[MPI.Request, Sequence[Plan]]
 Received = tuple[MPI.Request, MPI.Status]
@@ -94,8 +107,78 @@ def _taken(message: MPI.Message, status: MPI.Status) -> Data:
     return room
 
 
-def _wanted(source: int | None, tag: int | None) -> tuple[int, int]:
-    return MPI.ANY_SOURCE if source is None else source, MPI.ANY_TAG if tag is None else tag
+def _wanted(
+    source: int | None, tag: int | None, any_source: int = MPI.ANY_SOURCE, any_tag: int = MPI.ANY_TAG
+) -> tuple[int, int]:
+    return any_source if source is None else source, any_tag if tag is None else tag
+
+
+class NodeMessages:
+    """The messages of one communicator. None of its transfers holds an array."""
+
+    def __init__(self, messages: Messages, nobody: int) -> None:
+        self._messages, self._nobody = messages, nobody
+
+    def free(self) -> None:
+        """Let go of the memory. No method may be called any more."""
+        del self._messages
+
+    def outgoing(self, b: Buffer, dest: int, tag: int) -> Transfer | None:
+        """A message to a rank. None if its elements lie in more dimensions than the kernel copies."""
+        return self._bound(b, False, dest, tag)
+
+    def incoming(self, b: Buffer, source: int | None, tag: int | None) -> Transfer | None:
+        return self._bound(b, True, *_wanted(source, tag, _ANY, _ANY))
+
+    def both(
+        self, sent: Buffer, dest: int, sendtag: int, taken: Buffer, source: int | None, recvtag: int | None
+    ) -> Transfer | None:
+        leaves = None if dest == self._nobody else self.outgoing(sent, dest, sendtag)
+        if leaves is None and dest != self._nobody:
+            return None
+        return self._bound(taken, True, *_wanted(source, recvtag, _ANY, _ANY), leaves)
+
+    def _bound(self, b: Buffer, receives: bool, peer: int, tag: int, beside: Transfer | None = None) -> Transfer | None:
+        assert kernel is not None
+        try:
+            made: Transfer = kernel.Message(
+                self._messages, receives, peer, tag, b.address, b.dtype.itemsize, b.shape, b.strides, beside, _home(b)
+            )
+        except ValueError:
+            return None
+        return made
+
+    def probe(self, source: int | None, tag: int | None, waits: bool) -> Envelope | None:
+        found = self._messages.probe(*_wanted(source, tag, _ANY, _ANY), waits)
+        return None if found is None else Envelope(*found)
+
+    def of_objects(self, receives: bool, peer: int | None, tag: int | None, convert: Callable[[Any], Any]) -> object:
+        """What sends objects to a rank, or receives them. ``convert`` makes bytes of them, or objects of bytes."""
+        assert kernel is not None
+        return kernel.ObjectMessage(self._messages, receives, *_wanted(peer, tag, _ANY, _ANY), convert)
+
+    def unreceived(self) -> list[Envelope]:
+        return [Envelope(*each) for each in self._messages.lying()]
+
+    def send(self, data: bytes, dest: int, tag: int) -> None:
+        self._messages.send(data, dest, tag).wait()
+
+    def start(self, data: bytes, dest: int, tag: int) -> Callable[[], bool]:
+        return self._messages.send(data, dest, tag).test
+
+    def take(self, source: int | None, tag: int | None, waits: bool) -> bytes | None:
+        """The bytes of a message. None if none has come, unless this ``waits``."""
+        wanted = _wanted(source, tag, _ANY, _ANY)
+        if not waits and self._messages.probe(*wanted, False) is None:
+            return None
+        return self._messages.recv(*wanted)
+
+
+def _home(b: Buffer) -> tuple[int, int, int, int, int]:
+    """The file in which the array lies as long as this process lives: its number, device, inode, address and bytes.
+    All zeros if there is none."""
+    own = own_at(b.address, b.nbytes) if b.plain and b.count else None
+    return own.home if own is not None and own.lasts else (0, 0, 0, 0, 0)
 
 
 class Collective(Transfer):

@@ -7,6 +7,7 @@ with gaps or in another order.
 
 from __future__ import annotations
 
+import ctypes
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -22,6 +23,8 @@ from mpicoll.arrays.owners import owner_of
 from mpicoll.errors import ArgumentError, DeviceError, DtypeError, MpicollError, StateError
 from mpicoll.machine.cuda import number_of
 
+_FLAGS, _READ_ONLY = 24, 1
+"""Where the flags of DLPack's DLManagedTensorVersioned lie, and the one that says that nobody may write."""
 _DLPACK_CPU = 1
 """DLPack's number of the host's memory."""
 
@@ -321,6 +324,22 @@ def _as_tensor(torch: Any, x: Any, interface: Mapping[str, Any]) -> Any:
     return torch.as_tensor(described, device=device)
 
 
+def _may_be_written(x: Any) -> bool:
+    """Whether an array that speaks DLPack says so. Before DLPack 1 an array cannot say it, and counts as read-only, as
+    NumPy has it: those of JAX, which are immutable, are such arrays."""
+    try:
+        capsule = x.__dlpack__(max_version=(1, 0))
+    except TypeError:
+        return False
+    of_capsule = ctypes.pythonapi.PyCapsule_GetPointer
+    of_capsule.restype, of_capsule.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+    try:
+        start: int = of_capsule(capsule, b"dltensor_versioned")
+    except ValueError:
+        return False
+    return not ctypes.c_uint64.from_address(start + _FLAGS).value & _READ_ONLY
+
+
 def _of_dlpack(x: Any, operation: str, argument: str) -> Buffer:
     refusals: dict[str, Exception] = {}
     for name, take in _takers(x):
@@ -331,8 +350,8 @@ def _of_dlpack(x: Any, operation: str, argument: str) -> Buffer:
         else:
             if isinstance(array, np.ndarray):
                 return _of_numpy(array, operation, argument)
-            # torch does not say whether it may be written to: the arrays of JAX, which are immutable, may not.
-            return replace(_of_torch(array, operation, argument), writable=False)
+            buffer = _of_torch(array, operation, argument)
+            return replace(buffer, writable=buffer.writable and _may_be_written(x))
     reasons = "; ".join(f"{name} says: {error}" for name, error in refusals.items())
     given = f"{type(x).__name__} ({reasons})"
     expected = "a DLPack array that NumPy or torch can take"

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from mpicoll.arrays.buffers import as_buffer, library_of, memory_overlaps
+from mpicoll.arrays.buffers import _may_be_written, as_buffer, library_of, memory_overlaps
 from mpicoll.calls import plan
 from mpicoll.errors import ArgumentError, DtypeError
 
@@ -124,27 +124,28 @@ def test_a_tensor_s_key_is_never_that_of_its_interface(known: bool, monkeypatch:
 
 
 class SpeaksDlpack:
-    """An array of another library, over the memory of a tensor."""
+    """An array of another library, which speaks DLPack as it was before version 1, or as it is now."""
 
-    def __init__(self, x: torch.Tensor) -> None:
-        self.x = x
+    def __init__(self, x: np.ndarray[Any, Any], version: int) -> None:
+        self.x, self.version = x, version
 
     def __dlpack__(self, **options: Any) -> Any:
+        if self.version == 0 and options:
+            raise TypeError("unexpected options")
         return self.x.__dlpack__(**options)
 
-    def __dlpack_device__(self) -> Any:
-        return self.x.__dlpack_device__()
 
-
-def test_who_may_write_by_dlpack() -> None:
-    """As NumPy says, and nobody where torch alone takes the array."""
-    assert as_buffer(SpeaksDlpack(torch.ones(3)), "test", "x").writable
-    assert not as_buffer(SpeaksDlpack(torch.ones(3, dtype=torch.bfloat16)), "test", "x").writable
+@pytest.mark.parametrize("version", [0, 1])
+@pytest.mark.parametrize("flag", [False, True])
+def test_who_may_write_by_dlpack(version: int, flag: bool) -> None:
+    x = np.ones(3)
+    x.flags.writeable = flag
+    assert _may_be_written(SpeaksDlpack(x, version)) == (version == 1 and flag)
 
 
 def test_the_library_of_an_array_that_names_none(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its package is its library, if it takes arrays by DLPack."""
-    x = SpeaksDlpack(torch.ones(3))
+    x = SpeaksDlpack(np.ones(3), 1)
     assert library_of(x) is None
     package = ModuleType("invented")
     monkeypatch.setitem(sys.modules, "invented", package)

@@ -166,11 +166,6 @@ def _misspelt_op(given: str, names: list[str]) -> str:
     return f"{given!r} (did you mean {bare!r}?)" if bare in names else misspelt(given, names)
 
 
-def as_op(op: object, operation: str) -> Op:
-    """``op``, an :class:`Op` or what ``name_of`` takes, as an :class:`Op`. Raises ArgumentError for anything else."""
-    return op if isinstance(op, Op) else Op(name_of(op, operation))
-
-
 @dataclass(frozen=True, slots=True)
 class Reduction:
     """How ``op`` is computed on ``dtype``.
@@ -217,8 +212,9 @@ def _reduction(op: Op, dtype: Dtype) -> Reduction | None:
 
 
 def reduction(op: object, dtype: Dtype, operation: str) -> Reduction:
-    """The reduction of ``dtype`` by ``op``. Raises DtypeError if the operation is not defined on the dtype."""
-    named = as_op(op, operation)
+    """The reduction of ``dtype`` by ``op``, which is an :class:`Op` or what ``name_of`` takes. Raises DtypeError if the
+    operation is not defined on the dtype."""
+    named = op if isinstance(op, Op) else Op(name_of(op, operation))
     found = _reduction(named, dtype)
     if found is None:
         kinds = "c" if isinstance(named.factor, complex) else OPS[named.name][0]

@@ -101,11 +101,6 @@ def first_nan(buffer: Buffer) -> int | None:
     return None
 
 
-def in_float(reduction: Reduction) -> Reduction:
-    """The same operation on float32."""
-    return replace(reduction, dtype=DTYPES["float32"])
-
-
 def widened(values: Array, dtype: Dtype) -> Array:
     """Short floats as float32, in new memory. Other values are returned as they are."""
     if not dtype.short_float:

@@ -45,22 +45,15 @@ class Transfer(ABC):
     def test(self, begun: Any) -> bool:
         """Whether the message is complete."""
 
-    # -- asked only of a message --------------------------------------------------------------------------------------
+    # -- only a message has these -------------------------------------------------------------------------------------
 
-    def cancel(self, begun: Any) -> bool:
-        """Stop receiving. Returns False if the message has come already."""
-        raise AssertionError("only a message can be given up")
-
-    def source(self, begun: Any = None) -> int:
-        """The rank from which a complete message came: the last one that came ``now``, if nothing was begun."""
-        raise AssertionError("only a message that comes has a source")
-
-    def tag(self, begun: Any) -> int:
-        raise AssertionError("only a message that comes has a tag")
-
-    def arrived(self, begun: Any = None) -> int | None:
-        """The number of elements that came; None where the message ends within an element."""
-        raise AssertionError("only a message that comes has a length")
+    cancel: Callable[[Any], bool]
+    """Stops receiving. Returns False if the message has come already."""
+    source: Callable[..., int]
+    """The rank from which a complete message came: the last one that came ``now``, if nothing was begun."""
+    tag: Callable[[Any], int]
+    arrived: Callable[..., int | None]
+    """The number of elements that came; None where the message ends within an element."""
 
 
 class Nobody(Transfer):

@@ -61,9 +61,7 @@ class ThreadFabric(Fabric):
         name = f"{call.operation} {details_of(call, schedule.algorithm, self.size)}".rstrip()
 
         def bound(call: Call) -> list[Plan]:
-            def make(*_: object) -> _Transport:
-                return _Transport(self._job, self._group, self.rank, name, call.reduction)
-
+            make = partial(_Transport, self._job, self._group, self.rank, name, call.reduction)
             return scheduled.bind(self.rank, self.size, call, schedule, self._workspace, make)
 
         if call.reduction is None or not call.reduction.rounds:
@@ -303,7 +301,7 @@ class _Transport(BoundTransport):
     what they have posted, and waits until all of its own was read. ``call`` is the same on all ranks that make the same
     call."""
 
-    def __init__(self, job: Job, group: Group, rank: int, call: str, reduction: Reduction | None) -> None:
+    def __init__(self, job: Job, group: Group, rank: int, call: str, reduction: Reduction | None, *_: object) -> None:
         self._job, self._posted, self._rank, self._reduction = job, group.posted, rank, reduction
         self._call, self._what = call, f"rank {rank} in {call}"
         self.steps = []

@@ -144,7 +144,7 @@ class Mapping:
         self.address, self.nbytes = map_file(file, nbytes), nbytes
         weakref.finalize(self, _unmap, os.getpid(), self.address, nbytes).atexit = False
         if not inherited:
-            keep_from_children(self.address, nbytes)
+            _c.madvise(self.address, nbytes, mmap.MADV_DONTFORK)
         self.__array_interface__ = {"version": 3, "data": (self.address, False), "shape": (nbytes,), "typestr": "|u1"}
 
 
@@ -178,11 +178,6 @@ def map_file(file: int, nbytes: int) -> int:
 def unmap(address: int, nbytes: int) -> None:
     """Take so many bytes out of this process's memory."""
     _c.munmap(address, nbytes)
-
-
-def keep_from_children(address: int, nbytes: int) -> None:
-    """Let forked children have nothing at this address."""
-    _c.madvise(address, nbytes, mmap.MADV_DONTFORK)
 
 
 def use_huge_pages(file: int, nbytes: int) -> None:

@@ -30,7 +30,7 @@ def bind(call: Call, route: Callable[[Call], list[Plan]], workspace: Workspace, 
         send=wide_send,
         recv=wide_recv,
         in_place=call.in_place and send is None,  # else input and output, which share memory, are copied apart
-        reduction=kernels.in_float(reduction),
+        reduction=replace(reduction, dtype=DTYPES["float32"]),
     )
     widen = partial(kernels.widen, kernels.values(given), kernels.values(wide_given), reduction.dtype)
     steps: list[Plan] = [widen, *route(wide)]

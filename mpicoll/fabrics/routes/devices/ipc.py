@@ -116,11 +116,6 @@ def _close_unused() -> None:
             opened.device.close(opened.start)
 
 
-def serves(call: Call, device: Device) -> bool:
-    """Whether this route can carry the call out. It is the same on all ranks."""
-    return call.extent_is_common and (call.reduction is None or device.reduces(call.reduction))
-
-
 class _Told(NamedTuple):
     """What a rank tells the others: what has failed before the call, its memory, its factor of a premul_sum, whether
     others can open its memory, and which of its process's allocations are no more."""

@@ -71,33 +71,34 @@ def described(address: int, count: int, dtype: np.dtype[Any]) -> Array:
 
 def has_nans(dtype: Dtype) -> bool:
     """Whether an element of the dtype can be a NaN, whatever else is known of the dtype."""
-    if dtype.kind != "V":
-        return dtype.kind in "fc"
-    if dtype.name in _NAN_BYTES or dtype.name == "complex32":
-        return True
+    return _nans_of(dtype) is not None
+
+
+def _nans_of(dtype: Dtype) -> tuple[np.dtype[Any], Callable[[Array], Array]] | None:
+    """As what its elements are looked at, and what says which are NaNs; None if none can be one."""
+    if dtype.name in _NAN_BYTES:
+        return np.dtype(np.uint8), partial(np.isin, test_elements=_NAN_BYTES[dtype.name])
+    if dtype.name == "complex32":
+        return np.dtype(np.float16), np.isnan
+    if dtype.kind in "fc":
+        return storage(dtype), lambda part: np.isnan(widened(part, dtype))
     try:
-        return np.dtype(dtype.name).kind in "fc"
+        known = np.dtype(dtype.name)  # NumPy itself knows some that are opaque, such as big-endian numbers
     except TypeError:  # another one of torch's own, or a structure
-        return False
+        return None
+    return (known, np.isnan) if known.kind in "fc" else None
 
 
 def first_nan(buffer: Buffer) -> int | None:
-    """The index of the first NaN in a plain buffer of floats or complex numbers. None if there is none."""
-    dtype = buffer.dtype
-    look: Callable[[Array], Array] = np.isnan
-    if dtype.name in _NAN_BYTES:
-        array = described(buffer.address, buffer.count, np.dtype(np.uint8))
-        look = partial(np.isin, test_elements=_NAN_BYTES[dtype.name])
-    elif dtype.name == "complex32":
-        array = described(buffer.address, 2 * buffer.count, np.dtype(np.float16))
-    elif dtype.kind == "V":  # such as big-endian numbers: NumPy itself knows them
-        array = described(buffer.address, buffer.count, np.dtype(dtype.name))
-    else:
-        array, look = values(buffer), lambda part: np.isnan(widened(part, dtype))
-    for start in range(0, array.size, CHUNK):
-        found = look(array[start : start + CHUNK])
-        if found.any():
-            return (start + int(found.argmax())) * buffer.count // array.size
+    """The index of the first NaN in a plain buffer of elements that can be NaNs. None if there is none."""
+    found = _nans_of(buffer.dtype)
+    assert found is not None
+    kind, look = found
+    array = described(buffer.address, buffer.nbytes // kind.itemsize, kind)
+    for piece in _chunks(array):
+        nans = look(array[piece])
+        if nans.any():
+            return int(piece.start + nans.argmax()) * buffer.count // array.size
     return None
 
 

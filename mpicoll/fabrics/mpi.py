@@ -100,12 +100,12 @@ class MPIFabric(ElasticFabric):
         settings = self._common_settings(parent, nodes)
         several = nodes.alone and self.size > 1 and not self._is_elastic
         met = node.meet(self._comm, self._crowded) if several else None
-        self._node = None if met is None else met.node
+        self._node = None if met is None else met[0]
         # Where MPI takes the memory of GPUs as it lies, it carries all messages, so that their order is one.
         self.messages_by_library = met is None or self._takes_devices
         self._by: MPIMessages | NodeMessages = MPIMessages(self._messages)
         if met is not None and not self.messages_by_library:
-            self._by = NodeMessages(met.messages, self.nobody)
+            self._by = NodeMessages(met[1], self.nobody)
         self.objects = MPIObjects(self._comm, self._by, self._check)
         self.info = CommInfo(nodes, MPI.get_vendor()[0], self._node is not None, settings)
 

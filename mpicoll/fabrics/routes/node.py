@@ -14,7 +14,7 @@ from array import array
 from collections.abc import Sequence
 from itertools import accumulate
 from threading import get_ident, main_thread
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from mpicoll.arrays.buffers import Buffer
 from mpicoll.arrays.kernels import numbers
@@ -53,15 +53,9 @@ _ROOTS = {None: 0, "gives": 1, "gets": 2}
 _PREFIXES = {None: 0, "inclusive": 1, "exclusive": 2}
 
 
-class Met(NamedTuple):
-    """Memory in which the ranks of one node meet, and that through which their messages go."""
-
-    node: Node
-    messages: Messages
-
-
-def meet(comm: MPI.Intracomm, crowded: bool) -> Met | None:
-    """None if one of these ranks of one node cannot map memory of the others, or has no kernel. Collective.
+def meet(comm: MPI.Intracomm, crowded: bool) -> tuple[Node, Messages] | None:
+    """Memory in which these ranks of one node meet, and that through which their messages go. None if one of them
+    cannot map memory of the others, or has no kernel. Collective.
 
     ``crowded`` says whether ranks take turns on cores."""
     nbytes, start = None, 0
@@ -80,7 +74,7 @@ def meet(comm: MPI.Intracomm, crowded: bool) -> Met | None:
             comm.Iprobe()
 
     of_messages = tuple(address + start for address in addresses)
-    return Met(
+    return (
         kernel.Node(addresses, made, comm.rank, UNIT, crowded, comm.Iprobe),
         kernel.Messages(of_messages, made, comm.rank, crowded, meanwhile),
     )

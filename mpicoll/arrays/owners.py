@@ -19,12 +19,7 @@ class Owner(Protocol):
 
 
 owners: WeakValueDictionary[str, Owner] = WeakValueDictionary()
-"""Owners by name, as long as anybody holds them."""
-
-
-def add(owner: Owner) -> None:
-    """List the owner, in place of one of the same name."""
-    owners[owner.name] = owner
+"""Owners by name, as long as anybody holds them. They list themselves."""
 
 
 def owner_of(address: int) -> Owner | None:

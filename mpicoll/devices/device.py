@@ -80,11 +80,6 @@ class Device(ABC):
 
     name: str
 
-    @property
-    def kind(self) -> str:
-        """What sort of device it is, as in ``cuda``."""
-        return self.name.partition(":")[0]
-
     @abstractmethod
     def current(self) -> Stream:
         """The stream on which the caller works now. Raises StateError if no work can be handed in there."""

@@ -56,17 +56,8 @@ class Transfer(ABC):
     """The number of elements that came; None where the message ends within an element."""
 
 
-class Nobody(Transfer):
-    """A message to or from ``null``, which is nobody: it is complete at once, and moves nothing."""
-
-    def __init__(self, null: int, any_tag: int, count: int) -> None:
-        self._null, self._any_tag, self._count = null, any_tag, count
-
-    def now(self) -> None:
-        """Nothing is to be done."""
-
-    def start(self) -> object:
-        return self
+class AtOnce(Transfer):
+    """A message that is complete when it has begun."""
 
     def wait(self, begun: object) -> None:
         """It is complete."""
@@ -74,14 +65,16 @@ class Nobody(Transfer):
     def test(self, begun: object) -> bool:
         return True
 
-    def source(self, begun: object = None) -> int:
-        return self._null
 
-    def tag(self, begun: object) -> int:
-        return self._any_tag
+class Nobody(AtOnce):
+    """A message to or from ``null``, which is nobody: it moves nothing."""
 
-    def arrived(self, begun: object = None) -> int:
-        return self._count  # the array stays as it is, and that is right
+    def __init__(self, null: int, any_tag: int, count: int) -> None:
+        self.now = lambda: None
+        self.start = lambda: null  # something, which stands for it
+        self.source = lambda begun=None: null
+        self.tag = lambda begun: any_tag
+        self.arrived = lambda begun=None: count  # the array stays as it is, and that is right
 
 
 class Envelope(NamedTuple):

@@ -19,7 +19,7 @@ from mpicoll.calls.choose import Choice, CommInfo, schedule_of
 from mpicoll.calls.plan import Plan, Workspace
 from mpicoll.devices.device import Device
 from mpicoll.errors import DeviceError, MessageError, StateError
-from mpicoll.fabrics.fabric import Data, Envelope, Fabric, NeverRaised, ObjectTransport, Transfer
+from mpicoll.fabrics.fabric import AtOnce, Data, Envelope, Fabric, NeverRaised, ObjectTransport, Transfer
 from mpicoll.fabrics.routes import scheduled, wide
 from mpicoll.fabrics.routes.devices.scratch import Scratch
 from mpicoll.fabrics.thread_job import Awaited, Group, Job, Message, Seat
@@ -231,20 +231,11 @@ class _Objects(ObjectTransport):
         return memoryview(self._fabric.arrived(self._fabric.awaited(source, tag)).content)
 
 
-class _Sent(Transfer):
-    """A message to a thread. It is complete when it has begun, because it is copied."""
+class _Sent(AtOnce):
+    """A message to a thread: a copy."""
 
     def __init__(self, fabric: ThreadFabric, array: Any, dest: int, tag: int) -> None:
-        self._fabric, self._array, self._dest, self._tag = fabric, array, dest, tag
-
-    def start(self) -> None:
-        self._fabric.put(self._dest, self._tag, self._array.copy())
-
-    def wait(self, begun: None) -> None:
-        """It is complete."""
-
-    def test(self, begun: None) -> bool:
-        return True
+        self.start = lambda: fabric.put(dest, tag, array.copy())
 
 
 class _Receiving(Transfer):

@@ -128,7 +128,7 @@ def tried(device: Device, seconds: float = SECONDS_OF_A_JOB, in_all: float = SEC
 
 def _job(device: Device, paths: tuple[str, ...], seconds: float) -> tuple[list[list[str]], str]:
     """The words that each rank has noted, and how the job ended."""
-    cuda = device.name if device.kind == "cuda" else ""
+    cuda = device.name if device.name.startswith("cuda:") else ""
     with tempfile.TemporaryDirectory(prefix="mpicoll-") as folder:
         files = [Path(folder, str(rank)) for rank in range(RANKS)]
         call = spawn.pickled_call(attempt, (device.again(), cuda, paths, folder), imports_main=False)

@@ -19,9 +19,10 @@ from typing import Any
 
 import numpy as np
 
-from mpicoll.arrays import kernels, owners
+from mpicoll.arrays import kernels
 from mpicoll.arrays.buffers import Buffer
 from mpicoll.arrays.dtypes import DTYPES, Dtype, Reduction
+from mpicoll.arrays.owners import owners
 from mpicoll.devices.device import Device, Handle, Stream
 from mpicoll.errors import DeviceFailure
 from mpicoll.machine.shared_memory import Block
@@ -51,7 +52,7 @@ class Simulated(Device):
         self._unexportable: set[int] = set()
         self.counts: Counter[str] = Counter()
         """How often each thing was asked for: ``allocation``, ``pinned``, ``pin``, ``copy``, ``kernel``."""
-        owners.add(self)
+        owners[self.name] = self
 
     # -- what programs do ---------------------------------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map_only
 
-from mpicoll.arrays import owners
+from mpicoll.arrays.owners import owners
 from mpicoll.calls import plan
 from mpicoll.errors import StateError
 from tests.devices.simulated import Simulated
@@ -40,7 +40,7 @@ class SimulatedGpu(Simulated):
         """The number of the thread whose current stream is as if it captured a CUDA graph."""
         self.torch_device = torch.device("cuda", next(_indices))
         self.name = str(self.torch_device)
-        owners.add(self)
+        owners[self.name] = self
         plan._TENSORS.update((torch.Tensor, torch.nn.Parameter, SimulatedTensor))
 
     def current(self) -> SimulatedStream:

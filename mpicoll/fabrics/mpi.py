@@ -106,7 +106,7 @@ class MPIFabric(ElasticFabric):
         self._by: MPIMessages | NodeMessages = MPIMessages(self._messages)
         if met is not None and not self.messages_by_library:
             self._by = NodeMessages(met[1], self.nobody)
-        self.objects = MPIObjects(self._comm, self._by, self._check)
+        self.objects = MPIObjects(self._comm, self._by, self._check if self._is_elastic else None)
         self.info = CommInfo(nodes, MPI.get_vendor()[0], self._node is not None, settings)
 
     @classmethod

@@ -7,7 +7,8 @@ from the slots who has a longer object, and move those objects whole.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import defaultdict, deque
+from collections.abc import Callable, Mapping, MutableSequence, Sequence
 from itertools import accumulate
 from struct import Struct
 from typing import Any
@@ -35,13 +36,46 @@ _TAG = 0x4F
 """The tag of messages with long objects, among the communicator's collectives."""
 
 
+_Slots = list[Any]
+"""Memory for slots, as mpi4py takes it."""
+_free: defaultdict[int, MutableSequence[_Slots]] = defaultdict(list)
+"""Slots that no call uses now, by their number. A call takes them out and puts them back: another thread may make a
+call of another communicator meanwhile, and so may the handler of a signal."""
+
+
 class MPIObjects(ObjectTransport):
     """Objects among the ranks of a communicator ``comm``, and those that ``messages`` carry. ``check`` raises
-    MPI.Exception if ranks are lost."""
+    MPI.Exception if ranks are lost; None where they cannot be."""
 
-    def __init__(self, comm: MPI.Intracomm, messages: MPIMessages | NodeMessages, check: Callable[[], None]) -> None:
-        self._comm, self._check, self._rank, self._size = comm, check, comm.rank, comm.size
+    def __init__(
+        self, comm: MPI.Intracomm, messages: MPIMessages | NodeMessages, check: Callable[[], None] | None
+    ) -> None:
+        self._comm, self._rank, self._size = comm, comm.rank, comm.size
+        self._check = check or (lambda: None)
+        # A collective that has lost ranks may write nothing: then the slots must not hold what came in a call before.
+        self._free = _free if check is None else defaultdict[int, MutableSequence[_Slots]](lambda: deque(maxlen=0))
         self.send_now, self.start, self.take = messages.send, messages.start, messages.take
+
+    def _slots(self, number: int) -> _Slots:
+        try:
+            return self._free[number].pop()
+        except IndexError:
+            return [bytearray(SLOT * number), SLOT, MPI.BYTE]
+
+    def _opened(self, slots: _Slots, kind: int) -> tuple[list[Data], dict[int, int]]:
+        """The objects in these slots, which are free then, and the length of each one that is too long for its slot, by
+        its place."""
+        moved: list[Data] = []
+        long = {}
+        for head, data in _unpack(slots[0]):
+            n = head - kind
+            if not 0 <= n <= ROOM:
+                if not 0 <= n < _TOO_LONG:
+                    raise MessageError(f"{_NAMES[kind]}_object: expected an object, and something else came")
+                long[len(moved)] = n
+            moved.append(data[:n])
+        self._free[len(moved)].append(slots)
+        return moved, long
 
     def _call(self, method: Callable[..., object], *arguments: Any) -> None:
         """A call of MPI, and a look whether ranks were lost in it."""
@@ -51,15 +85,16 @@ class MPIObjects(ObjectTransport):
     def bcast(self, data: bytes | None, root: int) -> Data:
         if self._size == 1 and data is not None:
             return data
-        slot = _slots(1)
+        slot = self._slots(1)
         if data is not None:
             _pack(slot[0], 0, _BCAST + len(data), data)
         self._call(self._comm.Bcast, slot, root)
         if data is not None:
+            self._free[1].append(slot)
             if len(data) > ROOM:
                 self._call(self._comm.Bcast, bytes_of(data), root)
             return data
-        (moved,), long = _opened(slot, _BCAST)
+        (moved,), long = self._opened(slot, _BCAST)
         if long:
             self._call(self._comm.Bcast, bytes_of(moved := room_for(long[0])), root)
         return moved
@@ -68,16 +103,17 @@ class MPIObjects(ObjectTransport):
         if self._size == 1:
             return [data]
         if self._rank != root:
-            slot = _slots(1)
+            slot = self._slots(1)
             _pack(slot[0], 0, _GATHER + len(data), data)
             self._call(self._comm.Gather, slot, None, root)
+            self._free[1].append(slot)
             if len(data) > ROOM:
                 self._call(self._comm.Send, bytes_of(data), root, _TAG)
             return None
-        slots = _slots(self._size)
+        slots = self._slots(self._size)
         _pack(slots[0], SLOT * root, _GATHER + len(data), data)
         self._call(self._comm.Gather, MPI.IN_PLACE, slots, root)
-        moved, long = _opened(slots, _GATHER)
+        moved, long = self._opened(slots, _GATHER)
         moved[root] = data
         if long:
             self._exchange({}, moved, long)
@@ -86,10 +122,10 @@ class MPIObjects(ObjectTransport):
     def allgather(self, data: bytes, call: str = "allgather_object") -> list[Data]:
         if self._size == 1:
             return [data]
-        slots = _slots(self._size)
+        slots = self._slots(self._size)
         _pack(slots[0], SLOT * self._rank, _ALLGATHER + len(data), data)
         self._call(self._comm.Allgather, MPI.IN_PLACE, slots)
-        moved, long = _opened(slots, _ALLGATHER)
+        moved, long = self._opened(slots, _ALLGATHER)
         if long:
             self._allgather_long(data, moved, long)
         return moved
@@ -98,15 +134,16 @@ class MPIObjects(ObjectTransport):
         if self._size == 1 and datas is not None:
             return datas[0]
         if datas is not None:
-            slots = _slots(self._size)
+            slots = self._slots(self._size)
             outgoing = _fill(slots, _SCATTER, datas)
             self._call(self._comm.Scatter, slots, MPI.IN_PLACE, root)
+            self._free[self._size].append(slots)
             if outgoing:
                 self._exchange(outgoing, [], {})
             return datas[root]
-        slot = _slots(1)
+        slot = self._slots(1)
         self._call(self._comm.Scatter, None, slot, root)
-        (moved,), long = _opened(slot, _SCATTER)
+        (moved,), long = self._opened(slot, _SCATTER)
         if long:
             self._call(self._comm.Recv, bytes_of(moved := room_for(long[0])), root, _TAG)
         return moved
@@ -114,10 +151,11 @@ class MPIObjects(ObjectTransport):
     def alltoall(self, datas: Sequence[bytes]) -> list[Data]:
         if self._size == 1:
             return [*datas]
-        given, taken = _slots(self._size), _slots(self._size)
+        given, taken = self._slots(self._size), self._slots(self._size)
         outgoing = _fill(given, _ALLTOALL, datas)
         self._call(self._comm.Alltoall, given, taken)
-        moved, long = _opened(taken, _ALLTOALL)
+        self._free[self._size].append(given)
+        moved, long = self._opened(taken, _ALLTOALL)
         moved[self._rank] = datas[self._rank]
         if long or outgoing:
             self._exchange(outgoing, moved, long)
@@ -152,28 +190,8 @@ class MPIObjects(ObjectTransport):
         self._check()
 
 
-def _slots(number: int) -> list[Any]:
-    """New memory for so many slots, as mpi4py takes it: another thread may make a call of another communicator
-    meanwhile, and so may the handler of a signal."""
-    return [bytearray(SLOT * number), SLOT, MPI.BYTE]
-
-
-def _fill(slots: list[Any], kind: int, datas: Sequence[bytes]) -> dict[int, bytes]:
+def _fill(slots: _Slots, kind: int, datas: Sequence[bytes]) -> dict[int, bytes]:
     """Put each rank's object into its slot. Returns those that are too long for it, by rank."""
     for rank, data in enumerate(datas):
         _pack(slots[0], SLOT * rank, kind + len(data), data)
     return {rank: data for rank, data in enumerate(datas) if len(data) > ROOM}
-
-
-def _opened(slots: list[Any], kind: int) -> tuple[list[Data], dict[int, int]]:
-    """The objects in these slots, and the length of each one that is too long for its slot, by its place."""
-    moved: list[Data] = []
-    long = {}
-    for head, data in _unpack(slots[0]):
-        n = head - kind
-        if not 0 <= n <= ROOM:
-            if not 0 <= n < _TOO_LONG:
-                raise MessageError(f"{_NAMES[kind]}_object: expected an object, and something else came")
-            long[len(moved)] = n
-        moved.append(data[:n])
-    return moved, long

@@ -204,23 +204,41 @@ def combination(reduction: Reduction, a: Array, b: Array, out: Array) -> Callabl
 @np.errstate(all="ignore")
 def divide(values: Array, divisor: int, dtype: Dtype) -> None:
     """Divide values in place. Short floats are divided in float32; integers are divided toward zero."""
+    if not dtype.short_float:
+        _divide(values, divisor)
+        return
     for piece in _chunks(values):
-        wide = widened(values[piece], dtype)  # it is the values themselves unless they are short floats
+        wide = widened(values[piece], dtype)
         _divide(wide, divisor)
-        if dtype.short_float:
-            narrow(wide, values[piece], dtype)
+        narrow(wide, values[piece], dtype)
+
+
+@np.errstate(all="ignore")
+def scale(values: Array, factor: complex, out: Array, dtype: Dtype) -> None:
+    """``out`` = ``factor * values``. Short floats are multiplied in float32."""
+    if not dtype.short_float:
+        np.multiply(values, factor, out=out)
+        return
+    for piece in _chunks(values):
+        wide = widened(values[piece], dtype)
+        narrow(np.multiply(wide, factor, out=wide), out[piece], dtype)
 
 
 def _divide(values: Array, divisor: int) -> None:
+    kind: Any = values.dtype.type
     if values.dtype.kind not in "iu":
         parts = values.view(values.real.dtype)  # complex by complex division would round more than once
         np.divide(parts, divisor, out=parts)
-        return
-    # Toward zero, as C and NCCL do. A short integer may not hold the number of ranks.
-    wide = values.astype(values.dtype.kind + "8")
-    if values.dtype.kind == "i":  # NumPy rounds down: this makes negative quotients round up, to zero
-        wide += (wide >> 63) & (divisor - 1)
-    values[...] = wide // divisor
+    elif divisor > np.iinfo(kind).max:  # a short integer may not hold the number of ranks
+        wide = values.astype(values.dtype.kind + "8")
+        _divide(wide, divisor)
+        values[...] = wide
+    else:  # toward zero, as C and NCCL do
+        for piece in _chunks(values):
+            part = values[piece]
+            if values.dtype.kind == "i":  # NumPy rounds down: this makes negative quotients round up, to zero
+                part += (part >> (8 * part.itemsize - 1)) & kind(divisor - 1)
+            np.floor_divide(part, kind(divisor), out=part)
 
 
 _DTYPES = {name: number for number, name in enumerate(DTYPES)}

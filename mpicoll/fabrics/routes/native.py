@@ -94,7 +94,7 @@ def _parts(comm: MPI.Intracomm, call: Call, workspace: Workspace, method: Method
         unscaled = out if given is None else given
         assert unscaled is not None
         (source,) = workspace.arrays(unscaled.dtype, unscaled.size)
-        before.append(partial(kernels.reduce_rows, [unscaled], source, reduction, [reduction.op.factor]))
+        before.append(partial(kernels.scale, unscaled, reduction.op.factor, source, reduction.dtype))
     elif out is not None and call.in_place and given is not None:
         # A reduce_scatter into the rank's own block of the input. In place, MPI would write it to the first block.
         (target,) = workspace.arrays(out.dtype, out.size)

@@ -55,7 +55,7 @@ def bind(
     after: list[Plan] = []
     if reduction is not None and factor is not None:
         assert source is not None
-        before.append(partial(kernels.reduce_rows, [source], scaled, reduction, [factor]))
+        before.append(partial(kernels.scale, source, factor, scaled, reduction.dtype))
     if reduction is not None and reduction.averages and call.recv is not None and call.terms(rank, size) > 1:
         assert out is not None
         after.append(partial(kernels.divide, out, call.terms(rank, size), reduction.dtype))

@@ -15,8 +15,8 @@ from mpicoll.errors import LaunchError
 from mpicoll.jobs.launcher import of_no_rank
 from mpicoll.launch.cores import numa_nodes
 from mpicoll.launch.launch_env import rank_here
-from mpicoll.machine.linux import cpus
 from mpicoll.machine.cuda import driver, supported
+from mpicoll.machine.linux import cpus
 from mpicoll.machine.system import version_of
 from mpicoll.probe.child import SECONDS, SECONDS_OF_ALL_JOBS, Child
 

@@ -4,7 +4,6 @@ questions."""
 from __future__ import annotations
 
 import asyncio
-import errno
 import faulthandler
 import os
 import socket
@@ -12,7 +11,6 @@ import traceback
 from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError, Future
 from contextlib import suppress
-from functools import partial
 from hashlib import blake2b
 from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -37,7 +35,7 @@ from mpicoll.supervise.watched import (
     Watched,
     patience_at_end,
 )
-from mpicoll.supervise.wire import LIMIT, connect, happens, heard, say
+from mpicoll.supervise.wire import LIMIT, Questions, connect, happens, heard, say
 
 if TYPE_CHECKING:
     from mpicoll.supervise.coordinator import Coordinator
@@ -64,7 +62,7 @@ class Agent:
     def __init__(self, rank: int, rendezvous: Rendezvous, write: Write) -> None:
         self.rank, self._rendezvous, self._write = rank, rendezvous, write
         self._recordings: dict[str, Excerpt] = {}
-        """By their files. That of the whole job has no name."""
+        """By their files."""
         self._trace = ""
         """The file of the whole job's trace, if there is one."""
         self.watched: dict[str, Watched] = {}
@@ -80,8 +78,7 @@ class Agent:
         self._since_lost = 0.0
         """Seconds since the coordinator was lost."""
         self._leaving = self._serves = self._lost = False
-        self._requests: dict[msg.Request, asyncio.Future[str]] = {}
-        """What the coordinator was asked to do. The result says why it could not."""
+        self._questions = Questions()
         self.may_leave = asyncio.Event()
         """Set when nobody needs this process any more."""
 
@@ -206,9 +203,8 @@ class Agent:
             case msg.Ask(number, question):
                 assert self.writer is not None
                 say(self.writer, msg.Answer(number, self._answer(question)))
-            case msg.Done(request, failure):
-                if (done := self._requests.pop(request, None)) is not None:
-                    done.set_result(failure)
+            case msg.Answer():
+                self._questions.take(message)
             case msg.Forget(name):
                 self.watched.pop(name, None)
             case msg.Fail():
@@ -228,7 +224,7 @@ class Agent:
             case msg.Clock():
                 return monotonic()
             case msg.RowsFrom(file, first):
-                if not file and first == 0 and tape.active is not None:
+                if file == self._trace and first == 0 and tape.active is not None:
                     self._recordings[file] = tape.active.copied(tape.active.begin)
                 recording = self._recordings.get(file)
                 return recording and recording.told(first)
@@ -263,7 +259,7 @@ class Agent:
 
     async def fail(self, code: int) -> None:
         """Tell the coordinator that this rank ends the job with this exit code."""
-        self.say(msg.Ends(code))
+        self.say(msg.EndsJob(code))
 
     def trace(self, file: str) -> None:
         """Let all calls of this process be in a trace of the whole job."""
@@ -280,7 +276,7 @@ class Agent:
         """Let the coordinator write a file with what this process and others have recorded for it. Returns why it could
         not, or an empty text."""
         self._recordings[file] = recording
-        for old in [name for name in self._recordings if name][:-_RECORDINGS]:
+        for old in [name for name in self._recordings if name != self._trace][:-_RECORDINGS]:
             del self._recordings[old]
         failure = await self._ask(msg.WriteRecording(file))
         return "the coordinator, which writes it, has ended" if failure is None else failure
@@ -290,20 +286,18 @@ class Agent:
         self.tell(everything=True)
         await self._ask(msg.Compare(watched.name))
 
-    async def _ask(self, request: msg.Request, seconds: float | None = None) -> str | None:
-        """Let the coordinator do this. Returns why it could not, or an empty text; None if it has not answered within
-        so many seconds, or is not there."""
+    async def _ask(self, question: msg.Question[str], seconds: float | None = None) -> str | None:
+        """The coordinator's answer. None if it has not answered within so many seconds, or is not there."""
         if self.writer is None:
             return None
-        done = self._requests.setdefault(request, asyncio.get_running_loop().create_future())
-        say(self.writer, request)
-        await asyncio.wait([done], timeout=seconds)
-        return done.result() if done.done() else None
+        answer = self._questions.put(self.writer, question)
+        await asyncio.wait([answer], timeout=seconds)
+        return answer.result() if answer.done() else None
 
 
 def _failure(told: msg.Fail) -> errors.MpicollError:
     """The error for what the coordinator says of a communicator."""
-    return errors.MismatchError(told.operation, dict(told.calls)) if told.differ else errors.TimeoutError(told.text)
+    return errors.MismatchError(told.operation, dict(told.calls)) if told.calls else errors.TimeoutError(told.text)
 
 
 class AgentThread:
@@ -357,21 +351,9 @@ class AgentThread:
                     sock=self._sock,
                     limit=LIMIT,
                 )
-                self._loop.set_exception_handler(partial(self._has_failed, server))
                 tasks.create_task(coordinator.look_on()).add_done_callback(lambda _: server.close())
             tasks.create_task(self.agent.serve())
             tasks.create_task(self.agent.look_on())
-
-    def _has_failed(self, server: asyncio.Server, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """What asyncio would only print, and try again for ever where this process may open no more files."""
-        error = context.get("exception")
-        if not isinstance(error, OSError) or error.errno not in (errno.EMFILE, errno.ENFILE):
-            loop.default_exception_handler(context)
-            return
-        server.close()  # to end needs a file
-        said = f"mpicoll: rank {self.agent.rank} cannot take the connection of another rank: {error.strerror}"
-        report.show(f"{said} (ulimit -n). It needs one for each rank. The job ends")
-        ending.end([])
 
     def soon(self, do: Callable[[], object]) -> None:
         """Let the thread do it, and do not wait for that."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from mpicoll.launch import board
@@ -49,9 +48,7 @@ class Coordinator:
         self.writers: set[asyncio.StreamWriter] = set()
         self._processes = Processes()
         self._traces: dict[str, Trace] = {}
-        """By their files. They are written at the end of the job."""
-        self._recordings: dict[str, Trace] = {}
-        """By their files."""
+        """Those of the whole job and of parts of it, by their files."""
         self._communicators: dict[str, CommunicatorState] = {}
         self._deadlocks = Deadlocks(self._processes, self._communicators)
         self._ending = False
@@ -89,14 +86,14 @@ class Coordinator:
             here.silent = 0.0
             match message:
                 case msg.Answer():
-                    self._processes.take(message)
+                    self._processes.questions.take(message)
                 case msg.StatusUpdate():
                     self._update(rank, message)
-                case msg.Request():
-                    self._tasks.create_task(self._do(rank, message))
+                case msg.Ask(number, question):
+                    self._tasks.create_task(self._answer(rank, number, question))
                 case msg.Traced(file):
                     self._trace(rank, file)
-                case msg.Ends(code) if self._outcome is not None:
+                case msg.EndsJob(code) if self._outcome is not None:
                     self._outcome.code = self._outcome.code or code
                 case msg.Failed():
                     self.dismiss()
@@ -181,16 +178,16 @@ class Coordinator:
                 del self._communicators[name]
         self._leaving.set()
 
-    async def _do(self, asking: int, request: msg.Request) -> None:
+    async def _answer(self, asking: int, number: int, question: msg.Question[str]) -> None:
         failure = ""
-        match request:
+        match question:
             case msg.Compare(name):
                 await self._compare_for(asking, name)
             case msg.Dump(why):
                 await self._dump_for(why)
             case msg.WriteRecording(file):
                 failure = await self._write_recording_for(asking, file)
-        self._processes.tell(asking, msg.Done(request, failure))
+        self._processes.tell(asking, msg.Answer(number, failure))
 
     # -- what it does -------------------------------------------------------------------------------------------------
 
@@ -420,25 +417,26 @@ class Coordinator:
     def _trace(self, rank: int, file: str) -> None:
         """The rank's calls are to be in this trace, and in no other one: it may have got to know rank 0 since then."""
         for other in self._traces.values():
-            other.told_by.discard(rank)
-        trace = self._traces.setdefault(file, Trace(Path(file), self._processes.ask))
+            if other.whole:
+                other.told_by.discard(rank)
+        trace = self._traces.setdefault(file, Trace(file, self._processes.ask, True))
         trace.told_by.add(rank)
         self._tasks.create_task(trace.read_clock(rank))
 
     async def _write_traces(self, *seconds: float) -> None:
         for each in [*self._traces.values()]:
-            if each.told_by and not self._dismissed.is_set():
-                self._say_once(await each.write(each.told_by, len(each.told_by), *seconds))
+            if each.whole and each.told_by and not self._dismissed.is_set():
+                self._say_once(await each.write(len(each.told_by), *seconds))
 
     async def _write_recording_for(self, asking: int, file: str) -> str:
         """All ranks ask, each when it has recorded. The file has what those have told that have asked by then. Returns
         why it could not be written."""
-        recording = self._recordings.setdefault(file, Trace(Path(file), self._processes.ask, file))
+        recording = self._traces.setdefault(file, Trace(file, self._processes.ask))
         recording.told_by.add(asking)
         before = recording.begun
         async with recording.writing:
             if recording.begun == before:
-                await recording.write(recording.told_by, len(self._processes))
+                await recording.write(len(self._processes))
         return recording.failure
 
     def _say_once(self, text: str) -> None:
@@ -478,7 +476,8 @@ class Coordinator:
             await self._dismissed.wait()  # who has asked for something gets no answer, and so does not go on
         else:
             calls = [(each.ranks.index(rank), status.description or "no call") for rank, status in statuses.items()]
+            calls = calls if why == Why.DIFFERENT else []
             operation = next((status.operation for _, status in sorted(statuses.items()) if status.operation), "")
             del self._communicators[each.name]
-            self._processes.tell_all(msg.Fail(each.name, why == Why.DIFFERENT, operation, calls, text, silent))
+            self._processes.tell_all(msg.Fail(each.name, operation, calls, text, silent))
             self._ending = False

@@ -38,11 +38,11 @@ class Wait(NamedTuple):
     @property
     def others(self) -> set[int]:
         """The ranks that may be at the other end of the message for which it waits."""
-        return {*self.status.sources, *self.status.targets}
+        return {*self.status.ends.sources, *self.status.ends.targets}
 
     def is_known(self) -> bool:
         """Whether it is known what would end it."""
-        return self.status.alone and bool(self.status.waits or self.others or self.status.lock)
+        return self.status.alone and bool(self.status.waits or self.others or self.status.ends.lock)
 
     def goes_on(self, before: Wait, seconds: float) -> bool:
         """Whether it is the same wait as about so many seconds before."""
@@ -69,7 +69,7 @@ def _may_go_on(rank: int, waiting: Mapping[int, Wait], begun: Begun, left: Set[i
             last = mine.status.number + 1 - mine.status.ahead
             needed = needed | {other for other in there if calls[other] <= last}
         return all(calls[other] > mine.status.number for other in needed)
-    lock = mine.status.lock
+    lock = mine.status.ends.lock
     if lock is not None:
         return not any(held.keeps(lock) for wait in waiting.values() for held in wait.status.locks)
     if not mine.others <= waiting.keys() | left:
@@ -95,7 +95,7 @@ def _may_serve(its: Wait, mine: Wait, other: int, rank: int) -> bool:
         return True
     if its.communicator != mine.communicator or other == rank:
         return False
-    one, own = its.status, mine.status
+    one, own = its.status.ends, mine.status.ends
     sends = rank in one.targets and other in own.sources and own.source_tag in (None, one.target_tag)
     takes = rank in one.sources and other in own.targets and one.source_tag in (None, own.target_tag)
     return sends or takes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from inspect import get_annotations
 from typing import Any, ClassVar, Generic, Self, TypeVar, dataclass_transform
 
@@ -16,7 +17,6 @@ class Message:
     kinds: ClassVar[dict[str, type[Message]]] = {}
     """All such classes, by their names."""
     fields: ClassVar[tuple[str, ...]] = ()
-    """The names of its fields."""
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -24,23 +24,18 @@ class Message:
         cls.fields = cls.__match_args__ = tuple(get_annotations(cls))  # type: ignore[attr-defined, misc]  # it makes them
 
     def __init__(self, *values: Any, **named: Any) -> None:
-        given = dict(zip(self.fields, values, strict=False), **named)
-        if len(values) + len(named) != len(given) or given.keys() != {*self.fields}:
-            raise TypeError(f"{type(self).__name__} has the fields {self.fields}; given {values}, {named}")
-        vars(self).update(given)
+        fields, given = self.fields, dict(zip(self.fields, values, strict=False), **named)
+        defaults = {name: getattr(type(self), name) for name in fields if hasattr(type(self), name)}
+        if len(values) > len(fields) or (known := defaults | given).keys() != {*fields}:
+            raise TypeError(f"{type(self).__name__} has the fields {fields}; given {values}, {named}")
+        vars(self).update((name, known[name]) for name in fields)
 
     def changed(self, **named: Any) -> Self:
         """The same with other values of these fields."""
         return type(self)(**(vars(self) | named))
 
-    def __setattr__(self, name: str, value: Any) -> None:
-        raise AttributeError(f"{name}: a message does not change")
-
     def __eq__(self, other: object) -> bool:
         return type(self) is type(other) and vars(self) == vars(other)
-
-    def __hash__(self) -> int:
-        return hash((type(self), *vars(self).values()))
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in vars(self).items())})"
@@ -108,35 +103,13 @@ class Heartbeat(Message):
     """The sender is there. The coordinator answers with the same."""
 
 
-class Request(Message):
-    """What a process asks the coordinator to do, which answers with ``Done``."""
-
-
-class Compare(Request):
-    """Compare the calls of this communicator now."""
-
-    name: str
-
-
-class Dump(Request):
-    """Let all processes write their files."""
-
-    why: str
-
-
-class WriteRecording(Request):
-    """Write this file with the calls of all processes that have recorded for it."""
-
-    file: str
-
-
 class Traced(Message):
     """Write a trace of the whole job to this file."""
 
     file: str
 
 
-class Ends(Message):
+class EndsJob(Message):
     """This rank ends the job with this exit code."""
 
     code: int
@@ -146,21 +119,7 @@ class Failed(Message):
     """The watcher of this process has failed."""
 
 
-class Answer(Message):
-    """To the question of this number."""
-
-    number: int
-    value: Any
-
-
 # -- what the coordinator says ----------------------------------------------------------------------------------------
-
-
-class Done(Message):
-    """This was done, or could not be done because of this ``failure``."""
-
-    request: Request
-    failure: str
 
 
 class Forget(Message):
@@ -170,12 +129,11 @@ class Forget(Message):
 
 
 class Fail(Message):
-    """Let the calls of this communicator end with an error, which ``text`` is. If its ranks ``differ``, ``calls`` says
-    what each
-    of them has called, and ``operation`` the operation of the first of them. The ``silent`` processes do not answer."""
+    """Let the calls of this communicator end with an error, which ``text`` is. If its ranks have made different calls,
+    ``calls`` says what each of them has called, and ``operation`` the operation of the first of them. The ``silent``
+    processes do not answer."""
 
     name: str
-    differ: bool
     operation: str
     calls: list[tuple[int, str]]
     text: str
@@ -195,11 +153,44 @@ class Leave(Message):
     lost: bool
 
 
-# -- what the coordinator asks ----------------------------------------------------------------------------------------
+# -- questions, each with the type of its answer ----------------------------------------------------------------------
 
 
 class Question(Message, Generic[A]):
     """A question whose answer is an ``A``."""
+
+
+class Ask(Message):
+    """The question of this number."""
+
+    number: int
+    question: Question[Any]
+
+
+class Answer(Message):
+    """To the question of this number."""
+
+    number: int
+    value: Any
+
+
+class Compare(Question[str]):
+    """Compare the calls of this communicator now. As with all that a process asks of the coordinator, the answer says
+    why that could not be done, or is empty."""
+
+    name: str
+
+
+class Dump(Question[str]):
+    """Let all processes write their files."""
+
+    why: str
+
+
+class WriteRecording(Question[str]):
+    """Write this file with the calls of all processes that have recorded for it."""
+
+    file: str
 
 
 class Lock(Message):
@@ -215,6 +206,21 @@ class Lock(Message):
         if self.window != other.window or not (self.exclusive or other.exclusive):
             return False
         return self.rank is None or other.rank is None or self.rank == other.rank
+
+
+class Ends(Message):
+    """Which ranks may be at the other end of a message, and of both messages of a sendrecv; or else a lock."""
+
+    sources: Sequence[int] = ()
+    """The ranks from which a message may come."""
+    source_tag: int | None = None
+    """The tag of that message, None for any."""
+    targets: Sequence[int] = ()
+    """The ranks that may take a message."""
+    target_tag: int | None = None
+    """The tag of that message, None if there is none."""
+    lock: Lock | None = None
+    """The lock of a window that must be given up."""
 
 
 class RankStatus(Message):
@@ -241,18 +247,10 @@ class RankStatus(Message):
     """Whether the rank is in this call now."""
     message: str | None
     """The message that it waits for."""
-    sources: list[int]
-    """The ranks of the world from which this message may come."""
-    source_tag: int | None
-    """The tag with which it must come; None for any."""
-    targets: list[int]
-    """The ranks of the world that may take this message."""
-    target_tag: int | None
-    """The tag with which it was sent."""
-    lock: Lock | None
-    """The lock that it waits for."""
+    ends: Ends
+    """What may end that wait, with the ranks of the world."""
     locks: list[Lock]
-    """Those that it holds."""
+    """The locks that it holds."""
     alone: bool
     """Whether the program has only the thread that waits, and no function that a signal calls."""
     under_way: bool
@@ -328,15 +326,8 @@ class Rows(Message):
 
 
 class RowsFrom(Question[Rows | None]):
-    """What has been called, from this row on? ``file`` is that of a recording, and empty for all calls of the job.
-    The answer is None if this process has not recorded for it."""
+    """What has been called, from this row on? ``file`` is that of a recording, or of the trace of the whole job. The
+    answer is None if this process has not recorded for it."""
 
     file: str
     first: int
-
-
-class Ask(Message):
-    """The question of this number."""
-
-    number: int
-    question: Question[Any]

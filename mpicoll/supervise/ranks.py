@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from mpicoll.supervise.messages import Answer, Ask, Process, Question
+from mpicoll.supervise.messages import Process, Question
 from mpicoll.supervise.watched import LATE, SHORT
-from mpicoll.supervise.wire import say
+from mpicoll.supervise.wire import Questions, say
 
 SECONDS_TO_ANSWER = 3.0
 _LOOKS = 6
@@ -40,9 +40,7 @@ class Processes(dict[int, RankProcess]):
 
     def __init__(self) -> None:
         super().__init__()
-        self._questions: dict[int, asyncio.Future[Any]] = {}
-        """Where the answers are awaited, by the numbers of the questions."""
-        self._asked = 0
+        self.questions = Questions()
 
     def tell(self, rank: int, message: object) -> None:
         """Send a message to one process."""
@@ -58,25 +56,15 @@ class Processes(dict[int, RankProcess]):
     ) -> dict[int, A]:
         """The ranks' answers. A rank that does not answer in time is not in it. Time in which the coordinator's own
         process was stopped does not count."""
-        asked: dict[int, asyncio.Future[A]] = {}
-        numbers = []
-        for rank in ranks:
-            if rank in self and self[rank].gone is None:
-                self._asked += 1
-                numbers.append(self._asked)
-                asked[rank] = self._questions[self._asked] = asyncio.get_running_loop().create_future()
-                self.tell(rank, Ask(self._asked, question))
+        there = [rank for rank in ranks if rank in self and self[rank].gone is None]
+        asked = {rank: self.questions.put(self[rank].writer, question) for rank in there}
         for _ in range(_LOOKS):
             if not all(answer.done() for answer in asked.values()):
                 await asyncio.wait(asked.values(), timeout=seconds / _LOOKS)
-        for number in numbers:
-            self._questions.pop(number, None)
-        return {rank: answer.result() for rank, answer in asked.items() if answer.done()}
-
-    def take(self, answer: Answer) -> None:
-        """An answer has come, perhaps too late."""
-        if (awaited := self._questions.pop(answer.number, None)) is not None:
-            awaited.set_result(answer.value)
+        answers = {rank: answer.result() for rank, answer in asked.items() if answer.done()}
+        for answer in asked.values():
+            answer.cancel()
+        return answers
 
     def time_passes(self, seconds: float) -> None:
         """For so many more seconds, nobody was heard, and those that leave or are gone were away."""

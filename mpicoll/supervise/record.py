@@ -12,18 +12,18 @@ import threading
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from functools import partial
 from hashlib import blake2b
 from itertools import count
 from sys import _getframe
 from time import monotonic
 from types import CodeType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mpicoll.errors import StateError
 from mpicoll.launch import board
 from mpicoll.node.loaded import kernel
-from mpicoll.supervise.messages import Lock
+from mpicoll.supervise.messages import Ends
 from mpicoll.supervise.sites import Site, is_library, place_of, site_of
 
 LENGTH = 256
@@ -77,21 +77,6 @@ class Record:
         """A hash of the description."""
         self.number = next(_numbers)
         board.note(self.number, self.description)
-
-
-class Ends(NamedTuple):
-    """Which ranks may be at the other end of a message, and of both messages of a sendrecv; or else a lock."""
-
-    sources: Sequence[int] = ()
-    """The ranks from which a message may come."""
-    source_tag: int | None = None
-    """The tag of that message, None for any."""
-    targets: Sequence[int] = ()
-    """The ranks that may take a message."""
-    target_tag: int | None = None
-    """The tag of that message, None if there is none."""
-    lock: Lock | None = None
-    """The lock of a window that must be given up."""
 
 
 class Pending(NamedTuple):
@@ -157,8 +142,7 @@ Ring = tuple[list[Record], list[CodeType], list[int]]
 """Calls, in three lists: what was called, and where. A tuple a call would cost twice the time."""
 
 
-@dataclass(frozen=True, slots=True)
-class Made:
+class Made(NamedTuple):
     """A call that was made. The first call of a communicator has the ``number`` 0.
 
     ``begun`` is when it was first seen, in seconds of ``time.monotonic``: somebody looks now and then. To ask for the
@@ -177,6 +161,10 @@ class _PlainRing:
 
     __slots__ = ("_codes", "_next", "_places", "_records", "_thread", "_under_way", "messages", "taped")
 
+    _records: list[Record]
+    _codes: list[CodeType]
+    _places: list[int]
+
     def __init__(self) -> None:
         self._next = 0
         """Where the next call goes in the ring."""
@@ -194,19 +182,18 @@ class _PlainRing:
         return self._under_way
 
     @under_way.setter
-    def under_way(self, now: bool) -> None:
+    def under_way(self: Any, now: bool) -> None:
         before, self._under_way = self._under_way, now
         if self.taped and now != before:
             (self._tape_wait if now else self._tape_end)()
 
-    def begin_message(self, pending: Pending) -> None:
+    def begin_message(self: Any, pending: Pending) -> None:
         """A message begins."""
-        assert isinstance(self.messages, deque)
         self.messages.append((pending, monotonic()))
         if self.taped:
             self._tape_message(pending)
 
-    def begin(self, record: Record) -> None:
+    def begin(self: Any, record: Record) -> None:
         """A call begins. Raises StateError if another thread's call has not ended."""
         if self.under_way and self._thread != threading.get_ident():
             self._refuse(record)
@@ -215,23 +202,10 @@ class _PlainRing:
             self._turn()
         at = self._next
         self._records[at], self._codes[at], self._places[at] = record, code, place
-        self._next = at + 1
-        self._thread = threading.get_ident()
+        self._next, self._thread, self._under_way = at + 1, threading.get_ident(), True
         _last[0] = record.number
-        self._under_way = True
         if self.taped:
             self._tape_begin()
-
-    _records: list[Record]
-    _codes: list[CodeType]
-    _places: list[int]
-    _found: Callable[[], Site]
-    _refuse: Callable[[Record], None]
-    _turn: Callable[[], None]
-    _tape_begin: Callable[[], None]
-    _tape_end: Callable[[], None]
-    _tape_wait: Callable[[], None]
-    _tape_message: Callable[[Pending], None]
 
 
 if TYPE_CHECKING:
@@ -246,19 +220,9 @@ class Recorder(_Ring):
     """The calls of one communicator. One call is made at a time; any thread may read."""
 
     __slots__ = (
-        "_before",
-        "_first",
-        "_handed_in",
-        "_hash",
-        "_looks",
-        "_rings",
-        "_tape",
-        "_turning",
-        "name",
-        "queued",
-        "state",
-        "unsure",
-    )
+        "_before", "_first", "_handed_in", "_hash", "_looks", "_rings", "_tape", "_tape_begin", "_tape_end",
+        "_tape_message", "_tape_wait", "_turning", "name", "queued", "state", "unsure",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         super().__init__()
@@ -285,31 +249,15 @@ class Recorder(_Ring):
         """The communicator's, once it is watched."""
         self._tape: Tape | None = None
 
-    # -- what a tape is told ------------------------------------------------------------------------------------------
-
     def note_on(self, tape: Tape | None) -> None:
         """From now on, note on this tape when each call begins and ends."""
-        self._tape, self.taped = tape, tape is not None
-
-    def _tape_begin(self) -> None:
-        at = self._next - 1
-        if self._tape is not None:
-            site = self._codes[at], self._places[at]
-            self._tape.collective_begins(self, self.name, self._first + at, self._records[at], site)
-
-    def _tape_end(self, state: str | None = DONE) -> None:
-        if self._tape is not None:
-            self._tape.collective_returns(self, state)
-
-    def _tape_wait(self) -> None:
-        if self._tape is not None:
-            self._tape.wait_for_last(self)
-
-    def _tape_message(self, pending: Pending) -> None:
-        if self._tape is not None:
-            self._tape.message_begins(self, self.name, pending)
-
-    # -- what whoever makes calls says --------------------------------------------------------------------------------
+        self._tape = tape
+        if tape is not None:
+            self._tape_begin = partial(tape.collective_begins, self)
+            self._tape_end = partial(tape.collective_returns, self, DONE)
+            self._tape_wait = partial(tape.wait_for_last, self)
+            self._tape_message = partial(tape.message_begins, self)
+        self.taped = tape is not None
 
     def _found(self) -> Site:
         """The site of the program that has led to the caller."""
@@ -330,7 +278,8 @@ class Recorder(_Ring):
 
     def retract(self) -> None:
         """The last call has not been made after all: it was refused before anything was sent."""
-        self._tape_end(None)
+        if self._tape is not None:
+            self._tape.collective_returns(self, None)
         self.under_way = False
         self._next -= 1
         if self._handed_in and self._handed_in[-1][0] == self._first + self._next:
@@ -341,16 +290,21 @@ class Recorder(_Ring):
         if self.state == OPEN:
             self.state = BROKEN if self.under_way else CLOSED
         if not goes_on:
-            if self.under_way:
-                self._tape_end(ENDED_MIDWAY)
-            self.under_way = False
             if self._tape is not None:
+                if self.under_way:
+                    self._tape.collective_returns(self, ENDED_MIDWAY)
                 self._tape.close(self)
+            self.under_way = False
+
+    def last(self) -> tuple[int, Record, Site]:
+        """The number of the last call, what was called, and where."""
+        at = self._next - 1
+        return self._first + at, self._records[at], (self._codes[at], self._places[at])
 
     def _refuse(self, record: Record) -> None:
         """Raise StateError, because a call of another thread has not ended."""
-        last = self.calls()[-1]
-        other = f"{last.record.description}, at {place_of(last.site)}"
+        _, last, site = self.last()
+        other = f"{last.description}, at {place_of(site)}"
         why = "A communicator makes one call at a time: give each thread its own"
         raise StateError(f"{record.description}: this communicator is in another call now: {other}. {why}")
 

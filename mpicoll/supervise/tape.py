@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from time import monotonic
 from typing import Any, NamedTuple
 
-from mpicoll.supervise import messages
-from mpicoll.supervise.record import DONE, UNDER_WAY, Begun, Ends, Pending, Record, Recorder, Waits
+from mpicoll.supervise.messages import Ends, Rows
+from mpicoll.supervise.record import DONE, UNDER_WAY, Begun, Pending, Record, Recorder, Waits
 from mpicoll.supervise.sites import Site, backward_pass, place_of, site_now
 
 MOST = 100_000
@@ -112,8 +112,6 @@ class Tape:
         """What was handed in to a thread of mpicoll's, by that time."""
         self.communicators: dict[str, list[int]] = {}
         """Their ranks in the job's world, by their names."""
-        self._waits_for_submitted: deque[tuple[float, Wait]] = deque(maxlen=MOST)
-        """When it was handed in, and when a thread has waited for it."""
         self.threads: dict[int, str] = {}
         self._backward_of: dict[float, int] = {}
         """The backward passes in which something was handed in, by that time."""
@@ -152,9 +150,9 @@ class Tape:
 
     # -- collectives --------------------------------------------------------------------------------------------------
 
-    def collective_begins(self, recorder: Recorder, name: str, number: int, record: Record, site: Site) -> None:
+    def collective_begins(self, recorder: Recorder) -> None:
         """A collective begins, in the method that makes it."""
-        self._last[recorder] = call = self._add(TapedCall(name, number, record, site, monotonic()))
+        self._last[recorder] = call = self._add(TapedCall(recorder.name, *recorder.last(), monotonic()))
         call.backward = backward_pass(sys._getframe(1))
 
     def was_handed_in(self, recorder: Recorder, site: Site, when: float | None) -> None:
@@ -203,11 +201,11 @@ class Tape:
 
     # -- what is pending ----------------------------------------------------------------------------------------------
 
-    def message_begins(self, recorder: Recorder, name: str, pending: Pending) -> None:
+    def message_begins(self, recorder: Recorder, pending: Pending) -> None:
         """A message begins, or the last collective is one that does not block."""
         call = self._last.get(recorder)
         if pending.is_message():
-            call = self._add(TapedCall(name, None, pending, site_now(), monotonic()))
+            call = self._add(TapedCall(recorder.name, None, pending, site_now(), monotonic()))
             if pending.operation[0] in "iI":
                 call.returned = call.issued
         elif call is None or pending.what != call.description:
@@ -242,16 +240,13 @@ class Tape:
         try:
             yield
         finally:
-            self._waits_for_submitted.append((handed_in, (since, monotonic(), self._this_thread())))
+            if (call := self._submitted.get(handed_in)) is not None:
+                call.waits.append((since, monotonic(), self._this_thread()))
 
     # -- what is told -------------------------------------------------------------------------------------------------
 
     def copied(self, begin: float) -> Excerpt:
         """The calls that were issued since then."""
-        while self._waits_for_submitted:
-            handed_in, wait = self._waits_for_submitted.popleft()
-            if (call := self._submitted.get(handed_in)) is not None:
-                call.waits.append(wait)
         now = monotonic()
         waits_now: dict[TapedCall, list[Wait]] = {}
         for call, since, thread in [*self._waits.values()]:
@@ -299,7 +294,7 @@ class Excerpt(NamedTuple):
     rows: list[dict[str, Any]]
     communicators: list[tuple[str, list[int]]]
 
-    def told(self, first: int) -> messages.Rows:
+    def told(self, first: int) -> Rows:
         """The rows from number ``first`` on. What does not fit into one message is told when somebody asks for
         ``rest``."""
         size, last = 0, first
@@ -307,9 +302,7 @@ class Excerpt(NamedTuple):
             size += len(str(self.rows[last]))
             last += 1
         rest = last if last < len(self.rows) else None
-        return messages.Rows(
-            socket.gethostname(), self.communicators, self.begin, self.end, self.rows[first:last], rest
-        )
+        return Rows(socket.gethostname(), self.communicators, self.begin, self.end, self.rows[first:last], rest)
 
 
 class TapedWaits(Waits):

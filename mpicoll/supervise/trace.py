@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 from time import monotonic
@@ -25,14 +25,14 @@ AskRanks = Callable[..., Awaitable[dict[int, Any]]]
 
 
 class Trace:
-    """Asks all ranks for their calls, in the process of the job's coordinator, and writes them to ``file``: those of
-    the recording with this name, or of the whole job."""
+    """Asks ranks for their calls, in the process of the job's coordinator, and writes them to ``file``: those of the
+    ``whole`` job, or of a part that ranks have recorded."""
 
-    def __init__(self, file: Path, ask: AskRanks, recording: str = "") -> None:
-        self._file, self._ask, self._recording = file, ask, recording
+    def __init__(self, file: str, ask: AskRanks, whole: bool = False) -> None:
+        self._file, self._ask, self.whole = file, ask, whole
         self.writing = asyncio.Lock()
         self.told_by: set[int] = set()
-        """The ranks that have come to the end of the recording. Others may compute, and not answer for long."""
+        """The ranks whose calls are in it. Those of a part have come to its end: others may not answer for long."""
         self.begun = 0
         """How often it has begun to write."""
         self.failure = ""
@@ -52,18 +52,18 @@ class Trace:
             readings.append((before, answers[rank], monotonic()))
         self._clocks.setdefault(rank, []).append(difference(readings))
 
-    async def write(self, ranks: Iterable[int], size: int, seconds: float = _SECONDS_TO_TELL) -> str:
+    async def write(self, size: int, seconds: float = _SECONDS_TO_TELL) -> str:
         """Write what these ranks of a job of this ``size`` tell. Returns a line that says where it is, or why it could
         not be written."""
         self.begun += 1
-        ranks = [*ranks]
+        ranks = [*self.told_by]
         await asyncio.gather(*map(self.read_clock, ranks))
         all_told = await asyncio.gather(*(self._told(rank, seconds) for rank in ranks))
         told = {rank: of for rank, of in zip(ranks, all_told, strict=True) if of is not None}
         rows = sum(len(of.rows) for of in told.values())
-        if rows < self._written[0] and not self._recording:  # at the end, ranks that were asked again have left
+        if rows < self._written[0] and self.whole:  # at the end, ranks that were asked again have left
             return self._written[1]
-        self.failure = written(self._file, told, self._clocks, size)
+        self.failure = written(Path(self._file), told, self._clocks, size)
         if self.failure:
             return f"mpicoll: the trace could not be written to {self._file}: {self.failure}"
         all_ranks = f"{size} ranks" if len(told) == size else f"{len(told)} of {size} ranks"
@@ -72,9 +72,9 @@ class Trace:
 
     async def _told(self, rank: int, seconds: float) -> Rows | None:
         """What a rank tells, in one or more messages. None if it does not answer, or has not recorded."""
-        told: Rows | None = (await self._ask([rank], RowsFrom(self._recording, 0), seconds)).get(rank)
+        told: Rows | None = (await self._ask([rank], RowsFrom(self._file, 0), seconds)).get(rank)
         while told is not None and told.rest is not None:
-            more = (await self._ask([rank], RowsFrom(self._recording, told.rest), seconds)).get(rank)
+            more = (await self._ask([rank], RowsFrom(self._file, told.rest), seconds)).get(rank)
             told = more and more.changed(rows=told.rows + more.rows)
         return told
 

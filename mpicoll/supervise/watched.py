@@ -9,8 +9,8 @@ from typing import Protocol
 
 from mpicoll.errors import MpicollError
 from mpicoll.node.loaded import kernel
-from mpicoll.supervise.messages import Lock, RankStatus
-from mpicoll.supervise.record import BROKEN, Begun, Ends, Pending, Recorder, Waits
+from mpicoll.supervise.messages import Ends, Lock, RankStatus
+from mpicoll.supervise.record import BROKEN, Begun, Pending, Recorder, Waits
 from mpicoll.supervise.sites import failed_test, handled, is_alone, place_of, whereabouts
 from mpicoll.supervise.tape import Tape, TapedWaits
 
@@ -169,11 +169,9 @@ class Watched:
             ago=monotonic() - made.begun if made else 0.0,
             waits=recorder.under_way and number == begun - 1,
             message=self._missing(waits[0][0]) if waits else None,
-            sources=[self.ranks[rank] for rank in ends.sources],
-            source_tag=ends.source_tag,
-            targets=[self.ranks[rank] for rank in ends.targets],
-            target_tag=ends.target_tag,
-            lock=ends.lock,
+            ends=ends.changed(
+                sources=[self.ranks[rank] for rank in ends.sources], targets=[self.ranks[rank] for rank in ends.targets]
+            ),
             locks=[*locks],
             alone=(alone := is_alone()),
             under_way=alone and seconds >= LATE and any(each(False, next(iter(waits), None)) for each in under_way),

@@ -7,10 +7,12 @@ import asyncio
 import hmac
 import json
 import secrets
+from contextlib import suppress
+from itertools import count
 from typing import Any
 
 from mpicoll.supervise import ending
-from mpicoll.supervise.messages import Hello, Message, Nonce, Process, Welcome
+from mpicoll.supervise.messages import Answer, Ask, Hello, Message, Nonce, Process, Question, Welcome
 from mpicoll.supervise.rendezvous import Rendezvous
 
 LIMIT = 1 << 26
@@ -19,9 +21,6 @@ _SECONDS_TO_CONNECT = 5.0
 """How long an address may take until the next one is tried."""
 _SECONDS_TO_BE_GREETED = 60.0
 """How long the coordinator may take to answer. It greets one process after another, perhaps thousands."""
-
-
-# -- connections ------------------------------------------------------------------------------------------------------
 
 
 async def connect(rendezvous: Rendezvous, rank: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter, Process]:
@@ -69,13 +68,32 @@ def _is(given: object, token: str, side: str, nonce: str) -> bool:
     return hmac.compare_digest(str(given).encode(errors="replace"), _proof(token, side, nonce).encode())
 
 
+class Questions:
+    """What this process has asked others, by the numbers of the questions."""
+
+    def __init__(self) -> None:
+        self._awaited: dict[int, asyncio.Future[Any]] = {}
+        self._numbers = count()
+
+    def put(self, writer: asyncio.StreamWriter, question: Question[Any]) -> asyncio.Future[Any]:
+        """Ask this. Who does not wait for the answer any more cancels it."""
+        number, answer = next(self._numbers), asyncio.get_running_loop().create_future()
+        self._awaited[number] = answer
+        answer.add_done_callback(lambda _: self._awaited.pop(number))
+        say(writer, Ask(number, question))
+        return answer
+
+    def take(self, answer: Answer) -> None:
+        """An answer has come, perhaps too late."""
+        if (awaited := self._awaited.get(answer.number)) is not None and not awaited.done():
+            awaited.set_result(answer.value)
+
+
 async def happens(event: asyncio.Event, seconds: float) -> bool:
     """Wait for the event, but no longer than so many seconds. Returns whether it has happened."""
-    try:
+    with suppress(TimeoutError):
         await asyncio.wait_for(event.wait(), seconds)
-    except TimeoutError:
-        return False
-    return True
+    return event.is_set()
 
 
 def say(writer: asyncio.StreamWriter, message: object) -> None:
@@ -97,7 +115,7 @@ async def heard(reader: asyncio.StreamReader) -> object | None:
 
 def line_of(message: object) -> bytes:
     """The message as a line."""
-    return json.dumps(message, default=_plain).encode() + b"\n"
+    return json.dumps(message, default=lambda each: {type(each).__name__: [*vars(each).values()]}).encode() + b"\n"
 
 
 def message_in(line: bytes) -> Message:
@@ -113,12 +131,8 @@ def message_in(line: bytes) -> Message:
     return message
 
 
-def _plain(message: Message) -> dict[str, list[Any]]:
-    return {type(message).__name__: [getattr(message, name) for name in message.fields]}
-
-
 def _revived(value: dict[str, Any]) -> Any:
-    """The message of which ``_plain`` has made this. Any other object stays as it is."""
+    """The message of which ``line_of`` has made this. Any other object stays as it is."""
     for name, values in value.items():
         if name in Message.kinds and isinstance(values, list):
             return Message.kinds[name](*values)

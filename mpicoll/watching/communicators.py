@@ -14,7 +14,8 @@ from mpi4py import MPI
 from mpicoll.calls.settings import Settings
 from mpicoll.launch import lifecycle
 from mpicoll.supervise import report, watch
-from mpicoll.supervise.record import Ends, Pending, Record
+from mpicoll.supervise.messages import Ends
+from mpicoll.supervise.record import Pending, Record
 from mpicoll.watching.arguments import Size
 from mpicoll.watching.calls import Calls, UnderWay
 

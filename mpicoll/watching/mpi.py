@@ -169,7 +169,7 @@ def _start(real: Any) -> Callable[..., Any]:
             found.unready = found.partitions
             if found.unready:
                 missing = f"{pending.missing}: not all of its partitions are ready"
-                pending = pending._replace(missing=missing, ends=pending.ends._replace(target_tag=_NOBODYS))
+                pending = pending._replace(missing=missing, ends=pending.ends.changed(target_tag=_NOBODYS))
             under_way.begin(self.handle, self, found.calls, pending)
         else:
             found.calls.noted(found.record, real, self)

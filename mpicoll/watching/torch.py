@@ -23,7 +23,8 @@ from torch.distributed import distributed_c10d as c10d
 from mpicoll.calls.settings import Settings
 from mpicoll.errors import ArgumentError
 from mpicoll.supervise import report, watch, watched
-from mpicoll.supervise.record import Ends, Pending, Record
+from mpicoll.supervise.messages import Ends
+from mpicoll.supervise.record import Pending, Record
 from mpicoll.units import named as named_ranks
 from mpicoll.watching.calls import Calls, UnderWay, not_complete, waited_for
 

@@ -14,8 +14,8 @@ from typing import Any
 
 from mpi4py import MPI
 
-from mpicoll.supervise.messages import Lock
-from mpicoll.supervise.record import Ends, Pending
+from mpicoll.supervise.messages import Ends, Lock
+from mpicoll.supervise.record import Pending
 from mpicoll.supervise.watched import locks
 from mpicoll.units import named as named_ranks
 from mpicoll.watching.arguments import by_name, parameters_of

@@ -18,7 +18,7 @@ from types import SimpleNamespace
 import pytest
 
 from mpicoll.launch import failure
-from tests.jobs.jobs import ON_LINUX, half, plainly, run, script, together
+from tests.jobs.jobs import half, plainly, run, script, together
 
 pytestmark = pytest.mark.usefixtures("usual_end")
 
@@ -315,29 +315,3 @@ def test_a_rank_that_just_exits_does_not_hide_why_another_fails(tmp_path: Path) 
     result = run(2, script(tmp_path, fails), env=together(2, tmp_path))
     assert result.code == 1, result.output
     assert "RuntimeError: the cause" in result.output
-
-
-@ON_LINUX
-def test_no_file_is_left_for_the_connections_of_the_ranks(tmp_path: Path) -> None:
-    """The program has opened many files since it was known that there are enough."""
-    program = """
-        import os
-        import resource
-        import mpicoll
-        from mpicoll.supervise import watch
-
-        listen, taken = watch.listen, []
-
-        def listen_and_take(*given):
-            made = listen(*given)
-            resource.setrlimit(resource.RLIMIT_NOFILE, (200, 200))
-            taken.extend(os.open(os.devnull, 0) for _ in range(200 - 8 - len(os.listdir("/proc/self/fd"))))
-            return made
-
-        watch.listen = listen_and_take
-        mpicoll.Communicator().barrier()
-    """
-    result = plainly(3, script(tmp_path, program))
-    assert result.code != 0, result.output
-    assert result.output.count("mpicoll: rank 0 cannot take the connection of another rank: Too many open files") == 1
-    assert "socket.accept()" not in result.output, result.output

@@ -13,7 +13,8 @@ from mpicoll.communicator.engine import masked_thread, requests
 from mpicoll.communicator.engine.message import Message
 from mpicoll.errors import MessageError, TimeoutError
 from mpicoll.fabrics.fabric import NeverRaised, Transfer
-from mpicoll.supervise.record import Ends, Pending
+from mpicoll.supervise.messages import Ends
+from mpicoll.supervise.record import Pending
 
 
 class Invented(Transfer):

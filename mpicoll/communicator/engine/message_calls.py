@@ -21,7 +21,8 @@ from mpicoll.communicator.engine.packing import End, Packed, copied_to_host, kee
 from mpicoll.communicator.engine.requests import Finish, Request, hold_back
 from mpicoll.errors import ArgumentError, MessageError, TimeoutError
 from mpicoll.fabrics.fabric import Envelope, Nobody, Transfer
-from mpicoll.supervise.record import Ends, Pending
+from mpicoll.supervise.messages import Ends
+from mpicoll.supervise.record import Pending
 
 BoundMessage = Message | Callable[[], Request]
 """A message whose arguments are right: bound to its memory, or a function that copies the memory and starts it."""

@@ -14,7 +14,8 @@ from mpicoll.profile import chakra
 from mpicoll.profile.picture import draw
 from mpicoll.profile.recording import Recording, load
 from mpicoll.supervise import sites, tape
-from mpicoll.supervise.record import Ends, Pending, Record, Recorder, Waits
+from mpicoll.supervise.messages import Ends
+from mpicoll.supervise.record import Pending, Record, Recorder, Waits
 from mpicoll.supervise.tape import WAIT
 from mpicoll.supervise.trace import written
 from mpicoll.supervise.watched import Watched

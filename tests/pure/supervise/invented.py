@@ -13,7 +13,7 @@ import pytest
 from mpicoll.supervise import agent, coordinator, ending, ranks, wire
 from mpicoll.supervise.agent import Agent
 from mpicoll.supervise.coordinator import Coordinator
-from mpicoll.supervise.messages import Files, Process, RankStatus
+from mpicoll.supervise.messages import Ends, Files, Process, RankStatus
 from mpicoll.supervise.record import OPEN, Record, Recorder, Waits
 from mpicoll.supervise.rendezvous import Rendezvous, listen
 from mpicoll.supervise.sites import is_program
@@ -126,8 +126,9 @@ def status(**given: Any) -> RankStatus:
     """What a rank says that waits in a barrier."""
     usual: dict[str, Any] = {"begun": 4, "state": OPEN, "number": 3, "description": "barrier", "site": "a.py:1 in f"}
     usual |= {"root": None, "ahead": 0, "waits": True, "message": None, "handles": "", "failed": "", "leaving": False}
-    usual |= {"sources": [], "source_tag": None, "targets": [], "target_tag": None, "alone": True, "under_way": False}
-    usual |= {"lock": None, "locks": [], "ago": 5.0, "seconds": 5.0, "stuck": 5.0, "where": "a.py:2 in g"}
+    usual |= {"ends": Ends(**{name: given.pop(name) for name in Ends.fields if name in given})}
+    usual |= {"alone": True, "under_way": False}
+    usual |= {"locks": [], "ago": 5.0, "seconds": 5.0, "stuck": 5.0, "where": "a.py:2 in g"}
     usual |= given
     usual["operation"] = (usual["description"] or "").partition(" ")[0]
     return RankStatus(**usual)

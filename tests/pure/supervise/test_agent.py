@@ -13,7 +13,8 @@ import pytest
 
 from mpicoll.launch.failure import is_first
 from mpicoll.supervise import coordinator, ending
-from mpicoll.supervise.record import BROKEN, FREED, OPEN, Ends, Pending, Record, Recorder, Waits
+from mpicoll.supervise.messages import Ends
+from mpicoll.supervise.record import BROKEN, FREED, OPEN, Pending, Record, Recorder, Waits
 from mpicoll.supervise.rendezvous import Rendezvous
 from mpicoll.supervise.report import Why
 from mpicoll.supervise.watched import HEARTBEAT, Watched
@@ -248,4 +249,4 @@ def test_a_message_of_another_rank_in_the_job(ranks: list[int], also: str) -> No
     pending = Pending.message("recv", "came from rank 1 (tag 0)", 1, "int64", Ends([1]))
     status = Watched("c", ranks, Recorder(), Waits([(pending, 0.0)]), 600.0, False).status(None)
     assert status.message == f"recv: no message came from rank 1 (tag 0){also}"
-    assert status.sources == [ranks[1]]
+    assert status.ends.sources == [ranks[1]]

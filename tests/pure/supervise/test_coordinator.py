@@ -9,7 +9,7 @@ import pytest
 
 from mpicoll.supervise import ending, ranks
 from mpicoll.supervise.agent import Agent
-from mpicoll.supervise.messages import Done, Leave, StatusOf
+from mpicoll.supervise.messages import Answer, Leave, StatusOf
 from mpicoll.supervise.ranks import SECONDS_TO_ANSWER
 from mpicoll.supervise.record import FREED, LENGTH
 from mpicoll.supervise.report import Why
@@ -53,7 +53,7 @@ def test_nobody_goes_before_the_end_is_said(capfd: Output, monkeypatch: pytest.M
 
     monkeypatch.setattr(Agent, "_obey", note)
     monkeypatch.setattr(ranks.Processes, "ask", slowly)
-    monkeypatch.setattr(ending, "end", lambda _: gone_at_end.append([m for m in told if isinstance(m, (Done, Leave))]))
+    monkeypatch.setattr(ending, "end", lambda _: gone_at_end.append([m for m in told if type(m) in (Answer, Leave)]))
 
     async def scene(it: Job) -> None:
         it.make(times=3)

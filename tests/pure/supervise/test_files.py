@@ -120,7 +120,9 @@ def test_a_trace_that_fits_into_no_message(answers: list[int], tmp_path: Path, m
         return {rank: message_in(each) for rank, each in told.items()}
 
     file = tmp_path / "trace.json"
-    said = asyncio.run(Trace(file, ask).write([0, 1, 2], 3))
+    trace = Trace(str(file), ask)
+    trace.told_by.update((0, 1, 2))
+    said = asyncio.run(trace.write(3))
     assert said == f"mpicoll: the trace of {'3' if len(answers) == 3 else '2 of 3'} ranks is in {file}"
     rows = [row for row in json.loads(file.read_text())["traceEvents"] if row["ph"] == "X"]
     for rank in answers:
@@ -143,11 +145,12 @@ def test_a_trace_is_not_replaced_by_less(tmp_path: Path) -> None:
     async def ask(ranks: Iterable[int], question: Question[Any], seconds: float = 0.0) -> dict[int, Any]:
         return dict.fromkeys(ranks, events.told(0)) if here and isinstance(question, RowsFrom) else {}
 
-    written_to = Trace(tmp_path / "trace.json", ask)
-    said = asyncio.run(written_to.write([0, 1], 2))
+    written_to = Trace(str(tmp_path / "trace.json"), ask, whole=True)
+    written_to.told_by.update((0, 1))
+    said = asyncio.run(written_to.write(2))
     written = (tmp_path / "trace.json").read_text()
     here = False
-    assert asyncio.run(written_to.write([0, 1], 2)) == said
+    assert asyncio.run(written_to.write(2)) == said
     assert (tmp_path / "trace.json").read_text() == written
     assert written.count("barrier") >= 10
 
@@ -179,9 +182,10 @@ def test_a_recording_is_told_by_those_that_have_ended_it(tmp_path: Path) -> None
     for _ in range(3):
         recorder.begin(Record("barrier"))
         recorder.under_way = False
-    written_to = Trace(tmp_path / "step.json", ask, "step.json")
+    written_to = Trace(str(tmp_path / "step.json"), ask)
+    written_to.told_by.add(1)
     for calls in (3, 1):
-        asyncio.run(written_to.write([1], 2))
+        asyncio.run(written_to.write(2))
         assert (tmp_path / "step.json").read_text().count('"name": "barrier"') == calls
     assert {*asked} == {1}
 

@@ -7,7 +7,8 @@ from time import monotonic
 import pytest
 
 from mpicoll.supervise import deadlock, watched
-from mpicoll.supervise.record import Ends, Pending
+from mpicoll.supervise.messages import Ends
+from mpicoll.supervise.record import Pending
 from mpicoll.supervise.report import Why
 from tests.pure.supervise.invented import Job, begin, ends, let_time_fly, looks, play, until
 

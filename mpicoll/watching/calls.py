@@ -68,6 +68,14 @@ class Calls:
         recorder.under_way = False
         return found
 
+    def until(self, begun: Begun, call: Callable[..., T], *args: Any, **named: Any) -> T:
+        """What ``call`` returns, which waits for what has begun."""
+        self.waits.append(begun)
+        try:
+            return call(*args, **named)
+        finally:
+            self.waits.remove(begun)
+
     def has_failed(self, error: BaseException) -> None:
         """The last collective has raised this. Here, that means that its arguments were refused, and nothing was
         sent."""
@@ -87,18 +95,14 @@ has the number by which its recorder knows it, a message None. It is made for ea
 def waited_for(found: InFlight, wait: Callable[..., T], *args: Any, **named: Any) -> T:
     """What ``wait`` returns, which waits for this. The last collective is under way then, as one that blocks is."""
     _, calls, begun, number = found
-    recorder, waits = calls.recorder, calls.waits
-    if number is not None and number == recorder.begun - 1 and recorder.state == OPEN:
-        recorder.under_way = True
-        try:
-            return wait(*args, **named)
-        finally:
-            recorder.under_way = False
-    waits.append(begun)
+    recorder = calls.recorder
+    if number is None or number != recorder.begun - 1 or recorder.state != OPEN:
+        return calls.until(begun, wait, *args, **named)
+    recorder.under_way = True
     try:
         return wait(*args, **named)
     finally:
-        waits.remove(begun)
+        recorder.under_way = False
 
 
 class UnderWay(dict[int, InFlight]):

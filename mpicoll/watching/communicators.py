@@ -73,29 +73,28 @@ class CommunicatorCalls(Calls):
             watch.compare(self.watched)
         self.recorder.close()
 
-    def came(self, operation: str, source: int, tag: int) -> Pending:
-        """The wait for a message that comes."""
-        which = None if tag == MPI.ANY_TAG else tag
-        what = f"came from {self._named(source)} ({'any tag' if which is None else f'tag {which}'})"
-        return Pending.message(operation, what, 0, "", Ends(self._others(source), which))
-
-    def taken(self, operation: str, dest: int, tag: int) -> Pending:
-        """The wait until a message is taken."""
-        what = f"was taken by {self._named(dest)} (tag {tag})"
-        return Pending.message(operation, what, 0, "", Ends(targets=self._others(dest), target_tag=tag))
-
-    def exchanged(self, operation: str, dest: int, sendtag: int, source: int, recvtag: int) -> Pending:
-        """The wait for both."""
-        which = None if recvtag == MPI.ANY_TAG else recvtag
-        what = f"{self.came(operation, source, recvtag).what}, or none was taken by {self._named(dest)} (tag {sendtag})"
-        ends = Ends(self._others(source), which, self._others(dest), sendtag)
+    def message(
+        self,
+        operation: str,
+        dest: int | None = None,
+        sendtag: int | None = None,
+        source: int | None = None,
+        recvtag: int = MPI.ANY_TAG,
+    ) -> Pending:
+        """The wait for a message that comes from ``source``, or until one is taken by ``dest``, or for both."""
+        tag = None if recvtag == MPI.ANY_TAG else recvtag
+        taken = "" if dest is None else f"was taken by {self._named(dest)} (tag {sendtag})"
+        with_tag = "any tag" if tag is None else f"tag {tag}"
+        came = "" if source is None else f"came from {self._named(source)} ({with_tag})"
+        what = f"{came}, or none {taken}" if came and taken else came or taken
+        ends = Ends(self._others(source), tag, self._others(dest), sendtag)
         return Pending.message(operation, what, 0, "", ends)
 
-    def _others(self, rank: int) -> Sequence[int]:
+    def _others(self, rank: int | None) -> Sequence[int]:
         """The ranks that this number stands for."""
         if rank == MPI.ANY_SOURCE:
             return self.others
-        return (self.others[rank],) if 0 <= rank < len(self.others) else ()
+        return (self.others[rank],) if rank is not None and 0 <= rank < len(self.others) else ()
 
     def _named(self, rank: int) -> str:
         numbers = self._others(rank)
@@ -104,12 +103,13 @@ class CommunicatorCalls(Calls):
 
 @dataclass
 class Persistent:
-    """What each start of a persistent request begins. A collective's has a record. Of a partitioned message, so many
-    ``partitions`` must be marked as ready after each start."""
+    """What each start of a persistent request begins, which the method of this name has made. Of a partitioned message,
+    so many ``partitions`` must be marked as ready after each start."""
 
     calls: CommunicatorCalls
-    pending: Pending
-    record: Record | None
+    what: Any
+    """A Record or a Pending."""
+    name: str
     partitions: int = 0
     unready: int = 0
     """How many of them are not marked now."""

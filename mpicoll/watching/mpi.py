@@ -55,7 +55,7 @@ from mpicoll.watching.communicators import (
 _OWN = "mpicoll."
 _NOBODYS = -1
 """A tag with which nobody receives."""
-_DEFAULTS = {"dest": MPI.PROC_NULL, "sendtag": 0, "tag": 0, "source": MPI.ANY_SOURCE, "recvtag": MPI.ANY_TAG}
+_DEFAULTS = {"dest": MPI.PROC_NULL, "sendtag": 0, "source": MPI.ANY_SOURCE, "recvtag": MPI.ANY_TAG}
 
 
 def install(settings: Settings) -> None:
@@ -80,9 +80,12 @@ def _replace(owner: type, name: str, function: object) -> None:
     ctypes.pythonapi.PyType_Modified(ctypes.py_object(owner))
 
 
-def _begin(request: MPI.Request, calls: CommunicatorCalls, pending: Pending) -> None:
-    """A request stands for the last collective."""
-    under_way.begin(request.handle, request, calls, pending, calls.recorder.begun - 1)
+def _begin(request: MPI.Request, calls: CommunicatorCalls, what: Record | Pending, name: str) -> None:
+    """A request of this method stands for a message, or for the last collective."""
+    if isinstance(what, Record):
+        under_way.begin(request.handle, request, calls, not_complete(name, what), calls.recorder.begun - 1)
+    else:
+        under_way.begin(request.handle, request, calls, what)
 
 
 # -- requests ---------------------------------------------------------------------------------------------------------
@@ -94,17 +97,7 @@ def _wait(real: Any) -> Callable[..., Any]:
     @wraps(real)
     def wait(self: MPI.Request, status: MPI.Status | None = None) -> Any:
         found = pop(self.handle, None)
-        if found is None:
-            return real(self, status)
-        _, calls, begun, number = found
-        if number is not None:
-            return waited_for(found, real, self, status)
-        waits = calls.waits
-        waits.append(begun)
-        try:
-            return real(self, status)
-        finally:
-            waits.remove(begun)
+        return real(self, status) if found is None else waited_for(found, real, self, status)
 
     return wait
 
@@ -163,17 +156,17 @@ def _start(real: Any) -> Callable[..., Any]:
         found = persistent.get(self.handle)
         if found is None:
             real(self)
-        elif found.record is None:
+            return
+        calls, what = found.calls, found.what
+        if isinstance(what, Record):
+            calls.noted(what, real, self)
+        else:
             real(self)
-            pending = found.pending
             found.unready = found.partitions
             if found.unready:
-                missing = f"{pending.missing}: not all of its partitions are ready"
-                pending = pending._replace(missing=missing, ends=pending.ends.changed(target_tag=_NOBODYS))
-            under_way.begin(self.handle, self, found.calls, pending)
-        else:
-            found.calls.noted(found.record, real, self)
-            _begin(self, found.calls, found.pending)
+                missing = f"{what.missing}: not all of its partitions are ready"
+                what = what._replace(missing=missing, ends=what.ends.changed(target_tag=_NOBODYS))
+        _begin(self, calls, what, found.name)
 
     return start
 
@@ -197,7 +190,7 @@ def _marks(real: Any, name: str) -> Callable[..., Any]:
             marked.unready -= _MARKED[name](*args, *named.values())
             if marked.unready == 0 and (found := under_way.get(self.handle)) is not None:
                 thing, calls, (_, since), number = found
-                under_way[self.handle] = thing, calls, (marked.pending, since), number
+                under_way[self.handle] = thing, calls, (marked.what, since), number
 
     return mark
 
@@ -231,16 +224,49 @@ def _is_complete(handle: int) -> None:
 # -- communicators ----------------------------------------------------------------------------------------------------
 
 
+def _caller(
+    real: Any, name: str, what_of: Callable[[CommunicatorCalls, Sequence[Any]], Record | Pending | None]
+) -> Callable[..., Any]:
+    """A method that blocks, or gives a request, or a persistent one. ``what_of`` says of its arguments what it makes: a
+    collective or a message; None if nothing is to be known of it."""
+    parameters = parameters_of(real)
+    begins, persists = name[0] in "Ii", name.endswith("_init")
+    at_partitions = parameters.index("partitions") if name == "Psend_init" else None
+
+    @wraps(real)
+    def call(self: MPI.Comm, *args: Any, **named: Any) -> Any:
+        calls = communicators.get(self.handle)
+        if calls is None:
+            return real(self, *args, **named)
+        given = by_position(parameters, args, named) if named else args
+        what = what_of(calls, given)
+        if what is None:
+            return real(self, *args, **named)
+        if persists:
+            found = real(self, *args, **named)
+            partitions = 0 if at_partitions is None else given[at_partitions]
+            persistent[found.handle] = Persistent(calls, what, name, partitions)
+        elif isinstance(what, Record):
+            found = calls.noted(what, real, self, *args, **named)
+        elif begins:
+            found = real(self, *args, **named)
+        else:
+            return calls.until((what, monotonic()), real, self, *args, **named)
+        if begins:
+            _begin(found, calls, what, name)
+        return found
+
+    return call
+
+
 def _collective(real: Any, name: str, row: Method) -> Callable[..., Any]:
-    """A collective, which blocks, or gives a request, or a persistent one."""
     parameters = parameters_of(real)
     at_op, at_root = (parameters.index(each) if each in parameters else None for each in ("op", "root"))
     size_of = row.size
 
-    def record_of(calls: CommunicatorCalls, args: Sequence[Any], named: dict[str, Any]) -> Record:
+    def record_of(calls: CommunicatorCalls, given: Sequence[Any]) -> Record:
         if calls.is_inter:  # there, the two groups give different roots, and take different buffers
             return calls.record(name, "meeting", None, None, None)
-        given = by_position(parameters, args, named) if named else args
         op = root = size = None
         if at_op is not None:
             op = operation_of((given[at_op] if at_op < len(given) else None) or MPI.SUM)
@@ -250,23 +276,7 @@ def _collective(real: Any, name: str, row: Method) -> Callable[..., Any]:
             size = size_of(given[0] if given else None, given[1] if len(given) > 1 else None, calls.size)
         return calls.record(name, row.operation, op, root, size)
 
-    @wraps(real)
-    def call(self: MPI.Comm, *args: Any, **named: Any) -> Any:
-        calls = communicators.get(self.handle)
-        if calls is None:
-            return real(self, *args, **named)
-        record = record_of(calls, args, named)
-        if persists:
-            request = real(self, *args, **named)
-            persistent[request.handle] = Persistent(calls, not_complete(name, record), record)
-            return request
-        found = calls.noted(record, real, self, *args, **named)
-        if begins:
-            _begin(found, calls, not_complete(name, record))
-        return found
-
-    begins, persists = name.startswith("I"), name.endswith("_init")
-    return call
+    return _caller(real, name, record_of)
 
 
 def _maker(real: Any, name: str) -> Callable[..., Any]:
@@ -285,7 +295,7 @@ def _maker(real: Any, name: str) -> Callable[..., Any]:
             record = calls.record(name, operation, None, None, None)
             found = calls.noted(record, real, self, *args, **named)
             if isinstance(found, tuple):
-                _begin(found[1], calls, not_complete(name, record))
+                _begin(found[1], calls, record, name)
                 watch_part(found[0], calls, tag, found[1])
                 return found
         if name not in DYNAMIC:
@@ -329,65 +339,31 @@ def _ender(real: Any) -> Callable[..., Any]:
 def _message(real: Any, name: str) -> Callable[..., Any]:
     """A message, or both of a sendrecv, or a probe."""
     parameters = parameters_of(real)
-    exchanges, sends = "sendtag" in parameters, "dest" in parameters
-    begins, persists = name[0] in "Ii", name.endswith("_init")
-    meanings = ("dest", "sendtag", "source", "recvtag") if exchanges else ("dest" if sends else "source", "tag")
+    tag = "sendtag" if "dest" in parameters else "recvtag"
+    meanings = [each for each in ("dest", "sendtag", "source", "recvtag", "tag") if each in parameters]
     places = [parameters.index(each) for each in meanings]
-    defaults = [_DEFAULTS[each] if sends or each != "tag" else MPI.ANY_TAG for each in meanings]
-    first = places[0]
+    meanings = [tag if each == "tag" else each for each in meanings]
     has_buffer = parameters[0] in ("buf", "sendbuf") and name[0].isupper()
 
-    def pending_of(calls: CommunicatorCalls, args: Sequence[Any], named: dict[str, Any]) -> Pending | None:
+    def pending_of(calls: CommunicatorCalls, given: Sequence[Any]) -> Pending | None:
         """None if the message is nobody's, and complete at once, or if MPI refuses it."""
-        given = by_position(parameters, args, named) if named else args
-        key: Any
-        if exchanges:
-            key = name, *[given[at] if at < len(given) else None for at in places]
-        else:  # the ranks and tags of messages are few, and stand beside each other
-            key = name, *given[first : first + 2]
+        key: Any = name, *[given[at] if at < len(given) else None for at in places]
         try:
             found: Pending | None = calls.known.get(key)
             if found is None:  # numbers of NumPy's cannot be told to other processes as they are
-                ends = [*map(_number, [*key[1:], *[None] * len(places)], defaults)]
+                numbers = zip(meanings, key[1:], strict=True)
+                ends = {each: index(_DEFAULTS[each] if number is None else number) for each, number in numbers}
+                if len(ends) == 2 and MPI.PROC_NULL in (ends.get("dest"), ends.get("source")):
+                    return None
+                found = calls.keep(key, calls.message(name, **ends))
         except TypeError:
             return None
-        if found is None:
-            if not exchanges and ends[0] == MPI.PROC_NULL:
-                return None
-            describe: Callable[..., Pending] = calls.exchanged if exchanges else calls.taken if sends else calls.came
-            found = calls.keep(key, describe(name, *ends))
         if has_buffer and calls.waits.tape is not None:
-            size = size_of(args[0] if args else named.get(parameters[0]))
+            size = size_of(given[0])
             return found if size is None else found._replace(nbytes=size[0], dtype=str(size[1]))
         return found
 
-    @wraps(real)
-    def call(comm: MPI.Comm, *args: Any, **named: Any) -> Any:
-        calls = communicators.get(comm.handle)
-        pending = None if calls is None else pending_of(calls, args, named)
-        if calls is None or pending is None:
-            return real(comm, *args, **named)
-        if persists:
-            request = real(comm, *args, **named)
-            partitions = by_name(parameters, args, named).get("partitions", 0) if sends else 0
-            persistent[request.handle] = Persistent(calls, pending, None, partitions)
-            return request
-        if begins:
-            request = real(comm, *args, **named)
-            under_way.begin(request.handle, request, calls, pending)
-            return request
-        begun = pending, monotonic()
-        calls.waits.append(begun)
-        try:
-            return real(comm, *args, **named)
-        finally:
-            calls.waits.remove(begun)
-
-    return call
-
-
-def _number(given: Any, default: int) -> int:
-    return default if given is None else index(given)
+    return _caller(real, name, pending_of)
 
 
 def _functions() -> Iterator[tuple[type, str, object]]:

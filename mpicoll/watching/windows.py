@@ -56,12 +56,7 @@ class _Opened:
 
     def until(self, name: str, what: str, ends: Ends, go: Go) -> Any:
         """The result of a call that returns when this has happened."""
-        begun = Pending(f"Win.{name}", what, 0, "", f"no {what}", ends), monotonic()
-        self.calls.waits.append(begun)
-        try:
-            return go()
-        finally:
-            self.calls.waits.remove(begun)
+        return self.calls.until((Pending(f"Win.{name}", what, 0, "", f"no {what}", ends), monotonic()), go)
 
 
 _opened: dict[tuple[type, int], _Opened] = {}

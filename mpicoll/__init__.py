@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from mpicoll.communicator.communicator import Communicator
     from mpicoll.communicator.threaded import threads
     from mpicoll.jobs.spawn import spawn
-    from mpicoll.supervise.recording import record
+    from mpicoll.supervise.watch import record
     from mpicoll.watching.start import watch
 
 __version__ = "0.1.0"
@@ -33,7 +33,7 @@ _HOMES = {
     "Op": "mpicoll.arrays.dtypes",
     "draw": "mpicoll.analysis.drawing.draw",
     "load_ipython_extension": "mpicoll.notebook",
-    "record": "mpicoll.supervise.recording",
+    "record": "mpicoll.supervise.watch",
     "register": "mpicoll.analysis.proof.cases",
     "spawn": "mpicoll.jobs.spawn",
     "threads": "mpicoll.communicator.threaded",

@@ -16,7 +16,7 @@ from mpicoll.communicator.objects import Objects
 from mpicoll.communicator.persistent import Persistent
 from mpicoll.errors import ArgumentError, RankLost, StateError
 from mpicoll.fabrics.fabric import Fabric
-from mpicoll.supervise.limit import limited
+from mpicoll.supervise.ending import limited
 from mpicoll.supervise.record import FREED, Record
 
 if TYPE_CHECKING:

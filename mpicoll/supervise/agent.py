@@ -7,7 +7,6 @@ import asyncio
 import faulthandler
 import os
 import socket
-import traceback
 from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError, Future
 from contextlib import suppress
@@ -35,7 +34,7 @@ from mpicoll.supervise.watched import (
     Watched,
     patience_at_end,
 )
-from mpicoll.supervise.wire import LIMIT, Questions, connect, happens, heard, say
+from mpicoll.supervise.wire import Questions, connect, happens, heard, say
 
 if TYPE_CHECKING:
     from mpicoll.supervise.coordinator import Coordinator
@@ -333,9 +332,7 @@ class AgentThread:
             try:
                 self._runner.run(self._serve())
             except Exception:
-                # A mistake of the watcher's own must not end a job that may be sound.
-                said = f"mpicoll: the watcher of rank {self.agent.rank} has failed. From now on, calls are not compared"
-                report.show(f"{said}, and may wait forever\n{traceback.format_exc().rstrip()}")
+                report.failed(f"the watcher of rank {self.agent.rank}")
                 self.agent.give_up()
                 if self._coordinator is not None:
                     self._coordinator.dismiss()
@@ -345,13 +342,8 @@ class AgentThread:
             if self._sock is not None:
                 from mpicoll.supervise.coordinator import Coordinator
 
-                coordinator = self._coordinator = Coordinator(self._token, tasks)
-                server = await asyncio.start_server(
-                    lambda reader, writer: tasks.create_task(coordinator.serve(reader, writer)),
-                    sock=self._sock,
-                    limit=LIMIT,
-                )
-                tasks.create_task(coordinator.look_on()).add_done_callback(lambda _: server.close())
+                self._coordinator = Coordinator(self._token, tasks)
+                tasks.create_task(self._coordinator.run(self._sock))
             tasks.create_task(self.agent.serve())
             tasks.create_task(self.agent.look_on())
 

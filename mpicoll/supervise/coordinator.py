@@ -4,6 +4,7 @@ told, and ends the job if they cannot go on together."""
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
@@ -17,7 +18,7 @@ from mpicoll.supervise.record import BROKEN, CLOSED, FREED, OPEN
 from mpicoll.supervise.report import Missing, Silence, Why
 from mpicoll.supervise.trace import Trace
 from mpicoll.supervise.watched import LONG, LOOK, SHORT, TIME_IS_UP, WARN, patience_at_end
-from mpicoll.supervise.wire import greeted, happens, heard
+from mpicoll.supervise.wire import LIMIT, greeted, happens, heard
 
 if TYPE_CHECKING:
     from mpicoll.supervise.host import Host
@@ -64,6 +65,16 @@ class Coordinator:
         """Set when a process tells that it leaves, so that it need not wait for the next look."""
 
     # -- what comes from the processes --------------------------------------------------------------------------------
+
+    async def run(self, sock: socket.socket) -> None:
+        """Serve all processes that connect to this socket, until they have left."""
+        server = await asyncio.start_server(
+            lambda reader, writer: self._tasks.create_task(self.serve(reader, writer)), sock=sock, limit=LIMIT
+        )
+        try:
+            await self.look_on()
+        finally:
+            server.close()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Serve one connection until it ends."""

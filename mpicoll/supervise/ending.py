@@ -6,13 +6,20 @@ import faulthandler
 import os
 import signal
 import socket
-from contextlib import suppress
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from math import inf
 
-from mpicoll.launch import board
-from mpicoll.launch.failure import end_job
+from mpicoll.launch import board, lifecycle
+from mpicoll.launch.failure import end_job, is_first
+from mpicoll.launch.launch_env import launched_rank
 from mpicoll.machine import linux
 from mpicoll.machine.system import exit_code
+from mpicoll.supervise import report
 from mpicoll.supervise.messages import Process
+from mpicoll.supervise.sites import DaemonThread, whereabouts
+from mpicoll.supervise.watched import SECONDS_TO_HEAR
 
 _ON_DEMAND = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)
 """Signals by which people and launchers end processes: whoever sends them knows."""
@@ -85,3 +92,30 @@ def end(silent: list[Process]) -> None:
     prepare_to_end(silent)
     end_job(1)
     os._exit(1)
+
+
+@contextmanager
+def limited(what: str, timeout: float) -> Iterator[None]:
+    """End the job if ``what`` takes longer than a call may: ``timeout`` seconds, which may be infinite. The watchers do
+    not help where a communicator is made, because they meet through the first one."""
+    if timeout == inf:
+        yield
+        return
+    seconds = timeout + SECONDS_TO_HEAR
+    over = threading.Event()
+    DaemonThread(_end_late, "mpicoll limit", [over, what, seconds, threading.get_ident()]).start()
+    try:
+        yield
+    finally:
+        over.set()
+
+
+def _end_late(over: threading.Event, what: str, seconds: float, thread: int) -> None:
+    if over.wait(min(seconds, threading.TIMEOUT_MAX)):
+        return
+    waits = f"rank {launched_rank() or 0} has waited for {seconds:g} s in {what}"
+    why = f"{waits}, at {whereabouts(thread)}: its ranks have not all come to this call. The job ends"
+    if is_first("limit"):
+        report.show(f"mpicoll: {why}")
+    lifecycle.run(lifecycle.Event.JOB_FAILS, why, True)
+    end([])

@@ -5,12 +5,10 @@ from __future__ import annotations
 import socket
 import threading
 import time
-import traceback
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from mpicoll.launch.elastic import Outcome
-from mpicoll.launch.failure import say
 from mpicoll.launch.launch_env import COORDINATOR, ELASTIC
 from mpicoll.supervise.rendezvous import listen
 
@@ -57,33 +55,28 @@ class Host:
 
         with suppress(asyncio.CancelledError), asyncio.Runner(loop_factory=asyncio.new_event_loop) as runner:
             try:
-                runner.run(self._serve())
-            except Exception:  # a mistake of its own must not end a job that may be sound
-                said = "mpicoll: the coordinator has failed. From now on, calls are not compared, and may wait forever"
-                say(f"{said}\n{traceback.format_exc().rstrip()}")
+                runner.run(self._serve(self._sock))
+            except Exception:
+                from mpicoll.supervise.report import failed
+
+                failed("the coordinator")
                 self._sock.close()  # who comes now is refused, and does not wait for an answer
                 if self._coordinator is not None:
                     self._coordinator.dismiss()
             finally:
                 self._serves.set()
 
-    async def _serve(self) -> None:
+    async def _serve(self, sock: socket.socket) -> None:
         import asyncio
 
         from mpicoll.supervise.coordinator import Coordinator
-        from mpicoll.supervise.wire import LIMIT
 
         async with asyncio.TaskGroup() as tasks:
-            it = self._coordinator = Coordinator(self._token, tasks, self)
-            await asyncio.start_server(
-                lambda reader, writer: tasks.create_task(it.serve(reader, writer)), sock=self._sock, limit=LIMIT
-            )
             self._task = asyncio.current_task()
-            self._serves.set()
-            while True:
-                await it.look_on()
-                # Ranks that meet after all others have left get another one.
-                it = self._coordinator = Coordinator(self._token, tasks, self)
+            while True:  # ranks that meet after all others have left get another one
+                self._coordinator = Coordinator(self._token, tasks, self)
+                self._serves.set()
+                await self._coordinator.run(sock.dup())
 
     def stop(self, serving: threading.Thread) -> None:
         """The launcher has ended: return when all is said of how ranks have ended. ``serve`` runs in this thread."""

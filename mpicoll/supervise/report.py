@@ -3,6 +3,7 @@ communicator."""
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import NamedTuple
@@ -183,6 +184,12 @@ def files(written: dict[int, Files]) -> str:
     for failure, who in alike(failures).items():
         lines.append(f"mpicoll: {named(who)} could not write the last calls to {failure}")
     return "\n".join(lines)
+
+
+def failed(who: str) -> None:
+    """Say that a mistake of mpicoll's own has ended this one. It must not end a job that may be sound."""
+    said = f"mpicoll: {who} has failed. From now on, calls are not compared, and may wait forever"
+    show(f"{said}\n{traceback.format_exc().rstrip()}")
 
 
 def show(said: str) -> None:

@@ -1,13 +1,18 @@
-"""The watching of a process's calls: it begins with the first communicator, and ends with the program."""
+"""The watching of a process's calls: it begins with the first communicator, and ends with the program. And
+``mpicoll.record``: the calls that ranks make in a part of the program, in one file."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from secrets import token_hex
+from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from mpicoll.errors import ArgumentError, StateError
 from mpicoll.launch import board, lifecycle
 from mpicoll.launch.lifecycle import Hook
 from mpicoll.supervise import report, tape
@@ -29,8 +34,6 @@ _watchers: dict[Rendezvous, AgentThread] = {}
 """One for each coordinator that this process has: usually one."""
 _first: list[int] = []
 """The lowest rank with which this process has communicators, perhaps by way of others."""
-_traces: list[tape.Tape] = []
-"""The tape of MPICOLL_TRACE, if there is one."""
 
 
 class Group(NamedTuple):
@@ -66,8 +69,7 @@ def watch(
     watcher, name = found
     if trace:
         watcher.soon(partial(watcher.agent.trace, str(file_of_part(Path(trace).absolute(), _first[0]))))
-        if not _traces:
-            _traces.append(tape.begin())  # it runs to the end of the job
+        tape.begin()  # it runs to the end of the job
     return _known_to(watcher, Watched(name, group.ranks, recorder, waits, timeout, agrees, cut))
 
 
@@ -128,13 +130,49 @@ def _common_watcher(group: Group, dump: str, trace: str) -> tuple[AgentThread, s
     return None
 
 
-def tape_all() -> None:
+@contextmanager
+def record(file: str | os.PathLike[str]) -> Iterator[None]:
+    """Record all calls that this rank makes within the ``with`` statement, and write them to ``file`` at its end.
+
+    Each collective and message is in it: its communicator, its bytes and dtype, the line of the program, and when it
+    was issued, waited for and complete. ``mpicoll report`` reads the file, and so do Perfetto and chrome://tracing.
+
+    Each rank may record, or one alone. It is no collective: a rank waits at its end only until the file is written,
+    with the calls of all ranks that have come to their ends of it by then. When all of them have, the file is complete.
+    The first rank's process writes it. A call takes some microseconds longer meanwhile.
+
+    Of an mpi4py program, and of torch over gloo, calls are recorded where they are watched: see :func:`watch`.
+
+    Raises ArgumentError if the file cannot be in its folder, and StateError if it could not be written.
+    """
+    try:
+        path = Path(file).absolute()
+    except TypeError:
+        raise ArgumentError("record", "file", "the name of a file", repr(file)) from None
+    if path.is_dir():
+        raise ArgumentError("record", "file", "the name of a file", f"{str(file)!r}, which is a folder")
+    process, begin = os.getpid(), monotonic()
+    running = tape.begin()
+    _note_on_tape()
+    try:
+        yield
+    finally:
+        recording = running.copied(begin)
+        tape.end()
+        _note_on_tape()
+        # A forked child that comes here has made none of the calls.
+        failure = _write_recording(path, recording) if os.getpid() == process else ""
+    if failure:
+        raise StateError(f"record: {path} could not be written: {failure}")
+
+
+def _note_on_tape() -> None:
     """Note all calls from now on, on the tape that runs, or on none if none does."""
     for each in _all_watched():
         each.note_on(tape.active)
 
 
-def write_recording(file: Path, recording: tape.Excerpt) -> str:
+def _write_recording(file: Path, recording: tape.Excerpt) -> str:
     """Write a file with what this process and others have recorded for it. Returns why it cannot be written, or an
     empty text."""
     from mpicoll.supervise.trace import written  # it loads asyncio

@@ -23,7 +23,7 @@ from mpicoll.communicator.engine.requests import Finish, Request
 from mpicoll.errors import ArgumentError
 from mpicoll.fabrics.fabric import Nobody, Transfer
 from mpicoll.node.loaded import kernel
-from mpicoll.supervise.limit import limited
+from mpicoll.supervise.ending import limited
 from mpicoll.supervise.record import Pending, Record
 
 if TYPE_CHECKING:

@@ -8,6 +8,7 @@ that may end. The coordinator asks ranks that have waited for long, twice."""
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Mapping, Sequence, Set
 from typing import NamedTuple
 
@@ -40,10 +41,6 @@ class Wait(NamedTuple):
         """The ranks that may be at the other end of the message for which it waits."""
         return {*self.status.ends.sources, *self.status.ends.targets}
 
-    def is_known(self) -> bool:
-        """Whether it is known what would end it."""
-        return self.status.alone and bool(self.status.waits or self.others or self.status.ends.lock)
-
     def goes_on(self, before: Wait, seconds: float) -> bool:
         """Whether it is the same wait as about so many seconds before."""
         longer = self.status.stuck - before.status.stuck
@@ -52,10 +49,11 @@ class Wait(NamedTuple):
 
 def stuck(waits: Mapping[int, Wait], begun: Begun, left: Set[int]) -> set[int]:
     """The ranks that wait for ever. ``left`` are ranks that do nothing more."""
-    found = {rank: wait for rank, wait in waits.items() if wait.is_known()}
-    while free := {rank for rank in found if _may_go_on(rank, found, begun, left)}:
-        found = {rank: wait for rank, wait in found.items() if rank not in free}
-    return {*found}
+    # What would end it must be known, and nothing else of the rank may go on.
+    known = {r: w for r, w in waits.items() if w.status.alone and (w.status.waits or w.others or w.status.ends.lock)}
+    while free := {rank for rank in known if _may_go_on(rank, known, begun, left)}:
+        known = {rank: wait for rank, wait in known.items() if rank not in free}
+    return {*known}
 
 
 def _may_go_on(rank: int, waiting: Mapping[int, Wait], begun: Begun, left: Set[int]) -> bool:
@@ -148,16 +146,14 @@ class Deadlocks:
         known, patience = self._known(), self._patience()
         waiting = {rank for each in known for rank, wait in each.waits.items() if wait != SHORT}
         asked = [self._processes.ask(waiting & {*each.ranks}, StatusOf(each.name, None)) for each in known]
-        waits: dict[int, list[Wait]] = {}
+        waits: defaultdict[int, list[Wait]] = defaultdict(list)
         begun: dict[str, dict[int, int]] = {}
         for each, answers in zip(known, await asyncio.gather(*asked), strict=True):
-            begun[each.name] = {}
-            for rank, status in answers.items():
-                if status is not None:
-                    begun[each.name][rank] = status.begun
-                    waits.setdefault(rank, []).extend(
-                        [Wait(each.name, each.ranks, status)] if status.seconds > 0 else []
-                    )
+            statuses = {rank: status for rank, status in answers.items() if status is not None}
+            begun[each.name] = {rank: status.begun for rank, status in statuses.items()}
+            for rank, status in statuses.items():
+                if status.seconds > 0:
+                    waits[rank].append(Wait(each.name, each.ranks, status))
         # Of two waits, one within the other, nobody knows which one keeps the rank.
         alone = {rank: found[0] for rank, found in waits.items() if len(found) == 1}
         return {rank: wait for rank, wait in alone.items() if wait.status.stuck >= patience}, begun

@@ -24,7 +24,7 @@ from mpicoll.errors import ArgumentError
 from mpicoll.machine.system import write_whole
 from mpicoll.supervise.demand import Answer
 from mpicoll.supervise.messages import Files
-from mpicoll.supervise.record import BROKEN, DONE, ENDED_MIDWAY, LENGTH, UNDER_WAY, Begun, Made, Queued
+from mpicoll.supervise.record import BROKEN, DONE, ENDED_MIDWAY, LENGTH, UNDER_WAY, Made
 from mpicoll.supervise.sites import Site, frames_now, line_of
 from mpicoll.supervise.watched import Watched
 
@@ -34,7 +34,7 @@ class DumpWriter:
 
     def __init__(self, rank: int, given: str, job: str, communicators: Callable[[], Iterable[Watched]]) -> None:
         self._rank, self._communicators, self._given = rank, communicators, given
-        self._folder = checked_folder(given) if given else default_folder(job)
+        self._folder = checked_folder(given) if given else Path(tempfile.gettempdir(), _DEFAULT + job)
         self._answer = Answer()
 
     def write(self, why: str, since: dict[str, int]) -> Files:
@@ -58,16 +58,11 @@ class DumpWriter:
 
 
 _DEFAULT = "mpicoll-calls-"
-"""How the names of folders begin that nobody has named."""
+"""How the names of folders begin that nobody has named. The processes of a job on one node have the same."""
 
 _KEPT = 20
 _SECONDS_TO_KEEP = 3600.0
 """Folders of jobs that nobody has named: so many are kept, and all that are not so old."""
-
-
-def default_folder(job: str) -> Path:
-    """The same for all processes of the job on one node."""
-    return Path(tempfile.gettempdir(), _DEFAULT + job)
 
 
 def remove_old(folder: Path) -> None:
@@ -151,16 +146,26 @@ def _communicator(each: Watched) -> dict[str, Any]:
     calls = [_call(call) for call in made]
     if calls and (under_way or state == BROKEN):
         calls[-1]["state"] = UNDER_WAY if under_way else ENDED_MIDWAY
-    waits = [f"{pending.operation}: {pending.missing}" for pending, _ in [*each.waits]]
-    messages = [_message(begun) for begun in [*recorder.messages]]
     return {
         "name": each.name,
         "ranks": each.ranks,
         "state": state,
-        "waits for": waits,
+        "waits for": [f"{pending.operation}: {pending.missing}" for pending, _ in [*each.waits]],
         "calls": calls,
-        "messages": messages,
-        "queued": [_queued(each) for each in [*recorder.queued]],
+        "messages": [
+            {
+                "operation": pending.operation,
+                "what": pending.what,
+                "elements": pending.elements,
+                "dtype": pending.dtype,
+                "begun": _of_clock(begun),
+            }
+            for pending, begun in [*recorder.messages]
+        ],
+        "queued": [
+            {"operation": operation, **_place(site), "handed in": _of_clock(when)}
+            for operation, site, when in [*recorder.queued]
+        ],
     }
 
 
@@ -181,22 +186,6 @@ def _call(made: Made) -> dict[str, Any]:
     }
 
 
-def _message(begun: Begun) -> dict[str, Any]:
-    pending, when = begun
-    return {
-        "operation": pending.operation,
-        "what": pending.what,
-        "elements": pending.elements,
-        "dtype": pending.dtype,
-        "begun": _of_clock(when),
-    }
-
-
-def _queued(call: Queued) -> dict[str, Any]:
-    operation, site, when = call
-    return {"operation": operation, **_place(site), "handed in": _of_clock(when)}
-
-
 def _place(site: Site) -> dict[str, Any]:
     code, _ = site
     return {"file": code.co_filename, "line": line_of(site), "function": code.co_name}
@@ -209,16 +198,13 @@ def _of_clock(when: float) -> float:
 
 def _threads() -> list[dict[str, Any]]:
     """What each other thread of Python's does now, the innermost frame first."""
-    frames = frames_now()
-    found = []
-    for thread in threading.enumerate():
-        if thread.ident in frames and thread is not threading.current_thread():
-            stack = [
-                f"{frame.filename}:{frame.lineno} in {frame.name}"
-                for frame in reversed(traceback.extract_stack(frames[thread.ident]))
-            ]
-            found.append({"name": thread.name, "stack": stack})
-    return found
+    frames, me = frames_now(), threading.current_thread()
+    others = [each for each in threading.enumerate() if each.ident in frames and each is not me]
+    stacks = [(each.name, reversed(traceback.extract_stack(frames[each.ident or 0]))) for each in others]
+    return [
+        {"name": name, "stack": [f"{frame.filename}:{frame.lineno} in {frame.name}" for frame in stack]}
+        for name, stack in stacks
+    ]
 
 
 # -- the same in the form that torchfrtrace reads ---------------------------------------------------------------------
@@ -260,9 +246,11 @@ def recording(snapshot: dict[str, Any], since: dict[str, int]) -> dict[str, Any]
 
 def _entry(communicator: dict[str, Any], call: dict[str, Any]) -> dict[str, Any]:
     operation = call["operation"]
-    table = COLLECTIVES.get(operation)
+    table, elements = COLLECTIVES.get(operation), call["elements"]  # those of its longest array
     name = (table and table.torch) or _OTHER
-    given, gotten = _sizes(operation, call["elements"], len(communicator["ranks"]))
+    part = elements // len(communicator["ranks"])
+    given = part if table is not None and table.gathers else elements
+    gotten = part if table is not None and table.scatters else elements
     seen = int(call["seen"] * 1e9)
     return {
         "record_id": 0,  # where first records differ among ranks, torchfrtrace drops all that are older, of any group
@@ -276,9 +264,9 @@ def _entry(communicator: dict[str, Any], call: dict[str, Any]) -> dict[str, Any]
         "time_discovered_started_ns": seen,
         "time_discovered_completed_ns": None,
         "duration_ms": None,
-        "input_sizes": given,
+        "input_sizes": [[given] if elements else []],
         "input_dtypes": [call["dtype"]],
-        "output_sizes": gotten,
+        "output_sizes": [[gotten] if elements else []],
         "output_dtypes": [call["dtype"]],
         "state": "completed" if call["state"] == DONE else "started",
         "retired": call["state"] == DONE,
@@ -286,13 +274,3 @@ def _entry(communicator: dict[str, Any], call: dict[str, Any]) -> dict[str, Any]
         "is_p2p": False,
         "frames": [{"name": call["function"], "filename": call["file"], "line": call["line"]}],
     }
-
-
-def _sizes(operation: str, elements: int, ranks: int) -> tuple[list[list[int]], list[list[int]]]:
-    """The sizes of a rank's input and output, if its longest array has so many elements."""
-    if not elements:
-        return [[]], [[]]
-    part, table = elements // ranks, COLLECTIVES.get(operation)
-    given = part if table is not None and table.gathers else elements
-    gotten = part if table is not None and table.scatters else elements
-    return [[given]], [[gotten]]

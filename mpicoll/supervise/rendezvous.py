@@ -8,6 +8,7 @@ import resource
 import secrets
 import socket
 from dataclasses import dataclass
+from math import inf
 
 from mpicoll.errors import LaunchError
 
@@ -75,9 +76,10 @@ def _addresses() -> tuple[str, ...]:
 def _make_room(rank: int | None, ranks: int) -> None:
     """Let this process open as many files as a coordinator of so many ``ranks`` needs. Raises LaunchError if it may
     not."""
-    soft, hard = (_counted(limit) for limit in resource.getrlimit(resource.RLIMIT_NOFILE))
+    unlimited = resource.RLIM_INFINITY
+    soft, hard = (inf if limit == unlimited else limit for limit in resource.getrlimit(resource.RLIMIT_NOFILE))
     each = 2 if rank is None else 1  # mpicoll run has a file for each rank's process, too
-    needed = _open(soft) + each * ranks + _OTHER_FILES
+    needed = len(os.listdir("/dev/fd")) + each * ranks + _OTHER_FILES
     if needed <= soft:
         return
     if needed > hard:
@@ -86,15 +88,3 @@ def _make_room(rank: int | None, ranks: int) -> None:
         raise LaunchError(f"{told} open", f"Raise the limit (ulimit -Hn {needed}; in systemd, LimitNOFILE)")
     # This is not done without need: select.select knows no file beyond the first 1,024.
     resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
-
-
-def _counted(limit: int) -> float:
-    return float("inf") if limit == resource.RLIM_INFINITY else limit
-
-
-def _open(limit: float) -> float:
-    """How many files this process has open, of so many."""
-    try:
-        return len(os.listdir("/dev/fd"))
-    except OSError:  # there is none left with which to look
-        return limit

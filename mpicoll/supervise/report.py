@@ -6,7 +6,6 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable, Sequence
 from enum import Enum
-from typing import NamedTuple
 
 from mpicoll.launch.failure import say
 from mpicoll.supervise.messages import Files, RankStatus
@@ -66,11 +65,8 @@ _MORE = "allreduce", "reduce_scatter", "allgather"
 """How the operations begin that a program calls for each batch."""
 
 
-class _Line(NamedTuple):
-    """What a rank does. ``waits`` is what a duration is said of."""
-
-    said: str
-    waits: bool = False
+_WAITING = ": waiting"
+"""How the lines end of which a duration is said."""
 
 
 def text(
@@ -116,14 +112,16 @@ def _table(
     ranks: Sequence[int], statuses: dict[int, RankStatus], missing: dict[int, Missing], latest: bool = True
 ) -> list[str]:
     furthest = max((status.begun for status in statuses.values()), default=0) if latest else 0
-    lines = {r: _Line(instead(missing[r])) if r in missing else _line(statuses[r], furthest) for r in sorted(ranks)}
+
+    def line(rank: int, many: bool = False) -> str:
+        return instead(missing[rank], many) if rank in missing else _line(statuses[rank], furthest, many)
+
     found: list[tuple[list[int], str]] = []
-    for line, who in alike(lines).items():
-        said = line.said
-        if len(who) > 1:
-            first = who[0]
-            said = instead(missing[first], True) if first in missing else _line(statuses[first], furthest, True).said
-        found.append((who, said + (_since(who, statuses) if line.waits else "")))
+    for who in alike({rank: line(rank) for rank in sorted(ranks)}).values():
+        said = line(who[0], len(who) > 1)
+        # Their looks differ a little: that must not tear them apart.
+        seconds = max(statuses[rank].seconds for rank in who) if said.endswith(_WAITING) else 0.0
+        found.append((who, said + (f" for {seconds:.0f} s" if seconds >= 1 else "")))
     return rows(found)
 
 
@@ -141,13 +139,7 @@ def _likeliest(statuses: dict[int, RankStatus]) -> list[str]:
     return [f"  Often {named(ended)} had fewer batches than the others: give all ranks equally many, {ddp}"]
 
 
-def _since(ranks: list[int], statuses: dict[int, RankStatus]) -> str:
-    """How long these ranks have waited. Their looks differ a little: that must not tear them apart."""
-    seconds = max(statuses[rank].seconds for rank in ranks)
-    return f" for {seconds:.0f} s" if seconds >= 1 else ""
-
-
-def _line(status: RankStatus, furthest: int, many: bool = False) -> _Line:
+def _line(status: RankStatus, furthest: int, many: bool = False) -> str:
     """What a rank does, or what ``many`` ranks do alike."""
     number, description, site = status.number, status.description, status.site
     has, its, it_is = ("have", "their", "They are") if many else ("has", "its", "It is")
@@ -155,11 +147,11 @@ def _line(status: RankStatus, furthest: int, many: bool = False) -> _Line:
     handles += f" (after {status.failed})" if status.failed else ""
     handles += f" (while {'they hold' if many else 'it holds'} locks of windows)" if status.locks else ""
     if status.message and not status.waits and number >= status.begun - 1:
-        return _Line(f"{status.message}, at {status.where}{handles}: waiting", True)
+        return f"{status.message}, at {status.where}{handles}{_WAITING}"
     if status.waits and description is not None:
-        return _Line(f"call {number}: {description}, at {site}{handles}: waiting", True)
+        return f"call {number}: {description}, at {site}{handles}{_WAITING}"
     if furthest and status.leaving and status.state == OPEN and description is not None:
-        return _Line(f"{has} ended {its} program: {its} last call was {number}: {description}, at {site}")
+        return f"{has} ended {its} program: {its} last call was {number}: {description}, at {site}"
     if description is None and 0 <= number < status.begun:
         since = f"{'they' if many else 'it'} {has} made {status.begun - number - 1} calls since"
         does = f"call {number}: {since}, and {has} forgotten this one"
@@ -173,7 +165,7 @@ def _line(status: RankStatus, furthest: int, many: bool = False) -> _Line:
         does = f"call {number}: {description}, at {site}"
         if status.state in (BROKEN, CLOSED):
             does += f". {'They' if many else 'It'} cannot use the communicator any more, which is {status.state}"
-    return _Line(does if status.leaving else f"{does}. {it_is} at {status.where}{handles}")
+    return does if status.leaving else f"{does}. {it_is} at {status.where}{handles}"
 
 
 def files(written: dict[int, Files]) -> str:

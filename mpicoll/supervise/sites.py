@@ -108,28 +108,17 @@ def line_of(site: Site) -> int:
     return next((line for start, end, line in code.co_lines() if start <= at < end), None) or code.co_firstlineno
 
 
-def frames_now() -> dict[int, FrameType]:
-    """The innermost frame of each thread, by the thread's number."""
-    return _of_threads(sys._current_frames)
-
-
 def handled() -> str:
     """The exception that the program's main thread handles now, as in ``ValueError: no such file``. Empty if it handles
     none, or if that is a matter of a library's own."""
     found: Any = _of_threads(sys._current_exceptions).get(threading.main_thread().ident or 0)
     error = found[1] if isinstance(found, tuple) else found  # before Python 3.12, it was a tuple
-    while error is not None and not _is_of_program(error):
+    while error is not None and not ((trace := error.__traceback__) and is_program(trace.tb_frame.f_code.co_filename)):
         error = error.__context__  # one of mpicoll's own may have come in the program's handler
     if error is None:
         return ""
     said = _first_line(str(error))
     return f"{type(error).__name__}: {said}" if said else type(error).__name__
-
-
-def _is_of_program(error: BaseException) -> bool:
-    """Whether the program handles it."""
-    trace = error.__traceback__
-    return trace is not None and is_program(trace.tb_frame.f_code.co_filename)
 
 
 def failed_test() -> str:
@@ -151,6 +140,11 @@ def failed_test() -> str:
 
 def _first_line(text: str) -> str:
     return text.strip().partition("\n")[0][:_MOST_SAID]
+
+
+def frames_now() -> dict[int, FrameType]:
+    """The innermost frame of each thread, by the thread's number."""
+    return _of_threads(sys._current_frames)
 
 
 def _of_threads(ask: Callable[[], dict[int, T]]) -> dict[int, T]:
@@ -214,18 +208,14 @@ def _does_nothing(frame: FrameType) -> bool:
     for that, and for nothing else. Or it never makes any."""
     if frame.f_code is threading.Condition.wait.__code__ and frame.f_locals.get("timeout") is None:
         return True
-    of_executor = (frame.f_code.co_filename, frame.f_code.co_name) == (executors.__file__, "_worker")  # without a task
-    return of_executor or _made_for(frame).endswith(_SEND_NOTHING)
-
-
-def _made_for(frame: FrameType) -> str:
-    """The file of the function for which the thread was made: the outermost frame that is not of threads as such."""
-    file = ""
+    if (frame.f_code.co_filename, frame.f_code.co_name) == (executors.__file__, "_worker"):  # without a task
+        return True
+    file = ""  # of the function for which the thread was made: the outermost frame that is not of threads as such
     around: FrameType | None = frame
     while around is not None:
         file = file if (here := around.f_code.co_filename) == threading.__file__ else here
         around = around.f_back
-    return file
+    return file.endswith(_SEND_NOTHING)
 
 
 def _calls_program(number: int, handler: Any) -> bool:
@@ -242,11 +232,8 @@ def _calls_program(number: int, handler: Any) -> bool:
 
 def _serves_torch() -> bool:
     """Whether torch's RPC runs. Its threads are C++'s: nobody sees them before they call a function of the program."""
-    its_name = getattr(sys.modules.get("torch.distributed.rpc"), "get_worker_info", None)
-    if its_name is None:
-        return False
     try:
-        its_name()
-    except RuntimeError:  # it has not begun, or has ended
+        sys.modules["torch.distributed.rpc"].get_worker_info()
+    except (KeyError, AttributeError, RuntimeError):  # it is not loaded or not built, or does not run
         return False
     return True

@@ -7,7 +7,7 @@ import socket
 import sys
 import threading
 from bisect import bisect_left
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from time import monotonic
@@ -104,7 +104,7 @@ class Tape:
         """Whether the first calls are not kept any more."""
         self._last: dict[Recorder, TapedCall] = {}
         """The last collective of each communicator."""
-        self._under_way: dict[int, list[TapedCall]] = {}
+        self._under_way: defaultdict[int, list[TapedCall]] = defaultdict(list)
         """What nobody has waited for: messages, and collectives that do not block, by the number of what is pending."""
         self._waits: dict[int, tuple[TapedCall, float, int]] = {}
         """What threads wait for, by the number of what was begun, since when, and which thread."""
@@ -133,16 +133,9 @@ class Tape:
         """Let go what leads to a call that is not kept any more."""
         self.is_full = True
         self._submitted.pop(call.issued, None)
-        known = self._under_way.get(id(call.pending), [])
+        known = self._under_way[id(call.pending)]
         if known[:1] == [call]:
-            self._take(known, 0)
-
-    def _take(self, known: list[TapedCall], at: int) -> TapedCall:
-        """Somebody waits for this call, or nobody ever will."""
-        call = known.pop(at)
-        if not known:
-            del self._under_way[id(call.pending)]
-        return call
+            del known[0]
 
     def close(self, recorder: Recorder) -> None:
         """This communicator makes no more calls."""
@@ -211,14 +204,13 @@ class Tape:
         elif call is None or pending.what != call.description:
             return  # it is nobody's, and complete
         call.pending = pending
-        self._under_way.setdefault(id(pending), []).append(call)
+        self._under_way[id(pending)].append(call)
 
     def wait_begins(self, name: str, begun: Begun) -> None:
         """A thread begins to wait for this."""
         pending, since = begun
-        known = self._under_way.get(id(pending))
-        if known:
-            call = self._take(known, _nearest(known, since))
+        if known := self._under_way[id(pending)]:
+            call = known.pop(_nearest(known, since))
         elif not pending.is_message():
             return
         else:  # a call that blocks

@@ -10,7 +10,7 @@ from typing import Protocol
 from mpicoll.errors import MpicollError
 from mpicoll.node.loaded import kernel
 from mpicoll.supervise.messages import Ends, Lock, RankStatus
-from mpicoll.supervise.record import BROKEN, Begun, Pending, Recorder, Waits
+from mpicoll.supervise.record import BROKEN, Pending, Recorder, Waits
 from mpicoll.supervise.sites import failed_test, handled, is_alone, place_of, whereabouts
 from mpicoll.supervise.tape import Tape, TapedWaits
 
@@ -57,23 +57,25 @@ class Cut(Protocol):
         """Cut it: its ranks cannot go on together, for this reason."""
 
 
-@dataclass(eq=False)
 class _Wait:
     """How long this process has waited for one thing. Time in which it was stopped does not count."""
 
-    seconds: float = 0.0
-    _last: object = None
-    """What it waited for at the last look. It is kept, so that nothing else can have its address."""
+    def __init__(self) -> None:
+        self._seconds = 0.0
+        self._last: object = None
+        """What it waited for at the last look. It is kept, so that nothing else can have its address."""
 
     def look(self, now: object) -> float:
         """Count on if it waits for the same call's number or the same object as at the last look; begin anew if not."""
-        self.seconds = self.seconds + LOOK if now is not None and self.is_of(now) else 0.0
-        self._last = now
-        return self.seconds
+        self._seconds, self._last = self._seconds + LOOK if self._is_of(now) else 0.0, now
+        return self._seconds
 
-    def is_of(self, now: object) -> bool:
-        """Whether it is the wait for this."""
-        return now is self._last or (type(now) is int and now == self._last)
+    def of(self, now: object) -> float:
+        """The seconds of this wait by the last look, which may have seen another one."""
+        return self._seconds if self._is_of(now) else 0.0
+
+    def _is_of(self, now: object) -> bool:
+        return now is not None and (now is self._last or (type(now) is int and now == self._last))
 
 
 @dataclass(eq=False)
@@ -132,12 +134,6 @@ class Watched:
         wait = TIME_IS_UP if reached[2] else reached[:2].count(True)
         return calls, state, wait
 
-    def _since_look(self, begun: int, waits: list[Begun]) -> float:
-        """How long the wait of now has lasted by the last look, which may have seen another one."""
-        call = self._call.seconds if self.recorder.under_way and self._call.is_of(begun) else 0.0
-        message = self._message.seconds if waits and self._message.is_of(waits[0]) else 0.0
-        return max(call, message)
-
     def _missing(self, pending: Pending) -> str:
         """What this rank waits for. A communicator has numbers of its own for its ranks, and the coordinator those of
         the job."""
@@ -156,7 +152,8 @@ class Watched:
         made = next((made for made in recorder.calls(number) if made.number == number), None)
         root = made.record.root if made else None
         by_kernel = kernel is not None and made is not None and made.record.route == _BY_KERNEL
-        ends = waits[0][0].ends if waits else Ends()
+        in_call, first = begun if recorder.under_way else None, waits[0] if waits else None
+        ends = first[0].ends if first else Ends()
         return RankStatus(
             begun=begun,
             state=recorder.state,
@@ -168,15 +165,16 @@ class Watched:
             ahead=kernel.AHEAD if kernel is not None and by_kernel else 0,
             ago=monotonic() - made.begun if made else 0.0,
             waits=recorder.under_way and number == begun - 1,
-            message=self._missing(waits[0][0]) if waits else None,
+            message=self._missing(first[0]) if first else None,
             ends=ends.changed(
                 sources=[self.ranks[rank] for rank in ends.sources], targets=[self.ranks[rank] for rank in ends.targets]
             ),
             locks=[*locks],
             alone=(alone := is_alone()),
-            under_way=alone and seconds >= LATE and any(each(False, next(iter(waits), None)) for each in under_way),
+            under_way=alone and seconds >= LATE and any(each(False, first) for each in under_way),
             seconds=seconds,
-            stuck=0.0 if self.agrees else self._since_look(begun, waits),  # where ranks agree, they bound their waits
+            # Where ranks agree, they bound their waits. The last look may have seen another wait than that of now.
+            stuck=0.0 if self.agrees else max(self._call.of(in_call), self._message.of(first)),
             where=whereabouts(),
             handles=handled(),
             failed=failed_test(),

@@ -340,7 +340,7 @@ def _message(real: Any, name: str) -> Callable[..., Any]:
     """A message, or both of a sendrecv, or a probe."""
     parameters = parameters_of(real)
     tag = "sendtag" if "dest" in parameters else "recvtag"
-    meanings = [each for each in ("dest", "sendtag", "source", "recvtag", "tag") if each in parameters]
+    meanings: list[str] = [each for each in ("dest", "sendtag", "source", "recvtag", "tag") if each in parameters]
     places = [parameters.index(each) for each in meanings]
     meanings = [tag if each == "tag" else each for each in meanings]
     has_buffer = parameters[0] in ("buf", "sendbuf") and name[0].isupper()

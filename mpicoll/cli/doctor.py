@@ -31,7 +31,7 @@ def add(p: argparse.ArgumentParser) -> None:
 
 def handle(args: argparse.Namespace) -> int:
     from mpicoll.doctor import examine
-    from mpicoll.supervise.demand import ask_for_dump, ask_slurm_job
+    from mpicoll.supervise.dump import ask_for_dump, ask_slurm_job
 
     if isinstance(args.dump, int):
         print(ask_for_dump(args.dump))

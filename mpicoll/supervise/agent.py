@@ -19,9 +19,8 @@ from mpicoll.launch import board, elastic
 from mpicoll.launch.failure import is_first
 from mpicoll.supervise import ending, report, tape
 from mpicoll.supervise import messages as msg
-from mpicoll.supervise.demand import when_asked
-from mpicoll.supervise.dump import DumpWriter
-from mpicoll.supervise.rendezvous import Rendezvous
+from mpicoll.supervise.dump import DumpWriter, when_asked
+from mpicoll.supervise.host import Rendezvous
 from mpicoll.supervise.sites import DaemonThread
 from mpicoll.supervise.tape import Excerpt
 from mpicoll.supervise.watched import (
@@ -320,7 +319,6 @@ class AgentThread:
         self._coordinator: Coordinator | None = None
         self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
         self._loop = self._runner.get_loop()
-        when_asked(self._loop, lambda: self.agent.dump("a signal has asked for it"))
         self._thread = DaemonThread(self._run, "mpicoll watcher")
         self._thread.start()
         if not faulthandler.is_enabled():
@@ -339,6 +337,7 @@ class AgentThread:
 
     async def _serve(self) -> None:
         async with asyncio.TaskGroup() as tasks:
+            when_asked(self._loop, lambda: tasks.create_task(self.agent.dump("a signal has asked for it")))
             if self._sock is not None:
                 from mpicoll.supervise.coordinator import Coordinator
 

@@ -1,14 +1,18 @@
 """The files of a process's last calls: JSON for people, and a pickle for ``torchfrtrace``, torch's tool (see
-torch/distributed/flight_recorder in torch's wheel)."""
+torch/distributed/flight_recorder in torch's wheel). A process that gets SIGURG lets all processes of its job write
+them."""
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import os
 import pickle
 import re
 import shutil
+import signal
 import socket
+import subprocess
 import sys
 import tempfile
 import threading
@@ -17,16 +21,24 @@ import traceback
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mpicoll.algorithms.collectives import COLLECTIVES
-from mpicoll.errors import ArgumentError
+from mpicoll.errors import ArgumentError, TimeoutError
+from mpicoll.machine import linux
 from mpicoll.machine.system import write_whole
-from mpicoll.supervise.demand import Answer
 from mpicoll.supervise.messages import Files
 from mpicoll.supervise.record import BROKEN, DONE, ENDED_MIDWAY, LENGTH, UNDER_WAY, Made
 from mpicoll.supervise.sites import Site, frames_now, line_of
 from mpicoll.supervise.watched import Watched
+
+if TYPE_CHECKING:
+    import asyncio
+
+
+_ANSWER = "mpicoll-files"
+"""The file in which a process says where it has written: it may have changed its directory or its environment since it
+began. It is among its open files, and empty until then."""
 
 
 class DumpWriter:
@@ -35,7 +47,9 @@ class DumpWriter:
     def __init__(self, rank: int, given: str, job: str, communicators: Callable[[], Iterable[Watched]]) -> None:
         self._rank, self._communicators, self._given = rank, communicators, given
         self._folder = checked_folder(given) if given else Path(tempfile.gettempdir(), _DEFAULT + job)
-        self._answer = Answer()
+        self._answer: int | None = None
+        with suppress(OSError):  # a container may forbid it: then nobody can ask
+            self._answer, _ = linux.new_file(_ANSWER)
 
     def write(self, why: str, since: dict[str, int]) -> Files:
         """Write the files, and say in which folder they are, or why they could not be written. ``since`` is the first
@@ -50,7 +64,10 @@ class DumpWriter:
             files = Files("", f"{self._folder}: {type(e).__name__}: {e}")
         if not self._given:
             remove_old(self._folder)
-        self._answer.say(files)
+        if self._answer is not None:
+            text = json.dumps([files.folder, files.failure, time.time()]).encode()
+            with suppress(OSError):  # no memory left: whoever asks gives up in time
+                os.ftruncate(self._answer, os.pwrite(self._answer, text, 0))
         return files
 
 
@@ -274,3 +291,89 @@ def _entry(communicator: dict[str, Any], call: dict[str, Any]) -> dict[str, Any]
         "is_p2p": False,
         "frames": [{"name": call["function"], "filename": call["file"], "line": call["line"]}],
     }
+
+
+# -- files on demand --------------------------------------------------------------------------------------------------
+
+SIGNAL = signal.SIGURG
+"""Programs without a watcher ignore it: launchers, shells and others. So it may be sent to all processes of a Slurm
+job. Python itself would call a handler only when the main thread comes out of MPI. The handler of faulthandler is
+called at once. It writes some lines to a pipe, and the watcher's thread reads them."""
+_SECONDS_TO_WRITE = 10.0
+_SECONDS_OF_A_SIGNAL = 0.05
+"""How long a signal's lines may take to come."""
+
+
+def when_asked(loop: asyncio.AbstractEventLoop, do: Callable[[], object]) -> None:
+    """Have the loop ``do`` this when this process gets the signal. A handler that the program has set stays."""
+    if signal.getsignal(SIGNAL) is not signal.SIG_DFL:
+        return
+    reading, writing = os.pipe()
+    os.set_blocking(reading, False)
+    os.set_blocking(writing, False)
+    coming: list[asyncio.TimerHandle] = []
+
+    def comes() -> None:
+        os.read(reading, 1 << 16)
+        for earlier in coming:
+            earlier.cancel()
+        coming[:] = [loop.call_later(_SECONDS_OF_A_SIGNAL, do)]
+
+    loop.add_reader(reading, comes)
+    faulthandler.register(SIGNAL, writing, all_threads=False)
+
+
+def answer(process: int, asked: float) -> Files | None:
+    """What a process says of the files that it has written since then; None if it has written none. Raises OSError if
+    its files may not be seen, and ArgumentError if it cannot be asked."""
+    can_be_asked = False
+    for file in linux.files_of(process):
+        with suppress(OSError, ValueError):  # it closes files meanwhile, has said nothing, or says something just now
+            if linux.is_called(str(file), _ANSWER):
+                can_be_asked = True
+                folder, failure, written = json.loads(file.read_text())
+                if written >= asked:
+                    return Files(folder, failure)
+    if not can_be_asked:
+        raise _refused(f"{process}, which has made none, or has MPICOLL_CHECK=off")
+    return None
+
+
+def ask_for_dump(pid: int) -> Path:
+    """Ask the job of this process, which runs on this node, for its files. Returns the folder in which the process has
+    written its own."""
+    asked = time.time()
+    try:
+        answer(pid, asked)
+        os.kill(pid, SIGNAL)
+        while time.time() - asked < _SECONDS_TO_WRITE:
+            if (files := answer(pid, asked)) is not None:
+                if files.failure:
+                    raise _refused(f"{pid}, which cannot write its files ({files.failure})")
+                return Path(files.folder)
+            time.sleep(0.05)
+    except OSError as e:
+        raise _refused(f"{pid} ({e.strerror})") from e
+    raise TimeoutError(f"doctor: --dump: process {pid} wrote nothing within {_SECONDS_TO_WRITE:g} s")
+
+
+def ask_slurm_job(job: str) -> None:
+    """Ask all ranks of a Slurm job that runs for their files, from any machine with Slurm's commands. The job's output
+    says where the files are.
+
+    ``scancel`` reaches either what srun has started or what the job script has started. Which of them the ranks are
+    depends on the launcher, so both are asked."""
+    expected = "a job of Slurm's that runs, on a machine where scancel can be called"
+    for options in ([], ["--full"]):
+        command = ["scancel", *options, f"--signal={SIGNAL.name.removeprefix('SIG')}", job]
+        try:
+            said = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+        except FileNotFoundError:
+            raise ArgumentError("doctor", "--dump", expected, f"{job} (there is no scancel here)") from None
+        if said.returncode or said.stderr:
+            problem = said.stderr.strip() or f"scancel ended with {said.returncode}"
+            raise ArgumentError("doctor", "--dump", expected, f"{job} ({problem})")
+
+
+def _refused(given: str) -> ArgumentError:
+    return ArgumentError("doctor", "--dump", "a rank's process, which has made a Communicator", given)

@@ -17,8 +17,8 @@ from mpicoll.launch import board, lifecycle
 from mpicoll.launch.lifecycle import Hook
 from mpicoll.supervise import report, tape
 from mpicoll.supervise.dump import checked_trace, file_of_part
+from mpicoll.supervise.host import Rendezvous, listen
 from mpicoll.supervise.record import Recorder, Waits
-from mpicoll.supervise.rendezvous import Rendezvous, listen
 from mpicoll.supervise.sites import is_alone
 from mpicoll.supervise.watched import Cut, Watched, under_way
 from mpicoll.units import named

@@ -12,8 +12,8 @@ from itertools import count
 from typing import Any
 
 from mpicoll.supervise import ending
+from mpicoll.supervise.host import Rendezvous
 from mpicoll.supervise.messages import Answer, Ask, Hello, Message, Nonce, Process, Question, Welcome
-from mpicoll.supervise.rendezvous import Rendezvous
 
 LIMIT = 1 << 26
 """Bytes of the longest message."""

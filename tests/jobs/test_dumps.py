@@ -15,7 +15,7 @@ import pytest
 
 from mpicoll.cli import main
 from mpicoll.errors import ArgumentError
-from mpicoll.supervise.demand import ask_for_dump, ask_slurm_job
+from mpicoll.supervise.dump import ask_for_dump, ask_slurm_job
 from tests.jobs.jobs import ON_LINUX, python, run, script, started, until
 
 pytestmark = pytest.mark.first_mpi

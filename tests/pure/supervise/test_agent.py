@@ -13,9 +13,9 @@ import pytest
 
 from mpicoll.launch.failure import is_first
 from mpicoll.supervise import coordinator, ending
+from mpicoll.supervise.host import Rendezvous
 from mpicoll.supervise.messages import Ends
 from mpicoll.supervise.record import BROKEN, FREED, OPEN, Pending, Record, Recorder, Waits
-from mpicoll.supervise.rendezvous import Rendezvous
 from mpicoll.supervise.report import Why
 from mpicoll.supervise.watched import HEARTBEAT, Watched
 from mpicoll.supervise.wire import connect

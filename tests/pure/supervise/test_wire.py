@@ -11,8 +11,8 @@ import pytest
 
 from mpicoll.errors import LaunchError
 from mpicoll.supervise import messages
+from mpicoll.supervise.host import listen
 from mpicoll.supervise.messages import Message
-from mpicoll.supervise.rendezvous import listen
 from mpicoll.supervise.wire import line_of, message_in
 
 

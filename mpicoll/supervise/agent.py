@@ -108,10 +108,11 @@ class Agent:
 
     async def _serve_connection(self) -> bool:
         """Serve until the connection is lost. Returns whether a new one may be better."""
+        where = self._rendezvous
         try:
-            reader, writer, coordinator = await connect(self._rendezvous, self.rank)
+            reader, writer, coordinator = await connect(where.addresses, where.port, where.token, self.rank)
         except OSError as e:
-            self._reach(f"port {self._rendezvous.port} ({e})")
+            self._reach(f"port {where.port} ({e})")
             return False
         for each in self._all():
             each.reported = None
@@ -133,7 +134,6 @@ class Agent:
     # -- looking and telling ------------------------------------------------------------------------------------------
 
     async def look_on(self) -> None:
-        """Look at the communicators again and again."""
         while not await happens(self.may_leave, LOOK):
             for each in self._all():
                 each.look()
@@ -251,16 +251,13 @@ class Agent:
         self._reach("its port, because this rank's watcher has failed")
 
     def say(self, message: object) -> None:
-        """Tell the coordinator, if it is there."""
         if self.writer is not None:
             say(self.writer, message)
 
     async def fail(self, code: int) -> None:
-        """Tell the coordinator that this rank ends the job with this exit code."""
         self.say(msg.EndsJob(code))
 
     def trace(self, file: str) -> None:
-        """Let all calls of this process be in a trace of the whole job."""
         if file != self._trace:
             self._trace = file
             self.say(msg.Traced(file))
@@ -294,7 +291,6 @@ class Agent:
 
 
 def _failure(told: msg.Fail) -> errors.MpicollError:
-    """The error for what the coordinator says of a communicator."""
     return errors.MismatchError(told.operation, dict(told.calls)) if told.calls else errors.TimeoutError(told.text)
 
 

@@ -77,7 +77,6 @@ class Coordinator:
             server.close()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Serve one connection until it ends."""
         self.writers.add(writer)
         hello = await greeted(reader, writer, self._token)
         if hello is not None and not self._dismissed.is_set():
@@ -217,7 +216,6 @@ class Coordinator:
         self.dismiss()
 
     def dismiss(self) -> None:
-        """Let all processes go. Nobody watches over them any more."""
         self._dismissed.set()
         lost = any(each.gone is not None and each.left is None for each in self._processes.values())
         self._processes.tell_all(msg.Leave(lost or bool(self._lost)))
@@ -340,7 +338,6 @@ class Coordinator:
             await asyncio.sleep(_SECONDS_FOR_OTHERS / _LOOKS_FOR_OTHERS)
 
     async def _compare(self, each: CommunicatorState) -> None:
-        """Compare the calls that all ranks have begun. If they differ, this ends the job."""
         async with each.comparing:
             calls, hashes = await self._hashes_now(each, each.ranks, SECONDS_TO_ANSWER)
             if len(hashes) == 1:
@@ -401,13 +398,11 @@ class Coordinator:
         return f"{report.instead(why)}; its last collective: {call}" if call else why
 
     async def _warn(self, why: Why, each: CommunicatorState) -> None:
-        """Show the table if a rank waits."""
         statuses, missing = await self._statuses(each, None)
         if any(status.seconds > 0 for status in statuses.values()):
             report.show(report.text(why, each.ranks, statuses, missing))
 
     async def _dump(self, why: str) -> None:
-        """Let all processes write their files."""
         since = {each.name: kept_by_all(each.most()) for each in self._communicators.values()}
         self._say_once(report.files(await self._processes.ask(self._processes, msg.WriteFiles(why, since))))
         await self._write_traces(SECONDS_TO_ANSWER)

@@ -43,11 +43,9 @@ class Processes(dict[int, RankProcess]):
         self.questions = Questions()
 
     def tell(self, rank: int, message: object) -> None:
-        """Send a message to one process."""
         say(self[rank].writer, message)
 
     def tell_all(self, message: object) -> None:
-        """Send a message to each process."""
         for process in self.values():
             say(process.writer, message)
 

@@ -7,12 +7,12 @@ import asyncio
 import hmac
 import json
 import secrets
+from collections.abc import Sequence
 from contextlib import suppress
 from itertools import count
 from typing import Any
 
 from mpicoll.supervise import ending
-from mpicoll.supervise.host import Rendezvous
 from mpicoll.supervise.messages import Answer, Ask, Hello, Message, Nonce, Process, Question, Welcome
 
 LIMIT = 1 << 26
@@ -23,25 +23,26 @@ _SECONDS_TO_BE_GREETED = 60.0
 """How long the coordinator may take to answer. It greets one process after another, perhaps thousands."""
 
 
-async def connect(rendezvous: Rendezvous, rank: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter, Process]:
+async def connect(
+    addresses: Sequence[str], port: int, token: str, rank: int
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter, Process]:
     """The connection of this process, which is ``rank`` of the job's world, to the coordinator, and the coordinator's
     process. The coordinator shows that it knows the token, and then this process does. Raises OSError if it answers at
     none of its addresses."""
     failures = []
-    for address in rendezvous.addresses:
+    for address in addresses:
         nonce = secrets.token_hex(16)
         try:
             async with asyncio.timeout(_SECONDS_TO_CONNECT):
-                reader, writer = await asyncio.open_connection(address, rendezvous.port, limit=LIMIT)
+                reader, writer = await asyncio.open_connection(address, port, limit=LIMIT)
             say(writer, Nonce(nonce))
             async with asyncio.timeout(_SECONDS_TO_BE_GREETED):
                 welcome = await heard(reader)
         except OSError as e:  # TimeoutError is one
             failures.append(f"{address}: {e or 'no answer'}")
             continue
-        if isinstance(welcome, Welcome) and _is(welcome.proof, rendezvous.token, "coordinator", nonce):
-            proof = _proof(rendezvous.token, "agent", welcome.nonce)
-            say(writer, Hello(proof, rank, ending.this_process()))
+        if isinstance(welcome, Welcome) and _is(welcome.proof, token, "coordinator", nonce):
+            say(writer, Hello(_proof(token, "agent", welcome.nonce), rank, ending.this_process()))
             return reader, writer, welcome.coordinator
         writer.close()  # it learns nothing of the token
         failures.append(f"{address}: another program listens there")
@@ -114,7 +115,6 @@ async def heard(reader: asyncio.StreamReader) -> object | None:
 
 
 def line_of(message: object) -> bytes:
-    """The message as a line."""
     return json.dumps(message, default=lambda each: {type(each).__name__: [*vars(each).values()]}).encode() + b"\n"
 
 

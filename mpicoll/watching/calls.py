@@ -37,7 +37,6 @@ class Calls:
         self.watched = watch.watch(group, self.recorder, self.waits, timeout, False, dump=dump, trace=trace)
 
     def keep(self, key: Hashable, found: T) -> T:
-        """Note what was found of a call."""
         if len(self.known) >= _MOST_KEPT:
             self.known.clear()
         self.known[key] = found
@@ -82,7 +81,6 @@ class Calls:
         self.recorder.retract()
 
     def free(self) -> None:
-        """This rank gives the communicator up."""
         self.recorder.state = FREED
         self.recorder.close()
 

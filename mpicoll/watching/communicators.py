@@ -91,7 +91,6 @@ class CommunicatorCalls(Calls):
         return Pending.message(operation, what, 0, "", ends)
 
     def _others(self, rank: int | None) -> Sequence[int]:
-        """The ranks that this number stands for."""
         if rank == MPI.ANY_SOURCE:
             return self.others
         return (self.others[rank],) if rank is not None and 0 <= rank < len(self.others) else ()
@@ -173,7 +172,6 @@ def _in_world(mine: MPI.Group) -> list[int]:
 
 
 def has_messages(looks: bool, besides: object) -> bool:
-    """Whether messages of this rank are under way, besides the one that is given."""
     if looks or MPI.Query_thread() == MPI.THREAD_MULTIPLE:
         under_way.forget_complete(besides)
     return under_way.has_messages(besides)

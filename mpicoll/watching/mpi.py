@@ -72,7 +72,6 @@ def install(settings: Settings) -> None:
 
 
 def _replace(owner: type, name: str, function: object) -> None:
-    """Put a function in the place of a method."""
     found = gc.get_referents(owner.__dict__)
     if [type(each) for each in found] != [dict]:
         raise StateError(f"watch: this Python ({sys.implementation.name}) does not show the methods of mpi4py's types")
@@ -215,7 +214,6 @@ def _free_request(real: Any) -> Callable[..., Any]:
 
 
 def _is_complete(handle: int) -> None:
-    """What this request stands for is complete."""
     if (found := under_way.pop(handle, None)) is not None:
         _, calls, begun, _ = found
         calls.waits.is_complete(begun)
@@ -307,7 +305,6 @@ def _maker(real: Any, name: str) -> Callable[..., Any]:
 
 
 def _maker_of_groups(real: Any) -> Any:
-    """What makes a communicator of groups alone."""
     parameters = parameters_of(real)
 
     @wraps(real)
@@ -367,7 +364,6 @@ def _message(real: Any, name: str) -> Callable[..., Any]:
 
 
 def _functions() -> Iterator[tuple[type, str, object]]:
-    """The methods of mpi4py's that get a function around them: their types, their names, and these functions."""
     for owner in (MPI.Comm, MPI.Intracomm, MPI.Intercomm, MPI.Topocomm, MPI.Cartcomm):
         for name, real in [*vars(owner).items()]:
             base = name.removesuffix("_init")

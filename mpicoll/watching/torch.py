@@ -77,7 +77,6 @@ class GroupCalls(Calls):
         self.watch(watch.Group(ranks, rank, one_node, meeting.bcast, meeting.allgather), settings)
 
     def record(self, row: Operator, reduction: str | None, memory: Any, root: int | None) -> Record:
-        """That of a collective."""
         size = None if memory is None else (sum(each.numel() for each in memory), str(memory[0].dtype)[6:])
         key = row, reduction, size, root
         found: Record | None = self.known.get(key)
@@ -108,7 +107,6 @@ class _Meeting:
         return [pickle.loads(self._store.get(key)) for key in keys]
 
     def bcast(self, given: Any) -> Any:
-        """What the first rank gives."""
         return self.allgather(given)[0]
 
 
@@ -259,7 +257,6 @@ def _collective(op: Any, kernel: Call, row: Operator) -> Call:
 
 
 def _flat(tensors: Any) -> list[Any]:
-    """The tensors of a list, or of a list of lists."""
     if isinstance(tensors, torch.Tensor):
         return [tensors]
     return [each for given in tensors for each in _flat(given)]
@@ -288,7 +285,6 @@ def _message(_: Any, kernel: Call, name: str) -> Call:
 
 
 def _begin(boxed: Any, calls: GroupCalls, pending: Pending, number: int | None) -> Any:
-    """The Work of what has begun, which is known from now on."""
     work = c10d.Work.unbox(boxed)
     if number is not None and calls.waits.tape is not None:
         with suppress(RuntimeError):  # a reduce_scatter of gloo's has no future: then its wait tells
@@ -298,7 +294,6 @@ def _begin(boxed: Any, calls: GroupCalls, pending: Pending, number: int | None) 
 
 
 def _waited(work: Any, wait: Call, *args: Any, **named: Any) -> Any:
-    """What ``wait`` returns, which waits for this Work."""
     found = _under_way.get(id(work))
     if found is None:
         return wait(*args, **named)
@@ -324,6 +319,5 @@ def _wait_tensor(_: Any, kernel: Call) -> Call:
 
 
 def _has_messages(looks: bool, besides: object) -> bool:
-    """Whether messages of this rank are under way, besides the one that is given."""
     _under_way.forget_complete(besides)
     return _under_way.has_messages(besides)

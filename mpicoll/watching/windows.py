@@ -145,7 +145,6 @@ def _came(what: str, ranks: list[int]) -> str:
 
 
 def functions() -> Iterator[tuple[type, str, object]]:
-    """The methods that get a function around them: their types, their names, and these functions."""
     for owner, watched in _WATCHED.items():
         for name in [*vars(owner)]:
             if name in _OPENERS:

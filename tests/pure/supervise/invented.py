@@ -101,6 +101,11 @@ class Job:
         self.ranks.append(rank)
         self.recorders.append(rank.joins("c", self.all, self._timeout))
 
+    async def connect(self, rank: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter, Process]:
+        """As a process without an agent."""
+        where = self.rendezvous
+        return await wire.connect(where.addresses, where.port, where.token, rank)
+
     def make(self, words: str = "barrier", *others: str, times: int = 1) -> None:
         """Rank r makes the r-th of these calls, or the first one."""
         for r, recorder in enumerate(self.recorders):

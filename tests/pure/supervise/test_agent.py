@@ -13,7 +13,6 @@ import pytest
 
 from mpicoll.launch.failure import is_first
 from mpicoll.supervise import coordinator, ending
-from mpicoll.supervise.host import Rendezvous
 from mpicoll.supervise.messages import Ends
 from mpicoll.supervise.record import BROKEN, FREED, OPEN, Pending, Record, Recorder, Waits
 from mpicoll.supervise.report import Why
@@ -232,9 +231,9 @@ def test_a_stranger_who_listens_learns_nothing() -> None:
 
     async def scene() -> None:
         server = await asyncio.start_server(stranger, "127.0.0.1", 0)
-        rendezvous = Rendezvous(("127.0.0.1",), server.sockets[0].getsockname()[1], "the token of the job")
+        port = server.sockets[0].getsockname()[1]
         with pytest.raises(OSError, match="another program listens there"):
-            await connect(rendezvous, 1)
+            await connect(["127.0.0.1"], port, "the token of the job", 1)
         await done.wait()
         server.close()
 

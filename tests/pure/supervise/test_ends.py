@@ -11,7 +11,6 @@ from mpicoll.supervise import ending
 from mpicoll.supervise.coordinator import Coordinator
 from mpicoll.supervise.messages import CallsOf
 from mpicoll.supervise.report import Why
-from mpicoll.supervise.wire import connect
 from tests.pure.supervise.invented import Job, begin, ends, give_up_soon, let_time_fly, looks, play, until
 
 Output = pytest.CaptureFixture[str]
@@ -75,7 +74,7 @@ def test_a_rank_is_silent_while_others_are_at_their_end(capfd: Output, monkeypat
     give_up_soon(monkeypatch)
 
     async def scene(it: Job) -> None:
-        _, writer, _ = await connect(it.rendezvous, 2)
+        _, writer, _ = await it.connect(2)
         await looks(20)
         for rank in it.ranks:
             rank.agent.leave()
@@ -135,7 +134,7 @@ def test_a_rank_crashes_and_another_one_is_too_slow_to_answer(capfd: Output, mon
     monkeypatch.setattr(ending, "exit_reason", lambda _: "its process was killed")
 
     async def scene(it: Job) -> None:
-        _, writer, _ = await connect(it.rendezvous, 2)
+        _, writer, _ = await it.connect(2)
         await until(lambda: 2 in it.coordinator._processes and bool(it.coordinator._communicators))
         await until(lambda: bool(it.coordinator._communicators["c"].ranks))
         await it.coordinator._say_loss(1)

@@ -129,7 +129,7 @@ class Coordinator:
         others = [other for other in each.ranks if other != rank]
         number = None
         if len(others) > 1:  # one alone has nobody to differ from, and must hurry
-            calls, hashes = await self._hashes_now(each, others, _SECONDS_OF_A_LOSS)
+            calls, hashes = await self._hashes(each, others, None, _SECONDS_OF_A_LOSS)
             number = await self._first_difference(each, calls, others) if len(hashes) > 1 else None
         why = Why.IS_LOST if number is None else Why.DIFFERENT
         statuses, missing = await self._statuses(each, number, _SECONDS_OF_A_LOSS)
@@ -253,14 +253,11 @@ class Coordinator:
             each.warned, each.waited, each.next_look = False, 0.0, 0.0
         if each.least() > each.compared and not each.are(BROKEN):
             await self._compare(each)
-        no_more = {rank: why for rank in each.ranks if (why := self._makes_no_more(each, rank))}
-        for rank, why in no_more.items():
-            if await self._is_missed(each, rank, why):
+        for rank in each.ranks:
+            why = self._makes_no_more(each, rank)
+            if why is not None and await self._is_missed(each, rank, why):
                 midway = each.are(BROKEN, CLOSED)  # then the numbers of calls differ, and say nothing
                 await self._end(each, None if midway else each.calls.get(rank, 0), why)
-        left = [why for why in no_more.values() if why in (Why.HAS_LEFT, Why.HAS_FREED)]
-        if left and await self._wait_to_agree(each):
-            await self._end(each, each.most(), left[0])
         if each.name not in self._communicators:
             return  # its ranks were lost meanwhile, or it has failed
         over = all(each.states.get(rank, OPEN) != OPEN for rank in each.ranks)
@@ -284,11 +281,12 @@ class Coordinator:
         return Why.HAS_FREED if each.states.get(rank) == FREED else None
 
     async def _is_missed(self, each: CommunicatorState, rank: int, why: Why) -> bool:
-        """Whether others make calls without this rank, which makes no more. Where a call has ended midway, or the rank
-        has not told its last ones, numbers say nothing: there, whether they wait in a call."""
+        """Whether others make calls without this rank, which makes no more. They may wait to agree on one, and have not
+        told of it. Where a call has ended midway, or the rank has not told its last ones, numbers say nothing: there,
+        whether they wait in a call."""
         numbers = self._processes[rank].gone is None and not each.are(BROKEN, CLOSED)
         made = each.calls.get(rank, 0)
-        if made == each.most() if numbers else each.longest() == SHORT:
+        if each.longest() == SHORT and (not numbers or made == each.most()):
             return False
         others = [other for other in each.ranks if other != rank]
         statuses = await self._processes.ask(others, msg.StatusOf(each.name, None))
@@ -296,15 +294,6 @@ class Coordinator:
             there = [a for other, a in statuses.items() if a and each.states.get(other) == OPEN]
             return bool(there) and all(a.waits and a.stuck > _SECONDS_OF_A_FAILURE for a in there)
         return any(status.begun > made if numbers else status.waits for status in statuses.values() if status)
-
-    async def _wait_to_agree(self, each: CommunicatorState) -> bool:
-        """Whether ranks wait to agree on a call that those do not make which make no more. They count it only when they
-        have agreed on it."""
-        waiting = [rank for rank, wait in each.waits.items() if wait != SHORT]
-        if not waiting or each.are(BROKEN, CLOSED):
-            return False
-        statuses = await self._processes.ask(waiting, msg.StatusOf(each.name, None))
-        return any(a.begun > each.most() and a.waits and a.seconds > 0 for a in statuses.values() if a)
 
     async def _check_waits(self) -> None:
         """End the job if ranks wait for each other, or for one that does nothing more."""
@@ -339,22 +328,25 @@ class Coordinator:
 
     async def _compare(self, each: CommunicatorState) -> None:
         async with each.comparing:
-            calls, hashes = await self._hashes_now(each, each.ranks, SECONDS_TO_ANSWER)
+            calls, hashes = await self._hashes(each, each.ranks)
             if len(hashes) == 1:
                 each.compared = max(each.compared, calls)
             elif hashes:
                 number = await self._first_difference(each, calls, each.ranks)
                 await self._end(each, number, Why.FORGOTTEN if number is None else Why.DIFFERENT)
 
-    async def _hashes_now(self, each: CommunicatorState, ranks: Sequence[int], seconds: float) -> tuple[int, set[str]]:
-        """How many calls all of these ranks have begun, and their different hashes of these calls. Empty if there are
-        none, or if a rank does not know its own."""
-        calls = min(await self._from_all(ranks, msg.CallsOf(each.name), seconds), default=0)
-        return calls, await self._hashes(each, calls, ranks) if calls else set()
-
-    async def _hashes(self, each: CommunicatorState, calls: int, ranks: Sequence[int]) -> set[str]:
-        """The different hashes that these ranks have of so many first calls. Empty if one does not know its own."""
-        return {*await self._from_all(ranks, msg.HashOf(each.name, calls), SECONDS_TO_ANSWER)}
+    async def _hashes(
+        self,
+        each: CommunicatorState,
+        ranks: Sequence[int],
+        calls: int | None = None,
+        seconds: float = SECONDS_TO_ANSWER,
+    ) -> tuple[int, set[str]]:
+        """The different hashes that these ranks have of so many first ``calls``, or of all that each of them has begun.
+        Empty if there are none, or if a rank does not know its own. The first value is the number of these calls."""
+        if calls is None:
+            calls = min(await self._from_all(ranks, msg.CallsOf(each.name), seconds), default=0)
+        return calls, {*await self._from_all(ranks, msg.HashOf(each.name, calls), seconds)} if calls else set()
 
     async def _from_all(self, ranks: Sequence[int], question: msg.Question[A | None], seconds: float) -> list[A]:
         """The answers of all of these ranks. Empty if one does not know its own."""
@@ -368,7 +360,7 @@ class Coordinator:
         equal, different, known = each.compared, calls, True
         while different - equal > 1:
             middle = (equal + different) // 2
-            hashes = await self._hashes(each, middle, ranks)
+            _, hashes = await self._hashes(each, ranks, middle)
             if len(hashes) > 1:
                 different = middle
             else:
@@ -382,14 +374,16 @@ class Coordinator:
         answers = await self._processes.ask(each.ranks, msg.StatusOf(each.name, number), seconds)
         statuses = {rank: answer for rank, answer in answers.items() if answer is not None}
         missing: dict[int, Missing] = {rank: Silence.DOES_NOT_KNOW for rank in answers if rank not in statuses}
-        for rank in each.ranks:
-            if rank not in answers:
-                process = self._processes.get(rank)
-                gone = process is not None and process.gone is not None
-                hurried = seconds < SECONDS_TO_ANSWER
-                why = Silence.HAD_NO_TIME if hurried else Silence.DOES_NOT_ANSWER
-                why = Silence.NEVER_REACHED if process is None else Silence.HAS_ENDED if gone else why
-                missing[rank] = self._with_last_call(why, rank) if gone or hurried else why
+        for rank in [rank for rank in each.ranks if rank not in answers]:
+            process = self._processes.get(rank)
+            if process is None:
+                missing[rank] = Silence.NEVER_REACHED
+            elif process.gone is not None:
+                missing[rank] = self._with_last_call(Silence.HAS_ENDED, rank)
+            elif seconds < SECONDS_TO_ANSWER:
+                missing[rank] = self._with_last_call(Silence.HAD_NO_TIME, rank)
+            else:
+                missing[rank] = Silence.DOES_NOT_ANSWER
         return statuses, missing
 
     def _with_last_call(self, why: Missing, rank: int) -> Missing:

@@ -45,8 +45,6 @@ class Group(NamedTuple):
     """Which of them this process is."""
     one_node: bool
     """Whether all of them are processes of this node."""
-    bcast: Callable[[Any], Any]
-    """Gives all ranks what the first one gives. Collective."""
     allgather: Callable[[Any], list[Any]]
     """Gives all ranks what each of them gives. Collective."""
 
@@ -111,7 +109,7 @@ def _common_watcher(group: Group, dump: str, trace: str) -> tuple[AgentThread, s
             checked_trace(trace, first)
         if rendezvous is None:
             sock, rendezvous = listen(group.one_node, ranks[0], len(ranks))
-    rendezvous, name, first = group.bcast((rendezvous, name, first))
+    rendezvous, name, first = group.allgather((rendezvous, name, first))[0]
     _first[:] = [min([*_first, first])]
     watcher = _watchers.get(rendezvous)
     if watcher is None or watcher.has_left(0):

@@ -127,7 +127,7 @@ def watch_world(settings: Settings) -> None:
     one_node = node.size == world.size
     node.Free()
     calls = CommunicatorCalls(world, world)
-    calls.watch(watch.Group(calls.ranks, world.rank, one_node, world.bcast, world.allgather), settings)
+    calls.watch(watch.Group(calls.ranks, world.rank, one_node, world.allgather), settings)
     if calls.watched is not None:
         communicators[world.handle] = calls
 

@@ -74,7 +74,7 @@ class GroupCalls(Calls):
     def __init__(self, ranks: list[int], rank: int, meeting: _Meeting, one_node: bool, settings: Settings) -> None:
         self.ranks = ranks
         super().__init__()
-        self.watch(watch.Group(ranks, rank, one_node, meeting.bcast, meeting.allgather), settings)
+        self.watch(watch.Group(ranks, rank, one_node, meeting.allgather), settings)
 
     def record(self, row: Operator, reduction: str | None, memory: Any, root: int | None) -> Record:
         size = None if memory is None else (sum(each.numel() for each in memory), str(memory[0].dtype)[6:])
@@ -105,9 +105,6 @@ class _Meeting:
         self._store.set(keys[self._rank], pickle.dumps(given))
         self._store.wait(keys, _PATIENCE)
         return [pickle.loads(self._store.get(key)) for key in keys]
-
-    def bcast(self, given: Any) -> Any:
-        return self.allgather(given)[0]
 
 
 _made: Counter[str] = Counter()

@@ -129,7 +129,7 @@ class Base:
         if not ranks:
             return None
         info, settings = fabric.info, fabric.info.settings
-        group = watch.Group(ranks, fabric.rank, info.one_node, lambda said: fabric.bcast(said, 0), fabric.allgather)
+        group = watch.Group(ranks, fabric.rank, info.one_node, fabric.allgather)
         timeout = self._timeout
         return watch.watch(group, self.recorder, waits, timeout, agrees, self.cut, settings.dump, settings.trace)
 

@@ -14,6 +14,7 @@ import gc
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import wraps
+from itertools import repeat
 from operator import index
 from time import monotonic
 from typing import Any
@@ -39,7 +40,7 @@ from mpicoll.watching.arguments import (
     parameters_of,
     size_of,
 )
-from mpicoll.watching.calls import not_complete, waited_for
+from mpicoll.watching.calls import around, not_complete, waited_for
 from mpicoll.watching.communicators import (
     CommunicatorCalls,
     Persistent,
@@ -90,84 +91,65 @@ def _begin(request: MPI.Request, calls: CommunicatorCalls, what: Record | Pendin
 # -- requests ---------------------------------------------------------------------------------------------------------
 
 
-def _wait(real: Any) -> Callable[..., Any]:
-    pop = under_way.pop
-
-    @wraps(real)
-    def wait(self: MPI.Request, status: MPI.Status | None = None) -> Any:
-        found = pop(self.handle, None)
-        return real(self, status) if found is None else waited_for(found, real, self, status)
-
-    return wait
+def _wait(real: Any, request: MPI.Request, status: MPI.Status | None = None) -> Any:
+    found = under_way.pop(request.handle, None)
+    return real(request, status) if found is None else waited_for(found, real, request, status)
 
 
-def _test(real: Any) -> Callable[..., Any]:
-    @wraps(real)
-    def test(self: MPI.Request, *args: Any, **named: Any) -> Any:
-        handle = self.handle
-        found = real(self, *args, **named)
-        if found[0] if isinstance(found, tuple) else found:
-            _is_complete(handle)
-        return found
-
-    return test
+def _test(real: Any, request: MPI.Request, *args: Any, **named: Any) -> Any:
+    handle = request.handle
+    found = real(request, *args, **named)
+    if found[0] if isinstance(found, tuple) else found:
+        _is_complete(handle)
+    return found
 
 
-def _wait_for_all(real: Any, wait: str) -> Any:
+def _wait_for_all(
+    real: Any, cls: type, requests: Sequence[MPI.Request], statuses: list[MPI.Status] | None = None
+) -> Any:
     """Waiting for all is waiting for one after the other: so it is known which one has not come."""
-    wait_for = getattr(MPI.Request, wait)
-
-    @wraps(real)
-    def wait_for_all(cls: type, requests: Sequence[MPI.Request], statuses: list[MPI.Status] | None = None) -> Any:
-        if not under_way:
-            return real(requests, statuses)
-        if statuses is None:
-            got = [*map(wait_for, requests)]
-        else:
-            statuses.extend(MPI.Status() for _ in range(len(requests) - len(statuses)))
-            got = [*map(wait_for, requests, statuses)]
-        return True if wait == "Wait" else got
-
-    return classmethod(wait_for_all)
+    wait = real.__name__.removesuffix("all")
+    if not under_way:
+        return real(requests, statuses)
+    if statuses is not None:
+        statuses.extend(MPI.Status() for _ in range(len(requests) - len(statuses)))
+    got = [*map(getattr(MPI.Request, wait), requests, repeat(None) if statuses is None else statuses)]
+    return True if wait == "Wait" else got
 
 
-def _several(real: Any, waits: bool) -> Any:
+def _several(real: Any, cls: type, requests: Sequence[MPI.Request], *args: Any, **named: Any) -> Any:
     """What waits for one of several requests, or tests them."""
-
-    @wraps(real)
-    def several(cls: type, requests: Sequence[MPI.Request], *args: Any, **named: Any) -> Any:
-        known = [(each, each.handle) for each in requests if each.handle in under_way]
-        try:
-            if known and waits:
-                return waited_for(under_way[known[0][1]], real, requests, *args, **named)
-            return real(requests, *args, **named)
-        finally:
-            for request, handle in known:
-                if request == MPI.REQUEST_NULL or (handle in persistent and request.Get_status()):
-                    _is_complete(handle)
-
-    return classmethod(several)
+    known = [(each, each.handle) for each in requests if each.handle in under_way]
+    try:
+        if known and real.__name__[0] in "Ww":
+            return waited_for(under_way[known[0][1]], real, requests, *args, **named)
+        return real(requests, *args, **named)
+    finally:
+        for request, handle in known:
+            if request == MPI.REQUEST_NULL or (handle in persistent and request.Get_status()):
+                _is_complete(handle)
 
 
-def _start(real: Any) -> Callable[..., Any]:
-    @wraps(real)
-    def start(self: MPI.Prequest) -> None:
-        found = persistent.get(self.handle)
-        if found is None:
-            real(self)
-            return
-        calls, what = found.calls, found.what
-        if isinstance(what, Record):
-            calls.noted(what, real, self)
-        else:
-            real(self)
-            found.unready = found.partitions
-            if found.unready:
-                missing = f"{what.missing}: not all of its partitions are ready"
-                what = what._replace(missing=missing, ends=what.ends.changed(target_tag=_NOBODYS))
-        _begin(self, calls, what, found.name)
+def _start(real: Any, request: MPI.Prequest) -> None:
+    found = persistent.get(request.handle)
+    if found is None:
+        real(request)
+        return
+    calls, what = found.calls, found.what
+    if isinstance(what, Record):
+        calls.noted(what, real, request)
+    else:
+        real(request)
+        found.unready = found.partitions
+        if found.unready:
+            missing = f"{what.missing}: not all of its partitions are ready"
+            what = what._replace(missing=missing, ends=what.ends.changed(target_tag=_NOBODYS))
+    _begin(request, calls, what, found.name)
 
-    return start
+
+def _start_all(real: Any, cls: type, requests: Sequence[MPI.Prequest]) -> None:
+    for each in requests:
+        each.Start()
 
 
 _MARKED: dict[str, Callable[..., int]] = {
@@ -178,39 +160,21 @@ _MARKED: dict[str, Callable[..., int]] = {
 """How many partitions are marked, by the name of the method."""
 
 
-def _marks(real: Any, name: str) -> Callable[..., Any]:
+def _mark(real: Any, request: MPI.Prequest, *args: Any, **named: Any) -> None:
     """What marks partitions of a message as ready. When all of them are, the message can be taken."""
-
-    @wraps(real)
-    def mark(self: MPI.Prequest, *args: Any, **named: Any) -> None:
-        real(self, *args, **named)
-        marked = persistent.get(self.handle)
-        if marked is not None:
-            marked.unready -= _MARKED[name](*args, *named.values())
-            if marked.unready == 0 and (found := under_way.get(self.handle)) is not None:
-                thing, calls, (_, since), number = found
-                under_way[self.handle] = thing, calls, (marked.what, since), number
-
-    return mark
+    real(request, *args, **named)
+    marked = persistent.get(request.handle)
+    if marked is not None:
+        marked.unready -= _MARKED[real.__name__](*args, *named.values())
+        if marked.unready == 0 and (found := under_way.get(request.handle)) is not None:
+            thing, calls, (_, since), number = found
+            under_way[request.handle] = thing, calls, (marked.what, since), number
 
 
-def _start_all(real: Any) -> Any:
-    @wraps(real)
-    def start_all(cls: type, requests: Sequence[MPI.Prequest]) -> None:
-        for each in requests:
-            each.Start()
-
-    return classmethod(start_all)
-
-
-def _free_request(real: Any) -> Callable[..., Any]:
-    @wraps(real)
-    def free(self: MPI.Request) -> None:
-        for table in (persistent, under_way):
-            table.pop(self.handle, None)  # another request may get the handle
-        real(self)
-
-    return free
+def _free_request(real: Any, request: MPI.Request) -> None:
+    for table in (persistent, under_way):
+        table.pop(request.handle, None)  # another request may get the handle
+    real(request)
 
 
 def _is_complete(handle: int) -> None:
@@ -322,15 +286,11 @@ def _is_ours() -> bool:
     return bool(sys._getframe(2).f_globals.get("__name__", "").startswith(_OWN))
 
 
-def _ender(real: Any) -> Callable[..., Any]:
-    @wraps(real)
-    def end(self: MPI.Comm) -> None:
-        calls = communicators.pop(self.handle, None)
-        if calls is not None:
-            calls.free()
-        real(self)
-
-    return end
+def _end(real: Any, comm: MPI.Comm) -> None:
+    calls = communicators.pop(comm.handle, None)
+    if calls is not None:
+        calls.free()
+    real(comm)
 
 
 def _message(real: Any, name: str) -> Callable[..., Any]:
@@ -377,21 +337,17 @@ def _functions() -> Iterator[tuple[type, str, object]]:
             elif name in MESSAGES:
                 yield owner, name, _message(real, name)
             elif name in ("Free", "Disconnect"):
-                yield owner, name, _ender(real)
+                yield owner, name, around(real, _end)
     for name, same in (("Probe", "Mprobe"), ("probe", "mprobe")):
         yield MPI.Message, name, staticmethod(getattr(MPI.Comm, same))
     yield from windows.functions()
-    for kind in ("", "all", "any", "some"):
-        for how in ("Wait", "wait", "Test", "test"):
-            real = getattr(MPI.Request, how + kind)
-            if not kind:
-                yield MPI.Request, how, _wait(real) if how in ("Wait", "wait") else _test(real)
-            elif kind == "all" and how in ("Wait", "wait"):
-                yield MPI.Request, how + kind, _wait_for_all(real, how)
-            else:
-                yield MPI.Request, how + kind, _several(real, how in ("Wait", "wait"))
-    yield MPI.Request, "Free", _free_request(MPI.Request.Free)
+    for name in ("Wait", "wait", "Test", "test"):
+        yield MPI.Request, name, around(getattr(MPI.Request, name), _wait if name in ("Wait", "wait") else _test)
+        for kind in ("all", "any", "some"):
+            body = _wait_for_all if name + kind in ("Waitall", "waitall") else _several
+            yield MPI.Request, name + kind, classmethod(around(getattr(MPI.Request, name + kind), body))
+    yield MPI.Request, "Free", around(MPI.Request.Free, _free_request)
     for name in _MARKED:
-        yield MPI.Prequest, name, _marks(getattr(MPI.Prequest, name), name)
-    yield MPI.Prequest, "Start", _start(MPI.Prequest.Start)
-    yield MPI.Prequest, "Startall", _start_all(MPI.Prequest.Startall)
+        yield MPI.Prequest, name, around(getattr(MPI.Prequest, name), _mark)
+    yield MPI.Prequest, "Start", around(MPI.Prequest.Start, _start)
+    yield MPI.Prequest, "Startall", classmethod(around(MPI.Prequest.Startall, _start_all))

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
-from functools import partial, wraps
+from functools import partial
 from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
 
@@ -26,7 +26,7 @@ from mpicoll.supervise import report, watch, watched
 from mpicoll.supervise.messages import Ends
 from mpicoll.supervise.record import Pending, Record
 from mpicoll.units import named as named_ranks
-from mpicoll.watching.calls import Calls, UnderWay, not_complete, waited_for
+from mpicoll.watching.calls import Calls, UnderWay, around, not_complete, waited_for
 
 Call = Callable[..., Any]
 
@@ -130,12 +130,15 @@ def install() -> None:
     for name in ("send", "recv_", "recv_any_source_"):
         _stand_before(library, getattr(torch.ops.c10d, name).default, partial(_message, name=name))
     _stand_before(functional, torch.ops._c10d_functional.wait_tensor.default, _wait_tensor)
-    setattr(c10d.Work, "wait", _wait(c10d.Work.wait))  # noqa: B010  # to a type checker, a method is not assigned to
-    setattr(c10d.ProcessGroup, "split_group", _splitter(c10d.ProcessGroup.split_group))  # noqa: B010
-    c10d._new_process_group_helper = _maker(c10d._new_process_group_helper)
-    c10d._new_group_with_tag = _new_group(c10d._new_group_with_tag)
-    c10d._unregister_process_group = _ender(c10d._unregister_process_group)
-    c10d._unregister_all_process_groups = _ender(c10d._unregister_all_process_groups)
+    for owner, name, body in (
+        (c10d.Work, "wait", lambda real, work, *args, **named: _waited(work, real, work, *args, **named)),
+        (c10d.ProcessGroup, "split_group", _split),
+        (c10d, "_new_process_group_helper", _make),
+        (c10d, "_new_group_with_tag", _new_group),
+        (c10d, "_unregister_process_group", _end),
+        (c10d, "_unregister_all_process_groups", _end),
+    ):
+        setattr(owner, name, around(getattr(owner, name), body))
     watched.under_way.append(_has_messages)
 
 
@@ -155,63 +158,42 @@ def _stand_before(library: Any, op: Any, made: Callable[[Any, Call], Call]) -> N
     library.impl(op, chosen, "BackendSelect", with_keyset=True)
 
 
-def _maker(real: Any) -> Call:
+def _make(
+    real: Call, size: int, rank: int, ranks: Any, backend: Any, store: Any, name: Any, *args: Any, **named: Any
+) -> Any:
     """What makes a process group, on those of its ranks that are in it."""
-
-    @wraps(real)
-    def make(size: int, rank: int, ranks: Any, backend: Any, store: Any, name: Any, *args: Any, **named: Any) -> Any:
-        found = real(size, rank, ranks, backend, store, name, *args, **named)
-        if size > 1 and c10d.GroupMember.NON_GROUP_MEMBER not in found and "mpicoll" not in str(backend):
-            _watch([*ranks] or [*range(size)], rank, store, str(name))
-        return found
-
-    return make
+    found = real(size, rank, ranks, backend, store, name, *args, **named)
+    if size > 1 and c10d.GroupMember.NON_GROUP_MEMBER not in found and "mpicoll" not in str(backend):
+        _watch([*ranks] or [*range(size)], rank, store, str(name))
+    return found
 
 
-def _new_group(real: Any) -> Call:
+def _new_group(real: Call, ranks: Any = None, *args: Any, **named: Any) -> Any:
     """torch's ``new_group``. All ranks of the default group must call it alike, unless they say otherwise."""
-
-    @wraps(real)
-    def make(ranks: Any = None, *args: Any, **named: Any) -> Any:
-        world = c10d.GroupMember.WORLD
-        calls = None if world is None else _groups.get(str(world.group_name))
-        if world is None or calls is None or named.get("use_local_synchronization"):
-            return real(ranks, *args, **named)
-        members = sorted(range(world.size()) if ranks is None else ranks)
-        key = "new_group", *members
-        record = calls.known.get(key) or calls.keep(
-            key, Record("meeting", f"of {named_ranks(members)}", name="new_group")
-        )
-        return calls.noted(record, real, ranks, *args, **named)
-
-    return make
+    world = c10d.GroupMember.WORLD
+    calls = None if world is None else _groups.get(str(world.group_name))
+    if world is None or calls is None or named.get("use_local_synchronization"):
+        return real(ranks, *args, **named)
+    members = sorted(range(world.size()) if ranks is None else ranks)
+    key = "new_group", *members
+    record = calls.known.get(key) or calls.keep(key, Record("meeting", f"of {named_ranks(members)}", name="new_group"))
+    return calls.noted(record, real, ranks, *args, **named)
 
 
-def _splitter(real: Any) -> Call:
+def _split(real: Call, group: Any, ranks: Any, *args: Any, **named: Any) -> Any:
     """What makes a group of some ranks of this one, which names them by their numbers in it."""
-
-    @wraps(real)
-    def split(self: Any, ranks: Any, *args: Any, **named: Any) -> Any:
-        found, calls = real(self, ranks, *args, **named), _groups.get(str(self.group_name))
-        if found is not None and calls is not None and found.size() > 1:
-            store = found.get_group_store()
-            _watch([calls.ranks[rank] for rank in ranks], found.rank(), store, str(found.group_name))
-        return found
-
-    return split
+    found, calls = real(group, ranks, *args, **named), _groups.get(str(group.group_name))
+    if found is not None and calls is not None and found.size() > 1:
+        _watch([calls.ranks[rank] for rank in ranks], found.rank(), found.get_group_store(), str(found.group_name))
+    return found
 
 
-def _ender(real: Any) -> Call:
+def _end(real: Call, *names: str) -> None:
     """What gives up the group of a name, or all groups. This is the last thing that torch does when it destroys one."""
-
-    @wraps(real)
-    def end(*names: str) -> None:
-        for name in names or [*_groups]:
-            if (calls := _groups.pop(name, None)) is not None:
-                calls.free()
-        real(*names)
-
-    return end
+    for name in names or [*_groups]:
+        if (calls := _groups.pop(name, None)) is not None:
+            calls.free()
+    real(*names)
 
 
 def _watch(ranks: list[int], rank: int, store: Any, name: str) -> None:
@@ -305,10 +287,6 @@ def _waited(work: Any, wait: Call, *args: Any, **named: Any) -> Any:
         event.record()
         calls.waits.follow(begun, event.query)
     return result
-
-
-def _wait(real: Any) -> Call:
-    return wraps(real)(lambda self, *args, **named: _waited(self, real, self, *args, **named))
 
 
 def _wait_tensor(_: Any, kernel: Call) -> Call:

@@ -29,7 +29,6 @@ from mpicoll.supervise.watched import (
     LONG,
     LOOK,
     SECONDS_TO_HEAR,
-    TIME_IS_UP,
     Watched,
     patience_at_end,
 )
@@ -177,11 +176,9 @@ class Agent:
         if self._leaving and not self._lost and self._silent >= patience_at_end(timeout):
             self._end("is at its end", "does not answer")
         for each in self._all():
-            late = each.state()[2] == TIME_IS_UP and each.seconds >= each.timeout + SECONDS_TO_HEAR
-            coordinator_has_ended = self._since_lost >= _SECONDS_FOR_LAUNCHER
-            if (late and self._silent >= SECONDS_TO_HEAR) or (
-                coordinator_has_ended and each.seconds >= SECONDS_TO_HEAR
-            ):
+            is_silent = self._silent >= SECONDS_TO_HEAR and each.seconds >= each.timeout + SECONDS_TO_HEAR
+            has_ended = self._since_lost >= _SECONDS_FOR_LAUNCHER and each.seconds >= SECONDS_TO_HEAR
+            if is_silent or has_ended:
                 status = each.status(None)
                 does = status.description if status.waits else status.message
                 waits = f"has waited for {each.seconds:g} s in {does}, at {status.where}"

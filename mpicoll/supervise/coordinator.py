@@ -224,14 +224,10 @@ class Coordinator:
 
     def _all_have_left(self) -> bool:
         expected = {rank for each in self._communicators.values() for rank in each.ranks}
-        return (
-            bool(self._processes)
-            and expected <= self._processes.keys()
-            and all(
-                p.left is not None or p.gone is not None or rank in self._lost for rank, p in self._processes.items()
-            )
-            and not any(self._is_to_be_compared(each) for each in self._communicators.values())
-        )
+        if not self._processes or not expected <= self._processes.keys():
+            return False
+        here = {rank for rank, each in self._processes.items() if each.left is None and each.gone is None}
+        return here <= self._lost and not any(map(self._is_to_be_compared, self._communicators.values()))
 
     def _is_to_be_compared(self, each: CommunicatorState) -> bool:
         """Whether some calls are not known to be the same, though all ranks have told of them."""

@@ -236,7 +236,6 @@ class RankStatus(Message):
     description: str | None
     """What was called, None if the rank does not know the call."""
     site: str | None
-    """Where in the program."""
     root: int | None
     """The root of the call, by its rank in the world; None if it has none."""
     ahead: int
@@ -260,13 +259,11 @@ class RankStatus(Message):
     stuck: float
     """The same, if the wait does not end by itself."""
     where: str
-    """Where the program is now."""
     handles: str
     """The exception that the program handles meanwhile; empty if there is none."""
     failed: str
     """The last test that has failed; empty if there is none."""
     leaving: bool
-    """Whether the program has ended."""
 
     @property
     def tells(self) -> tuple[bool, bool, float]:

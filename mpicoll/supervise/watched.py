@@ -130,9 +130,8 @@ class Watched:
             calls = recorder.begun - (self.agrees and (recorder.under_way or state == BROKEN))
             calls = min([calls, *recorder.unsure])
         limit = self.timeout + (_GRACE if self.agrees else 0.0)
-        reached = [self.seconds >= each for each in (_LONG, _VERY_LONG, limit)]
-        wait = TIME_IS_UP if reached[2] else reached[:2].count(True)
-        return calls, state, wait
+        long, very_long = self.seconds >= _LONG, self.seconds >= _VERY_LONG
+        return calls, state, TIME_IS_UP if self.seconds >= limit else WARN if very_long else LONG if long else SHORT
 
     def _missing(self, pending: Pending) -> str:
         """What this rank waits for. A communicator has numbers of its own for its ranks, and the coordinator those of

@@ -5,7 +5,6 @@ from __future__ import annotations
 from mpicoll.supervise.messages import Files, RankStatus
 from mpicoll.supervise.record import BROKEN, FREED
 from mpicoll.supervise.report import Missing, Silence, Why, files, text
-from mpicoll.units import named
 from tests.pure.supervise.invented import status
 
 
@@ -117,11 +116,6 @@ def test_only_a_job_that_ends_is_said_to_end() -> None:
     assert Why.TIME_IS_UP.said() == "a call was not complete in time. The job ends"
     assert Why.TIME_IS_UP.said(job_ends=False) == "a call was not complete in time"
     assert "ends" not in Why.SLOW.said()
-
-
-def test_names() -> None:
-    assert named([0, 1, 2, 5, 7, 8]) == "ranks 0-2, 5, 7-8"
-    assert named([3]) == "rank 3"
 
 
 def test_files() -> None:

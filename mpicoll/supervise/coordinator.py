@@ -17,7 +17,7 @@ from mpicoll.supervise.ranks import SECONDS_TO_ANSWER, CommunicatorState, Proces
 from mpicoll.supervise.record import BROKEN, CLOSED, FREED, OPEN
 from mpicoll.supervise.report import Missing, Silence, Why
 from mpicoll.supervise.trace import Trace
-from mpicoll.supervise.watched import LONG, LOOK, SHORT, TIME_IS_UP, WARN, patience_at_end
+from mpicoll.supervise.watched import LATE, LONG, LOOK, SHORT, TIME_IS_UP, WARN, patience_at_end
 from mpicoll.supervise.wire import LIMIT, greeted, happens, heard
 
 if TYPE_CHECKING:
@@ -203,14 +203,16 @@ class Coordinator:
 
     async def look_on(self) -> None:
         """Check again and again what is known. Returns when all processes have left."""
+        since_waits = 0.0
         while not self._dismissed.is_set() and (self._ending or not self._all_have_left()):
             if not await happens(self._leaving, LOOK):
                 self._processes.time_passes(LOOK)
-                for each in self._communicators.values():
-                    each.time_passes(LOOK)
+                since_waits += LOOK
             self._leaving.clear()
             await asyncio.gather(*(self._check(each) for each in [*self._communicators.values()] if each.ranks))
-            await self._check_waits()
+            if since_waits >= LATE:
+                since_waits = 0.0
+                await self._check_waits()
             await self._check_silence()
         await self._write_traces()
         self.dismiss()
@@ -246,7 +248,7 @@ class Coordinator:
             each.warned = True
             await self._warn(Why.SLOW, each)
         elif longest == SHORT:
-            each.warned, each.waited, each.next_look = False, 0.0, 0.0
+            each.warned = False
         if each.least() > each.compared and not each.are(BROKEN):
             await self._compare(each)
         for rank in each.ranks:
@@ -293,7 +295,7 @@ class Coordinator:
 
     async def _check_waits(self) -> None:
         """End the job if ranks wait for each other, or for one that does nothing more."""
-        if self._dismissed.is_set() or self._outcome is not None or not self._deadlocks.are_due():
+        if self._dismissed.is_set() or self._outcome is not None:
             return
         found = await self._deadlocks.found()
         if found is not None and found[0].name in self._communicators:

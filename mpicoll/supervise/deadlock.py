@@ -17,7 +17,7 @@ from mpicoll.supervise.messages import RankStatus, StatusOf
 from mpicoll.supervise.ranks import CommunicatorState, Processes
 from mpicoll.supervise.record import BROKEN, CLOSED
 from mpicoll.supervise.report import Why
-from mpicoll.supervise.watched import LATE, SHORT
+from mpicoll.supervise.watched import LATE, LONG, SHORT, WARN
 
 _SECONDS_TO_SEE = 2.0
 """How long a rank that runs may take to see what has come for it."""
@@ -105,13 +105,6 @@ class Deadlocks:
     def __init__(self, processes: Processes, communicators: Mapping[str, CommunicatorState]) -> None:
         self._processes, self._communicators = processes, communicators
 
-    def are_due(self) -> bool:
-        """Whether some rank has waited for so long that those that wait should be asked."""
-        known = self._known()
-        patience = self._patience() if known else 0.0  # this looks at all processes, and mostly nobody waits
-        late = [each for each in known if each.is_late(patience)]  # each of them notes that it was asked
-        return bool(late)
-
     async def found(self) -> tuple[CommunicatorState, Why, set[int]] | None:
         """A communicator in which ranks wait for ever, why, and which ranks. None if nobody does as far as is known."""
         before, begun = await self._late()
@@ -129,12 +122,6 @@ class Deadlocks:
         why = Why.HAS_LEFT if any(left & wait.others for wait in waits) else Why.STUCK
         return where, why, {rank for rank in ranks if same[rank].communicator == where.name}
 
-    def _known(self) -> list[CommunicatorState]:
-        """The communicators in which some rank waits. Where a call has ended midway, nobody knows what others wait
-        for."""
-        waits = [each for each in self._communicators.values() if each.ranks and each.longest() != SHORT]
-        return [each for each in waits if not each.are(BROKEN, CLOSED)]
-
     def _patience(self) -> float:
         """How long a wait lasts until nobody expects anything to come that was sent before. On a slow network, messages
         may be on their way for long."""
@@ -143,7 +130,11 @@ class Deadlocks:
 
     async def _late(self) -> tuple[dict[int, Wait], Begun]:
         """What those ranks wait for that have waited for long, and how many calls they have begun."""
-        known, patience = self._known(), self._patience()
+        patience = self._patience()
+        known = [each for each in self._communicators.values() if each.ranks and each.longest() != SHORT]
+        known = [each for each in known if not each.are(BROKEN, CLOSED)]  # nobody knows what others wait for there
+        if all(each.longest() < (LONG if patience == LATE else WARN) for each in known):
+            return {}, {}  # do not ask thousands of ranks for nothing
         waiting = {rank for each in known for rank, wait in each.waits.items() if wait != SHORT}
         asked = [self._processes.ask(waiting & {*each.ranks}, StatusOf(each.name, None)) for each in known]
         waits: defaultdict[int, list[Wait]] = defaultdict(list)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from mpicoll.supervise.messages import Process, Question
-from mpicoll.supervise.watched import LATE, SHORT
+from mpicoll.supervise.watched import SHORT
 from mpicoll.supervise.wire import Questions, say
 
 SECONDS_TO_ANSWER = 3.0
@@ -89,24 +89,6 @@ class CommunicatorState:
     """How many first calls are known to be the same on all ranks."""
     comparing: asyncio.Lock = field(default_factory=asyncio.Lock)
     warned: bool = False
-    waited: float = 0.0
-    """Seconds for which some rank has waited, by the coordinator's looks."""
-    next_look: float = 0.0
-    """After how many of them it is asked whether the waits can end; 0 if that is not known yet."""
-
-    def time_passes(self, seconds: float) -> None:
-        """Some rank has waited for so many more seconds, if one waits."""
-        if self.longest() != SHORT:
-            self.waited += seconds
-
-    def is_late(self, patience: float) -> bool:
-        """Whether some rank has waited for so long that it should be asked whether the waits can end: first after this
-        ``patience``, and then again and again, because another rank may have begun to wait later."""
-        self.next_look = self.next_look or patience
-        if self.waited < self.next_look:
-            return False
-        self.next_look = self.waited + LATE
-        return True
 
     def least(self) -> int:
         """How many calls all ranks have told of."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from mpicoll.supervise import agent, coordinator, ending, ranks, wire
+from mpicoll.supervise import agent, coordinator, deadlock, ending, ranks, wire
 from mpicoll.supervise.agent import Agent
 from mpicoll.supervise.coordinator import Coordinator
 from mpicoll.supervise.host import Rendezvous, listen
@@ -32,6 +32,7 @@ def let_time_fly(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "happens", _soon)
     for limit in ("_SECONDS_TO_CONNECT", "_SECONDS_TO_BE_GREETED"):
         monkeypatch.setattr(wire, limit, 600.0)  # other tests may have the cores meanwhile
+    monkeypatch.setattr(deadlock, "_SECONDS_TO_SEE", 2.0 / FASTER)
     monkeypatch.setattr(ending, "end", ends.append)
     monkeypatch.setattr(ending, "prepare_to_end", lambda silent: None)
     monkeypatch.setattr(agent, "is_first", lambda what: True)

@@ -27,8 +27,8 @@ def waits_for_message(it: Job, *others: int) -> None:
 
 
 def waited(it: Job) -> float:
-    """Seconds for which a rank has waited, by the coordinator's looks."""
-    return it.coordinator._communicators["c"].waited if "c" in it.coordinator._communicators else 0.0
+    """Seconds for which rank 0 has waited."""
+    return it.ranks[0].agent.watched["c"].seconds
 
 
 def on_two_hosts(it: Job, seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -60,7 +60,7 @@ class Agent:
         self.rank, self._rendezvous, self._write = rank, rendezvous, write
         self._recordings: dict[str, Excerpt] = {}
         """By their files."""
-        self._trace = ""
+        self.trace = ""
         """The file of the whole job's trace, if there is one."""
         self.watched: dict[str, Watched] = {}
         self.reached: Future[str] = Future()
@@ -116,8 +116,6 @@ class Agent:
         for each in self._all():
             each.reported = None
         self.writer, self._coordinator, self._silent = writer, coordinator, 0.0
-        if self._trace:
-            say(writer, msg.Traced(self._trace))
         self._reach("")
         while not self.may_leave.is_set() and (message := await heard(reader)) is not None:
             self._silent = 0.0
@@ -165,10 +163,15 @@ class Agent:
                 states.append(msg.State(each.name, *state, each.timeout, each.ranks if first else None))
                 each.reported = state
         if states or (self._leaving and everything):
-            say(self.writer, msg.StatusUpdate(states, self._leaving, self._serves, sorted(elastic.lost())))
+            self._update(states)
         if self._since_heartbeat >= (HEARTBEAT_WHILE_WAITING if waits else HEARTBEAT):
             self._since_heartbeat = 0.0
             say(self.writer, msg.Heartbeat())
+
+    def _update(self, states: list[msg.State], code: int = 0, failed: bool = False) -> None:
+        if self.writer is not None:
+            without = sorted(elastic.lost())
+            say(self.writer, msg.StatusUpdate(states, self.trace, self._leaving, self._serves, without, code, failed))
 
     def _check_coordinator(self) -> None:
         """End the job if the coordinator should end it and does not: it is stopped, or has ended."""
@@ -219,7 +222,7 @@ class Agent:
             case msg.Clock():
                 return monotonic()
             case msg.RowsFrom(file, first):
-                if file == self._trace and first == 0 and tape.active is not None:
+                if file == self.trace and first == 0 and tape.active is not None:
                     self._recordings[file] = tape.active.copied(tape.active.begin)
                 recording = self._recordings.get(file)
                 return recording and recording.told(first)
@@ -244,20 +247,11 @@ class Agent:
 
     def give_up(self) -> None:
         """Tell the coordinator, and who waits in this process, that this process cannot watch any more."""
-        self.say(msg.Failed())
+        self._update([], failed=True)
         self._reach("its port, because this rank's watcher has failed")
 
-    def say(self, message: object) -> None:
-        if self.writer is not None:
-            say(self.writer, message)
-
     async def fail(self, code: int) -> None:
-        self.say(msg.EndsJob(code))
-
-    def trace(self, file: str) -> None:
-        if file != self._trace:
-            self._trace = file
-            self.say(msg.Traced(file))
+        self._update([], code)
 
     async def dump(self, why: str) -> None:
         """Let all processes write their files. If the coordinator cannot be asked, this one writes its own."""
@@ -268,7 +262,7 @@ class Agent:
         """Let the coordinator write a file with what this process and others have recorded for it. Returns why it could
         not, or an empty text."""
         self._recordings[file] = recording
-        for old in [name for name in self._recordings if name != self._trace][:-_RECORDINGS]:
+        for old in [name for name in self._recordings if name != self.trace][:-_RECORDINGS]:
             del self._recordings[old]
         failure = await self._ask(msg.WriteRecording(file))
         return "the coordinator, which writes it, has ended" if failure is None else failure

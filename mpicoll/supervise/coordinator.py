@@ -101,12 +101,6 @@ class Coordinator:
                     self._update(rank, message)
                 case msg.Ask(number, question):
                     self._tasks.create_task(self._answer(rank, number, question))
-                case msg.Traced(file):
-                    self._trace(rank, file)
-                case msg.EndsJob(code) if self._outcome is not None:
-                    self._outcome.code = self._outcome.code or code
-                case msg.Failed():
-                    self.dismiss()
                 case msg.Heartbeat():
                     self._processes.tell(rank, msg.Heartbeat())
         here.gone = 0.0
@@ -167,6 +161,12 @@ class Coordinator:
         return known[tells.index(max(tells))]
 
     def _update(self, rank: int, update: msg.StatusUpdate) -> None:
+        if update.failed:
+            self.dismiss()
+        if self._outcome is not None:
+            self._outcome.code = self._outcome.code or update.code
+        if update.trace:
+            self._trace(rank, update.trace)
         if update.leaving and self._processes[rank].left is None:
             self._processes[rank].left, self._processes[rank].serves = 0.0, update.serves
             if self._outcome is not None:
@@ -414,12 +414,13 @@ class Coordinator:
 
     def _trace(self, rank: int, file: str) -> None:
         """The rank's calls are to be in this trace, and in no other one: it may have got to know rank 0 since then."""
-        for other in self._traces.values():
-            if other.whole:
-                other.told_by.discard(rank)
         trace = self._traces.setdefault(file, Trace(file, self._processes.ask, True))
-        trace.told_by.add(rank)
-        self._tasks.create_task(trace.read_clock(rank))
+        if rank not in trace.told_by:
+            for other in self._traces.values():
+                if other.whole:
+                    other.told_by.discard(rank)
+            trace.told_by.add(rank)
+            self._tasks.create_task(trace.read_clock(rank))
 
     async def _write_traces(self, *seconds: float) -> None:
         for each in [*self._traces.values()]:

@@ -94,29 +94,19 @@ class StatusUpdate(Message):
     ranks of the world. If it ``serves``, messages may still come from it, or be taken by it."""
 
     states: list[State]
+    trace: str
+    """The file for the trace of the whole job, empty if there is none."""
     leaving: bool
     serves: bool
     without: list[int]
+    code: int
+    """The exit code with which this rank ends the job; 0 if it does not."""
+    failed: bool
+    """Whether the process cannot watch any more."""
 
 
 class Heartbeat(Message):
     """The sender is there. The coordinator answers with the same."""
-
-
-class Traced(Message):
-    """Write a trace of the whole job to this file."""
-
-    file: str
-
-
-class EndsJob(Message):
-    """This rank ends the job with this exit code."""
-
-    code: int
-
-
-class Failed(Message):
-    """The watcher of this process has failed."""
 
 
 # -- what the coordinator says ----------------------------------------------------------------------------------------

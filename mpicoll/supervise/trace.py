@@ -112,11 +112,15 @@ def chrome(told: dict[int, Rows], clocks: dict[int, list[Reading]], size: int) -
     """The trace in the format of Chrome's: a process for each rank, a row for each of its threads. Times are in
     microseconds since the first rank has begun to record."""
     first = min([by_this_clock(of.begin, clocks.get(rank, [])) for rank, of in told.items()], default=0.0)
+
+    def microseconds(readings: list[Reading], time: float) -> float:
+        return round((by_this_clock(time, readings) - first) * 1e6, 3)
+
     rows: list[dict[str, Any]] = []
     communicators: dict[str, list[int]] = {}
     ranks: dict[int, dict[str, Any]] = {}
     for rank, of in sorted(told.items()):
-        at = partial(_microseconds, first, clocks.get(rank, []))
+        at = partial(microseconds, clocks.get(rank, []))
         for name, value in ("name", f"rank {rank} on {of.host}"), ("sort_index", rank):
             rows.append({"ph": "M", "name": f"process_{name}", "pid": rank, "args": {name: value}})
         rows += [_on_one_clock(row, at) | {"pid": rank} for row in of.rows]
@@ -124,11 +128,6 @@ def chrome(told: dict[int, Rows], clocks: dict[int, list[Reading]], size: int) -
         ranks[rank] = {"host": of.host, "begin": at(of.begin), "end": at(of.end)}
     about = {"size": size, "ranks": ranks, "communicators": communicators}
     return {"traceEvents": rows, "displayTimeUnit": "ms", "mpicoll": about}
-
-
-def _microseconds(first: float, readings: list[Reading], time: float) -> float:
-    """A time of another clock, since the time ``first`` of this one."""
-    return round((by_this_clock(time, readings) - first) * 1e6, 3)
 
 
 def _on_one_clock(row: dict[str, Any], at: Callable[[float], float]) -> dict[str, Any]:

@@ -66,7 +66,7 @@ def watch(
         return None
     watcher, name = found
     if trace:
-        watcher.soon(partial(watcher.agent.trace, str(file_of_part(Path(trace).absolute(), _first[0]))))
+        watcher.agent.trace = str(file_of_part(Path(trace).absolute(), _first[0]))
         tape.begin()  # it runs to the end of the job
     return _known_to(watcher, Watched(name, group.ranks, recorder, waits, timeout, agrees, cut))
 

@@ -60,7 +60,7 @@ def test_a_connection_is_lost_and_made_again(capfd: Output, monkeypatch: pytest.
         b"[" * 100_000 + b"\n",
         b'{"Nonce": ["x"]}\n{"Hello": ["guess", 0, {"Process": [1, "host", 1]}]}\n',
         b'{"Nonce": ["x"]}\n{"Hello": ["\xc3\xa9", 0, {"Process": [1, "host", 1]}]}\n',
-        b'{"Nonce": ["\\ud800"]}\n{"StatusUpdate": [[], true, true, []]}\n',
+        b'{"Nonce": ["\\ud800"]}\n{"StatusUpdate": [[], "", true, true, [], 0, false]}\n',
         b"GET / HTTP/1.1\r\n\r\n",
         b"[1, 2]\n",
         b'{"Nonce": [{"x": 1}]}\n{"Hello": [[], [], []]}\n',

@@ -22,7 +22,6 @@ from mpicoll.supervise import messages as msg
 from mpicoll.supervise.dump import DumpWriter, when_asked
 from mpicoll.supervise.host import Rendezvous
 from mpicoll.supervise.sites import DaemonThread
-from mpicoll.supervise.tape import Excerpt
 from mpicoll.supervise.watched import (
     HEARTBEAT,
     HEARTBEAT_WHILE_WAITING,
@@ -58,7 +57,7 @@ class Agent:
 
     def __init__(self, rank: int, rendezvous: Rendezvous, write: Write) -> None:
         self.rank, self._rendezvous, self._write = rank, rendezvous, write
-        self._recordings: dict[str, Excerpt] = {}
+        self._recordings: dict[str, msg.Rows] = {}
         """By their files."""
         self.trace = ""
         """The file of the whole job's trace, if there is one."""
@@ -225,7 +224,7 @@ class Agent:
                 if file == self.trace and first == 0 and tape.active is not None:
                     self._recordings[file] = tape.active.copied(tape.active.begin)
                 recording = self._recordings.get(file)
-                return recording and recording.told(first)
+                return recording and tape.piece(recording, first)
             case msg.CallsOf(name):
                 each = self.watched.get(name)
                 return each and each.state()[0]
@@ -258,7 +257,7 @@ class Agent:
         if await self._ask(msg.Dump(why), _SECONDS_TO_DUMP) is None:
             report.show(report.files({self.rank: self._write(why, {})}))
 
-    async def write_recording(self, file: str, recording: Excerpt) -> str:
+    async def write_recording(self, file: str, recording: msg.Rows) -> str:
         """Let the coordinator write a file with what this process and others have recorded for it. Returns why it could
         not, or an empty text."""
         self._recordings[file] = recording

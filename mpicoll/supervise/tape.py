@@ -11,7 +11,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from time import monotonic
-from typing import Any, NamedTuple
+from typing import Any
 
 from mpicoll.supervise.messages import Ends, Rows
 from mpicoll.supervise.record import DONE, UNDER_WAY, Begun, Pending, Record, Recorder, Waits
@@ -237,7 +237,7 @@ class Tape:
 
     # -- what is told -------------------------------------------------------------------------------------------------
 
-    def copied(self, begin: float) -> Excerpt:
+    def copied(self, begin: float) -> Rows:
         """The calls that were issued since then."""
         now = monotonic()
         waits_now: dict[TapedCall, list[Wait]] = {}
@@ -255,7 +255,7 @@ class Tape:
         for each in kept:
             if each.issued >= begin:
                 rows += each.rows(now, waits_now.get(each, ()), rows_of)
-        return Excerpt(begin, now, _apart(rows), [*self.communicators.items()])
+        return Rows(socket.gethostname(), [*self.communicators.items()], begin, now, _apart(rows), None)
 
 
 def _nearest(calls: list[TapedCall], since: float) -> int:
@@ -278,23 +278,13 @@ _ROWS = {"MainThread": "program", "mpicoll": "asynchronous calls"}
 """What the rows of some threads are called, by the names of the threads."""
 
 
-class Excerpt(NamedTuple):
-    """Calls of this process between two times, as rows of a trace."""
-
-    begin: float
-    end: float
-    rows: list[dict[str, Any]]
-    communicators: list[tuple[str, list[int]]]
-
-    def told(self, first: int) -> Rows:
-        """The rows from number ``first`` on. What does not fit into one message is told when somebody asks for
-        ``rest``."""
-        size, last = 0, first
-        while last < len(self.rows) and size < _PIECE:
-            size += len(str(self.rows[last]))
-            last += 1
-        rest = last if last < len(self.rows) else None
-        return Rows(socket.gethostname(), self.communicators, self.begin, self.end, self.rows[first:last], rest)
+def piece(recording: Rows, first: int) -> Rows:
+    """Its rows from number ``first`` on. What does not fit into one message is told when somebody asks for ``rest``."""
+    size, last = 0, first
+    while last < len(recording.rows) and size < _PIECE:
+        size += len(str(recording.rows[last]))
+        last += 1
+    return recording.changed(rows=recording.rows[first:last], rest=last if last < len(recording.rows) else None)
 
 
 class TapedWaits(Waits):

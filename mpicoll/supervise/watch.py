@@ -18,6 +18,7 @@ from mpicoll.launch.lifecycle import Hook
 from mpicoll.supervise import report, tape
 from mpicoll.supervise.dump import checked_trace, file_of_part
 from mpicoll.supervise.host import Rendezvous, listen
+from mpicoll.supervise.messages import Rows
 from mpicoll.supervise.record import Recorder, Waits
 from mpicoll.supervise.sites import is_alone
 from mpicoll.supervise.watched import Cut, Watched, under_way
@@ -170,13 +171,13 @@ def _note_on_tape() -> None:
         each.note_on(tape.active)
 
 
-def _write_recording(file: Path, recording: tape.Excerpt) -> str:
+def _write_recording(file: Path, recording: Rows) -> str:
     """Write a file with what this process and others have recorded for it. Returns why it cannot be written, or an
     empty text."""
     from mpicoll.supervise.trace import written  # it loads asyncio
 
     if not _watchers:
-        return written(file, {0: recording.told(0)}, {}, 1)
+        return written(file, {0: recording}, {}, 1)
     # A rank that has met others in a part of the job, too, must choose the same process as all of them.
     rendezvous = min(_watchers, key=lambda each: (each.rank or 0, each.on_one_node))
     watcher = _watchers[rendezvous]

@@ -50,7 +50,7 @@ class Told:
 
     def read(self, folder: Path) -> Recording:
         file = folder / "step.json"
-        assert written(file, {0: self.tape.copied(self.tape.begin).told(0)}, {}, 2) == ""
+        assert written(file, {0: self.tape.copied(self.tape.begin)}, {}, 2) == ""
         return load(file)
 
 
@@ -180,7 +180,7 @@ def test_what_is_shown_does_not_overlap(told: Told, tmp_path: Path) -> None:
     for each in waits:
         told.waits.remove(each)
     file = tmp_path / "step.json"
-    assert written(file, {0: told.tape.copied(0.0).told(0)}, {}, 2) == ""
+    assert written(file, {0: told.tape.copied(0.0)}, {}, 2) == ""
     rows = [row for row in json.loads(file.read_text())["traceEvents"] if row.get("cat") == WAIT]
     (first, took), (second, _) = [(row["ts"], row["dur"]) for row in rows]
     assert first + took <= second

@@ -115,7 +115,7 @@ def test_a_trace_that_fits_into_no_message(answers: list[int], tmp_path: Path, m
         nonlocal longest
         if not isinstance(question, RowsFrom):
             return {}
-        told = {rank: line_of(events[rank].told(question.first)) for rank in ranks if rank in events}
+        told = {rank: line_of(tape.piece(events[rank], question.first)) for rank in ranks if rank in events}
         longest = max([longest, *map(len, told.values())])
         return {rank: message_in(each) for rank, each in told.items()}
 
@@ -143,7 +143,7 @@ def test_a_trace_is_not_replaced_by_less(tmp_path: Path) -> None:
     here = True
 
     async def ask(ranks: Iterable[int], question: Question[Any], seconds: float = 0.0) -> dict[int, Any]:
-        return dict.fromkeys(ranks, events.told(0)) if here and isinstance(question, RowsFrom) else {}
+        return dict.fromkeys(ranks, events) if here and isinstance(question, RowsFrom) else {}
 
     written_to = Trace(str(tmp_path / "trace.json"), ask, whole=True)
     written_to.told_by.update((0, 1))
@@ -164,7 +164,7 @@ def test_each_time_of_a_trace_is_corrected_for_drift() -> None:
         recorder.under_way = False
     on.begin = on.calls[0].issued = on.calls[0].begun = on.calls[0].returned = 1.0
     on.calls[1].issued = on.calls[1].begun = on.calls[1].returned = 102.0
-    shown = chrome({0: on.copied(1.0).told(0)}, {0: [(0.0, 1.0), (100.0, 2.0)]}, 1)
+    shown = chrome({0: on.copied(1.0)}, {0: [(0.0, 1.0), (100.0, 2.0)]}, 1)
     assert [row["ts"] for row in shown["traceEvents"] if row["ph"] == "X"] == [0.0, 100e6]
 
 
@@ -177,7 +177,7 @@ def test_a_recording_is_told_by_those_that_have_ended_it(tmp_path: Path) -> None
     async def ask(ranks: Iterable[int], question: Question[Any], seconds: float = 0.0) -> dict[int, Any]:
         asked.extend(ranks)
         begin = on.begin if len(asked) < 3 else on.calls[-1].issued
-        return dict.fromkeys(ranks, on.copied(begin).told(0)) if isinstance(question, RowsFrom) else {}
+        return dict.fromkeys(ranks, on.copied(begin)) if isinstance(question, RowsFrom) else {}
 
     for _ in range(3):
         recorder.begin(Record("barrier"))

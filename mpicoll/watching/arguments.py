@@ -169,11 +169,9 @@ COLLECTIVES = {
     "Reduce_scatter": Method("reduce_scatter", _whole),
     "Scan": Method("scan", _whole),
     "Exscan": Method("exscan", _whole),
-    "Neighbor_allgather": Method("meeting"),
-    "Neighbor_allgatherv": Method("meeting"),
-    "Neighbor_alltoall": Method("meeting"),
-    "Neighbor_alltoallv": Method("meeting"),
-    "Neighbor_alltoallw": Method("meeting"),
+}
+COLLECTIVES |= {
+    f"Neighbor_{name}": Method("meeting") for name in ("allgather", "allgatherv", "alltoall", "alltoallv", "alltoallw")
 }
 COLLECTIVES |= {
     name.lower(): Method(row.operation) for name, row in COLLECTIVES.items() if hasattr(MPI.Cartcomm, name.lower())

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
 from functools import partial
+from itertools import count
 from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
 
@@ -69,12 +70,12 @@ COLLECTIVES = {
 
 
 class GroupCalls(Calls):
-    """The calls of one process group. ``one_node`` says whether its ranks are on one node."""
+    """The calls of one process group."""
 
-    def __init__(self, ranks: list[int], rank: int, meeting: _Meeting, one_node: bool, settings: Settings) -> None:
-        self.ranks = ranks
+    def __init__(self, group: watch.Group, settings: Settings) -> None:
         super().__init__()
-        self.watch(watch.Group(ranks, rank, one_node, meeting.allgather), settings)
+        self.ranks = group.ranks
+        self.watch(group, settings)
 
     def record(self, row: Operator, reduction: str | None, memory: Any, root: int | None) -> Record:
         size = None if memory is None else (sum(each.numel() for each in memory), str(memory[0].dtype)[6:])
@@ -90,21 +91,20 @@ class GroupCalls(Calls):
         return found
 
 
-class _Meeting:
-    """How the ranks of a group tell each other something before there is a watcher: through its store."""
+def _meeting(store: Any, name: str, rank: int, size: int) -> Callable[[Any], list[Any]]:
+    """How the ranks of a group tell each other something before there is a watcher: through its store. Each of them
+    gets what all give. Raises RuntimeError if one does not come, as where it is not under watch."""
+    _made[name] += 1  # a program may give a group up and make another one of this name, over the same store
+    numbers, key = count(), f"mpicoll watch {name} {_made[name]}"
 
-    def __init__(self, store: Any, name: str, rank: int, size: int) -> None:
-        self._store, self._rank, self._size, self._said = store, rank, size, 0
-        _made[name] += 1  # a program may give a group up and make another one of this name, over the same store
-        self._key = f"mpicoll watch {name} {_made[name]}"
+    def allgather(given: Any) -> list[Any]:
+        number = next(numbers)
+        keys = [f"{key} {number} {each}" for each in range(size)]
+        store.set(keys[rank], pickle.dumps(given))
+        store.wait(keys, _PATIENCE)
+        return [pickle.loads(store.get(each)) for each in keys]
 
-    def allgather(self, given: Any) -> list[Any]:
-        """What all ranks give. Raises RuntimeError if one of them does not come, as where it is not under watch."""
-        self._said += 1
-        keys = [f"{self._key} {self._said} {rank}" for rank in range(self._size)]
-        self._store.set(keys[self._rank], pickle.dumps(given))
-        self._store.wait(keys, _PATIENCE)
-        return [pickle.loads(self._store.get(key)) for key in keys]
+    return allgather
 
 
 _made: Counter[str] = Counter()
@@ -200,14 +200,15 @@ def _watch(ranks: list[int], rank: int, store: Any, name: str) -> None:
     """Watch a new group of this name. Collective among its ranks."""
     _groups.pop(name, None)
     try:
-        meeting = _Meeting(store, name, rank, len(ranks))
-        told = meeting.allgather((socket.gethostname(), Settings.of_environment()))
+        allgather = _meeting(store, name, rank, len(ranks))
+        told = allgather((socket.gethostname(), Settings.of_environment()))
     except (RuntimeError, ArgumentError) as e:
         report.show(f"mpicoll: the calls of torch's group {name} are not watched: {e}")
         return
     settings = told[0][1]  # those of the first rank count for all
     if settings.check != "off":
-        _groups[name] = GroupCalls(ranks, rank, meeting, len({host for host, _ in told}) == 1, settings)
+        one_node = len({host for host, _ in told}) == 1
+        _groups[name] = GroupCalls(watch.Group(ranks, rank, one_node, allgather), settings)
 
 
 def _collective(op: Any, kernel: Call, row: Operator) -> Call:
@@ -248,16 +249,14 @@ def _message(_: Any, kernel: Call, name: str) -> Call:
         found = kernel(keys, *args)
         if calls is not None:
             _, _, *peer, tag = args
-            memory, ranks = args[0][0], range(len(calls.ranks))
-            others = peer or ranks
+            memory, others = args[0][0], peer or range(len(calls.ranks))
+            whom = f"rank {peer[0]}" if peer else "any rank"
             if name == "send":
-                what, ends = f"was taken by rank {peer[0]} (tag {tag})", Ends(targets=others, target_tag=tag)
+                what, ends = f"was taken by {whom} (tag {tag})", Ends(targets=others, target_tag=tag)
             else:
-                whom = f"rank {peer[0]}" if peer else "any rank"
                 what, ends = f"came from {whom} (tag {tag})", Ends(others, tag)
-            operation = "send" if name == "send" else "recv"
             of = memory.numel(), str(memory.dtype)[6:], ends, memory.nbytes
-            _begin(found, calls, Pending.message(operation, what, *of), None)
+            _begin(found, calls, Pending.message(name[:4], what, *of), None)  # send or recv
         return found
 
     return call

@@ -8,10 +8,10 @@ import faulthandler
 import json
 import os
 import pickle
-import re
 import shutil
 import signal
 import socket
+import stat
 import subprocess
 import sys
 import tempfile
@@ -85,13 +85,11 @@ _SECONDS_TO_KEEP = 3600.0
 def remove_old(folder: Path) -> None:
     """Remove the oldest of this user's folders that lie beside this one, which nobody has named. Others do it, too."""
     found = []
-    with suppress(OSError), os.scandir(folder.parent) as entries:
-        for entry in entries:
-            with suppress(OSError):
-                stat = entry.stat(follow_symlinks=False)
-                named = re.fullmatch(_DEFAULT + "[0-9a-f]{8}", entry.name)
-                if named and entry.is_dir(follow_symlinks=False) and stat.st_uid == os.getuid():
-                    found.append((stat.st_mtime, entry.path))
+    for each in folder.parent.glob(_DEFAULT + 8 * "[0-9a-f]"):
+        with suppress(OSError):
+            status = each.lstat()
+            if stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid():
+                found.append((status.st_mtime, each))
     for written, path in sorted(found, reverse=True)[_KEPT:]:
         if time.time() - written > _SECONDS_TO_KEEP:
             shutil.rmtree(path, ignore_errors=True)

@@ -23,6 +23,7 @@ from mpicoll.supervise.watched import SECONDS_TO_HEAR
 
 _ON_DEMAND = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)
 """Signals by which people and launchers end processes: whoever sends them knows."""
+_NAMED = {*signal.Signals}
 _MEMORY = "often the system was out of memory, see dmesg"
 _SECONDS = 5
 """What a launcher has for ending the processes itself."""
@@ -51,15 +52,9 @@ def exit_reason(process: Process) -> str:
     if code == -signal.SIGKILL:
         return f"its process was killed (SIGKILL): {_MEMORY}"
     if code is not None and code < 0:
-        return "" if -code in _ON_DEMAND else f"its process was ended by {_signal(-code)}"
+        name = f"{signal.Signals(-code).name} ({signal.strsignal(-code)})" if -code in _NAMED else f"signal {-code}"
+        return "" if -code in _ON_DEMAND else f"its process was ended by {name}"
     return f"its process has ended with exit code {code}" if code else ""
-
-
-def _signal(number: int) -> str:
-    try:
-        return f"{signal.Signals(number).name} ({signal.strsignal(number)})"
-    except ValueError:
-        return f"signal {number}"
 
 
 _known: list[bool] = []

@@ -44,24 +44,19 @@ class CommunicatorCalls(Calls):
             self.ranks = sorted([*self.ranks, *theirs]) if self.ranks and theirs else []
             self.others = [*map(self.ranks.index, theirs)] if self.ranks else []
 
-    def record(self, name: str, operation: str, op: object, root: Any, size: Size) -> Record:
+    def record(self, name: str, operation: str, op: str | None, root: Any, size: Size) -> Record:
         """That of a collective, which has the same waits as mpicoll's ``operation``. Its calls are the same if their
         bytes, their reduction and their root are."""
         key = name, op, root, size
         found: Record | None = self.known.get(key)
         if found is None:
-            parts = []
-            if op is not None:
-                parts.append(str(op))
-            if size is not None:
-                # Where MPI computes nothing, ranks may say the same memory in different datatypes.
-                parts.append(f"of {size[0]} bytes{f' of {size[1]}' if op is not None else ''}")
-            if root is not None:
-                parts.append(f"root {root}")
+            # Where MPI computes nothing, ranks may say the same memory in different datatypes.
+            of = "" if size is None else f"of {size[0]} bytes{f' of {size[1]}' if op is not None else ''}"
+            details = [op, of, None if root is None else f"root {root}"]
             is_rank = isinstance(root, (int, np.integer)) and 0 <= root < self.size  # MPI refuses others
+            text, nbytes = " ".join(filter(None, details)), 0 if size is None else size[0]
             number = int(root) if is_rank else None
-            nbytes = 0 if size is None else size[0]
-            found = self.keep(key, Record(operation, " ".join(parts), nbytes, root=number, name=name))
+            found = self.keep(key, Record(operation, text, nbytes, root=number, name=name))
         return found
 
     def has_failed(self, error: BaseException) -> None:

@@ -52,26 +52,6 @@ def test_messages_are_values() -> None:
             messages.Compare(*values)
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        b"",
-        b"7\n",
-        b"[]\n",
-        b"{}\n",
-        b"{\n",
-        b'"Heartbeat"\n',
-        b'{"Heartbeat": {}}\n',
-        b'{"Heartbeat": [1]}\n',
-        b'{"Nothing": []}\n',
-        b'{"Heartbeat": []}',
-    ],
-)
-def test_what_is_no_message(line: bytes) -> None:
-    with pytest.raises(ValueError, match=r"not |given|Expecting"):
-        message_in(line)
-
-
 NO_LIMIT = resource.RLIM_INFINITY
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from mpicoll.launch import board
 from mpicoll.supervise import ending, report
@@ -34,8 +34,6 @@ _SECONDS_OF_A_LOSS = 0.1
 """What ranks have to say what they do, when the launcher may end them at any time."""
 _SECONDS_OF_THE_LAUNCHER = 5.0
 """How long a launcher may take to end a job of which a process has ended."""
-
-A = TypeVar("A")
 
 
 class Coordinator:
@@ -123,8 +121,9 @@ class Coordinator:
         others = [other for other in each.ranks if other != rank]
         number = None
         if len(others) > 1:  # one alone has nobody to differ from, and must hurry
-            calls, hashes = await self._hashes(each, others, None, _SECONDS_OF_A_LOSS)
-            number = await self._first_difference(each, calls, others) if len(hashes) > 1 else None
+            calls, hashes = await self._processes.hashes(each.name, others, seconds=_SECONDS_OF_A_LOSS)
+            if len(hashes) > 1:
+                number = await self._processes.first_difference(each.name, others, each.compared, calls)
         why = Why.IS_LOST if number is None else Why.DIFFERENT
         statuses, missing = await self._statuses(each, number, _SECONDS_OF_A_LOSS)
         if self._host is not None:  # it has seen whether the launcher has ended this one because of another one
@@ -326,44 +325,12 @@ class Coordinator:
 
     async def _compare(self, each: CommunicatorState) -> None:
         async with each.comparing:
-            calls, hashes = await self._hashes(each, each.ranks)
+            calls, hashes = await self._processes.hashes(each.name, each.ranks)
             if len(hashes) == 1:
                 each.compared = max(each.compared, calls)
             elif hashes:
-                number = await self._first_difference(each, calls, each.ranks)
+                number = await self._processes.first_difference(each.name, each.ranks, each.compared, calls)
                 await self._end(each, number, Why.FORGOTTEN if number is None else Why.DIFFERENT)
-
-    async def _hashes(
-        self,
-        each: CommunicatorState,
-        ranks: Sequence[int],
-        calls: int | None = None,
-        seconds: float = SECONDS_TO_ANSWER,
-    ) -> tuple[int, set[str]]:
-        """The different hashes that these ranks have of so many first ``calls``, or of all that each of them has begun.
-        Empty if there are none, or if a rank does not know its own. The first value is the number of these calls."""
-        if calls is None:
-            calls = min(await self._from_all(ranks, msg.CallsOf(each.name), seconds), default=0)
-        return calls, {*await self._from_all(ranks, msg.HashOf(each.name, calls), seconds)} if calls else set()
-
-    async def _from_all(self, ranks: Sequence[int], question: msg.Question[A | None], seconds: float) -> list[A]:
-        """The answers of all of these ranks. Empty if one does not know its own."""
-        answers = await self._processes.ask(ranks, question, seconds)
-        known = [answer for answer in answers.values() if answer is not None]
-        return known if len(known) == len(ranks) else []
-
-    async def _first_difference(self, each: CommunicatorState, calls: int, ranks: Sequence[int]) -> int | None:
-        """The number of the first call that is not the same on all of these ranks, where so many first calls are not
-        the same. None if it was so long ago that ranks have forgotten it."""
-        equal, different, known = each.compared, calls, True
-        while different - equal > 1:
-            middle = (equal + different) // 2
-            _, hashes = await self._hashes(each, ranks, middle)
-            if len(hashes) > 1:
-                different = middle
-            else:
-                equal, known = middle, bool(hashes)
-        return different - 1 if known else None
 
     async def _statuses(
         self, each: CommunicatorState, number: int | None, seconds: float = SECONDS_TO_ANSWER

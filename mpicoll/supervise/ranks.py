@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from mpicoll.supervise.messages import Process, Question
+from mpicoll.supervise.messages import CallsOf, HashOf, Process, Question
 from mpicoll.supervise.watched import SHORT
 from mpicoll.supervise.wire import Questions, say
 
@@ -63,6 +63,35 @@ class Processes(dict[int, RankProcess]):
         for answer in asked.values():
             answer.cancel()
         return answers
+
+    async def hashes(
+        self, name: str, ranks: Sequence[int], calls: int | None = None, seconds: float = SECONDS_TO_ANSWER
+    ) -> tuple[int, set[str]]:
+        """The different hashes that these ranks of a communicator have of so many first ``calls``, or of all that each
+        of them has begun. Empty if there are none, or if a rank does not know its own. The first value is the number of
+        these calls."""
+        if calls is None:
+            calls = min(await self._from_all(ranks, CallsOf(name), seconds), default=0)
+        return calls, {*await self._from_all(ranks, HashOf(name, calls), seconds)} if calls else set()
+
+    async def _from_all(self, ranks: Sequence[int], question: Question[A | None], seconds: float) -> list[A]:
+        """The answers of all of these ranks. Empty if one does not know its own."""
+        answers = await self.ask(ranks, question, seconds)
+        known = [answer for answer in answers.values() if answer is not None]
+        return known if len(known) == len(ranks) else []
+
+    async def first_difference(self, name: str, ranks: Sequence[int], equal: int, different: int) -> int | None:
+        """The number of the first call that is not the same on all of these ranks of a communicator, whose first calls
+        are ``equal`` or ``different`` if they are so many. None if it was so long ago that ranks have forgotten it."""
+        known = True
+        while different - equal > 1:
+            middle = (equal + different) // 2
+            _, hashes = await self.hashes(name, ranks, middle)
+            if len(hashes) > 1:
+                different = middle
+            else:
+                equal, known = middle, bool(hashes)
+        return different - 1 if known else None
 
     def time_passes(self, seconds: float) -> None:
         """For so many more seconds, nobody was heard, and those that leave or are gone were away."""

@@ -188,8 +188,8 @@ class Agent:
 
     def _end(self, does: str, why: str) -> None:
         if is_first(_END):
-            first = f"{self._rendezvous.who}, which compares ranks, {why}"
-            report.show(f"mpicoll: rank {self.rank} {does}. {first}. The job ends")
+            who = "mpicoll run" if self._rendezvous.rank is None else "The first rank"
+            report.show(f"mpicoll: rank {self.rank} {does}. {who}, which compares ranks, {why}. The job ends")
         is_of_rank = self._rendezvous.rank is not None and not self._lost
         ending.end([self._coordinator] if self._coordinator is not None and is_of_rank else [])
 
@@ -225,12 +225,12 @@ class Agent:
                     self._recordings[file] = tape.active.copied(tape.active.begin)
                 recording = self._recordings.get(file)
                 return recording and tape.piece(recording, first)
-            case msg.CallsOf(name):
-                each = self.watched.get(name)
-                return each and each.state()[0]
             case msg.HashOf(name, calls):
                 each = self.watched.get(name)
-                return each and each.recorder.hash(calls)
+                if each is not None and calls is None:
+                    calls = each.state()[0]
+                found = each and calls and each.recorder.hash(calls)
+                return found and (calls, found)
             case msg.StatusOf(name, number):
                 each = self.watched.get(name)
                 return each and each.status(number, self._leaving)

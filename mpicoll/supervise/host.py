@@ -52,11 +52,6 @@ class Rendezvous:
         return cls((*addresses.split(","),), int(port), token, None)
 
     @property
-    def who(self) -> str:
-        """Whose process the coordinator is in."""
-        return "mpicoll run" if self.rank is None else "The first rank"
-
-    @property
     def on_one_node(self) -> bool:
         """Whether only the processes of one node can reach it."""
         return self.addresses == ("127.0.0.1",)

@@ -261,17 +261,12 @@ class RankStatus(Message):
         return self.waits or self.message is not None, self.description is not None, -self.ago
 
 
-class CallsOf(Question[int | None]):
-    """How many calls of this communicator can be compared? None if it is not known here."""
+class HashOf(Question[tuple[int, str] | None]):
+    """What is the hash of so many first calls of this communicator, or of all that can be compared if ``calls`` is
+    None? The answer begins with their number. It is None if there are none, or if they are not known here any more."""
 
     name: str
-
-
-class HashOf(Question[str | None]):
-    """What is the hash of so many first calls? None if it is forgotten."""
-
-    name: str
-    calls: int
+    calls: int | None
 
 
 class StatusOf(Question[RankStatus | None]):

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from mpicoll.supervise.messages import CallsOf, HashOf, Process, Question
+from mpicoll.supervise.messages import HashOf, Process, Question
 from mpicoll.supervise.watched import SHORT
 from mpicoll.supervise.wire import Questions, say
 
@@ -70,15 +70,14 @@ class Processes(dict[int, RankProcess]):
         """The different hashes that these ranks of a communicator have of so many first ``calls``, or of all that each
         of them has begun. Empty if there are none, or if a rank does not know its own. The first value is the number of
         these calls."""
-        if calls is None:
-            calls = min(await self._from_all(ranks, CallsOf(name), seconds), default=0)
-        return calls, {*await self._from_all(ranks, HashOf(name, calls), seconds)} if calls else set()
-
-    async def _from_all(self, ranks: Sequence[int], question: Question[A | None], seconds: float) -> list[A]:
-        """The answers of all of these ranks. Empty if one does not know its own."""
-        answers = await self.ask(ranks, question, seconds)
+        answers = await self.ask(ranks, HashOf(name, calls), seconds)
         known = [answer for answer in answers.values() if answer is not None]
-        return known if len(known) == len(ranks) else []
+        if not known or len(known) < len(ranks):
+            return 0, set()
+        least = min(made for made, _ in known)
+        if any(made > least for made, _ in known):
+            return await self.hashes(name, ranks, least, seconds)
+        return least, {each for _, each in known}
 
     async def first_difference(self, name: str, ranks: Sequence[int], equal: int, different: int) -> int | None:
         """The number of the first call that is not the same on all of these ranks of a communicator, whose first calls

@@ -224,6 +224,11 @@ class Recorder(_Ring):
         "_tape_message", "_tape_wait", "_turning", "name", "queued", "state", "unsure",
     )  # fmt: skip
 
+    _tape_begin: Callable[[], None]
+    _tape_end: Callable[[], None]
+    _tape_wait: Callable[[], None]
+    _tape_message: Callable[[Pending], None]
+
     def __init__(self) -> None:
         super().__init__()
         self._records, self._codes, self._places = _empty()
@@ -252,7 +257,9 @@ class Recorder(_Ring):
     def note_on(self, tape: Tape | None) -> None:
         """From now on, note on this tape when each call begins and ends."""
         self._tape = tape
-        if tape is not None:
+        if tape is None:  # another thread may be about to tell the last one, which is kept no longer
+            self._tape_begin = self._tape_end = self._tape_wait = self._tape_message = _nothing
+        else:
             self._tape_begin = partial(tape.collective_begins, self)
             self._tape_end = partial(tape.collective_returns, self, DONE)
             self._tape_wait = partial(tape.wait_for_last, self)
@@ -357,6 +364,10 @@ class Recorder(_Ring):
         if not self._looks or self._looks[-1][0] != begun:
             self._looks.append((begun, monotonic()))
         return begun
+
+
+def _nothing(*_: object) -> None:
+    """In the place of what a tape is told."""
 
 
 def _empty() -> Ring:

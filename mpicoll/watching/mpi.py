@@ -241,49 +241,37 @@ def _collective(real: Any, name: str, row: Method) -> Callable[..., Any]:
     return _caller(real, name, record_of)
 
 
-def _maker(real: Any, name: str) -> Callable[..., Any]:
+def _make(real: Any, comm: MPI.Comm, *args: Any, **named: Any) -> Any:
     """What makes a communicator. It is a collective, and its result is watched, too, if it is the program's."""
-    parameters = parameters_of(real)
-
-    @wraps(real)
-    def make(self: MPI.Comm, *args: Any, **named: Any) -> Any:
-        calls = communicators.get(self.handle)
-        if (calls is None and name != "Create_intercomm") or _is_ours():  # by that, a rank alone gets others
-            return real(self, *args, **named)
-        tag = by_name(parameters, args, named).get("tag", 0)
-        if calls is None or name == "Create_group":  # ranks that are not in it do not come
-            found = real(self, *args, **named)
-        else:
-            record = calls.record(name, operation, None, None, None)
-            found = calls.noted(record, real, self, *args, **named)
-            if isinstance(found, tuple):
-                _begin(found[1], calls, record, name)
-                watch_part(found[0], calls, tag, found[1])
-                return found
-        if name not in DYNAMIC:
-            watch_part(found, None if name == "Create_intercomm" else calls, tag)
-        return found
-
-    operation = "meeting" if name in MEETINGS else "barrier"
-    return make
+    calls, name = communicators.get(comm.handle), real.__name__
+    if (calls is None and name != "Create_intercomm") or _is_ours():  # by that, a rank alone gets others
+        return real(comm, *args, **named)
+    tag = by_name(parameters_of(real), args, named).get("tag", 0)
+    if calls is None or name == "Create_group":  # ranks that are not in it do not come
+        found = real(comm, *args, **named)
+    else:
+        record = calls.record(name, "meeting" if name in MEETINGS else "barrier", None, None, None)
+        found = calls.noted(record, real, comm, *args, **named)
+        if isinstance(found, tuple):
+            _begin(found[1], calls, record, name)
+            watch_part(found[0], calls, tag, found[1])
+            return found
+    if name not in DYNAMIC:
+        watch_part(found, None if name == "Create_intercomm" else calls, tag)
+    return found
 
 
-def _maker_of_groups(real: Any) -> Any:
-    parameters = parameters_of(real)
-
-    @wraps(real)
-    def make(cls: type, *args: Any, **named: Any) -> Any:
-        found = real(*args, **named)
-        if not _is_ours():
-            watch_part(found, None, by_name(parameters, args, named).get("stringtag"))
-        return found
-
-    return classmethod(make)
+def _make_of_groups(real: Any, cls: type, *args: Any, **named: Any) -> Any:
+    """The same of groups alone."""
+    found = real(*args, **named)
+    if not _is_ours():
+        watch_part(found, None, by_name(parameters_of(real), args, named).get("stringtag"))
+    return found
 
 
 def _is_ours() -> bool:
-    """Whether mpicoll has called the function that asks."""
-    return bool(sys._getframe(2).f_globals.get("__name__", "").startswith(_OWN))
+    """Whether mpicoll has called the method whose body asks."""
+    return bool(sys._getframe(3).f_globals.get("__name__", "").startswith(_OWN))
 
 
 def _end(real: Any, comm: MPI.Comm) -> None:
@@ -331,9 +319,9 @@ def _functions() -> Iterator[tuple[type, str, object]]:
             if row is not None:
                 yield owner, name, _collective(real, name, row)
             elif name in MAKERS:
-                yield owner, name, _maker(real, name)
+                yield owner, name, around(real, _make)
             elif name in ("Create_from_group", "Create_from_groups"):
-                yield owner, name, _maker_of_groups(getattr(owner, name))
+                yield owner, name, classmethod(around(getattr(owner, name), _make_of_groups))
             elif name in MESSAGES:
                 yield owner, name, _message(real, name)
             elif name in ("Free", "Disconnect"):

@@ -26,20 +26,8 @@ from mpicoll.errors import StateError
 from mpicoll.launch import lifecycle
 from mpicoll.supervise import watched
 from mpicoll.supervise.record import Pending, Record
-from mpicoll.watching import windows
-from mpicoll.watching.arguments import (
-    COLLECTIVES,
-    DYNAMIC,
-    MAKERS,
-    MEETINGS,
-    MESSAGES,
-    Method,
-    by_name,
-    by_position,
-    operation_of,
-    parameters_of,
-    size_of,
-)
+from mpicoll.watching import arguments, windows
+from mpicoll.watching.arguments import by_name, by_position, operation_of, parameters_of, size_of
 from mpicoll.watching.calls import around, not_complete, waited_for
 from mpicoll.watching.communicators import (
     CommunicatorCalls,
@@ -221,7 +209,7 @@ def _caller(
     return call
 
 
-def _collective(real: Any, name: str, row: Method) -> Callable[..., Any]:
+def _collective(real: Any, name: str, row: arguments.Method) -> Callable[..., Any]:
     parameters = parameters_of(real)
     at_op, at_root = (parameters.index(each) if each in parameters else None for each in ("op", "root"))
     size_of = row.size
@@ -250,13 +238,13 @@ def _make(real: Any, comm: MPI.Comm, *args: Any, **named: Any) -> Any:
     if calls is None or name == "Create_group":  # ranks that are not in it do not come
         found = real(comm, *args, **named)
     else:
-        record = calls.record(name, "meeting" if name in MEETINGS else "barrier", None, None, None)
+        record = calls.record(name, "meeting" if name in arguments.MEETINGS else "barrier", None, None, None)
         found = calls.noted(record, real, comm, *args, **named)
         if isinstance(found, tuple):
             _begin(found[1], calls, record, name)
             watch_part(found[0], calls, tag, found[1])
             return found
-    if name not in DYNAMIC:
+    if name not in arguments.DYNAMIC:
         watch_part(found, None if name == "Create_intercomm" else calls, tag)
     return found
 
@@ -315,14 +303,14 @@ def _functions() -> Iterator[tuple[type, str, object]]:
     for owner in (MPI.Comm, MPI.Intracomm, MPI.Intercomm, MPI.Topocomm, MPI.Cartcomm):
         for name, real in [*vars(owner).items()]:
             base = name.removesuffix("_init")
-            row = COLLECTIVES.get(base[1:].capitalize() if base.startswith("I") else base)
+            row = arguments.COLLECTIVES.get(base[1:].capitalize() if base.startswith("I") else base)
             if row is not None:
                 yield owner, name, _collective(real, name, row)
-            elif name in MAKERS:
+            elif name in arguments.MAKERS:
                 yield owner, name, around(real, _make)
             elif name in ("Create_from_group", "Create_from_groups"):
                 yield owner, name, classmethod(around(getattr(owner, name), _make_of_groups))
-            elif name in MESSAGES:
+            elif name in arguments.MESSAGES:
                 yield owner, name, _message(real, name)
             elif name in ("Free", "Disconnect"):
                 yield owner, name, around(real, _end)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,6 +30,7 @@ def operation_of(op: object) -> str:
     return _OPERATIONS.get(op.handle, "an own operation") if isinstance(op, MPI.Op) else "a function"
 
 
+@cache
 def parameters_of(method: Callable[..., object]) -> list[str]:
     """The names of a method's parameters after the first. mpi4py's docstrings begin with the signature."""
     signature = re.match(r"\w+\((?:self|cls)(.*)", method.__doc__ or "")

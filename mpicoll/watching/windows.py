@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from functools import partial, wraps
+from functools import partial
 from time import monotonic
 from typing import Any
 
@@ -19,6 +19,7 @@ from mpicoll.supervise.record import Pending
 from mpicoll.supervise.watched import locks
 from mpicoll.units import named as named_ranks
 from mpicoll.watching.arguments import by_name, parameters_of
+from mpicoll.watching.calls import around
 from mpicoll.watching.communicators import CommunicatorCalls, communicators
 
 Go = Callable[[], Any]
@@ -68,36 +69,26 @@ def is_exposed(looks: bool, besides: object) -> bool:
     return any(each.posted for each in [*_opened.values()])
 
 
-def _opener(owner: type, name: str, real: Any) -> Any:
-    parameters = parameters_of(real)
-
-    @wraps(real)
-    def open_(cls: type, *args: Any, **named: Any) -> Any:
-        comm = by_name(parameters, args, named).get("comm")
-        calls = communicators.get(comm.handle) if isinstance(comm, MPI.Comm) else None
-        if calls is None:
-            return real(*args, **named)
-        opened = _Opened(calls)
-        found = opened.together(f"{owner.__name__}.{name}", partial(real, *args, **named))
-        _opened[owner, found.handle] = opened
-        return found
-
-    return classmethod(open_)
+def _open(real: Any, cls: type, *args: Any, **named: Any) -> Any:
+    comm = by_name(parameters_of(real), args, named).get("comm")
+    calls = communicators.get(comm.handle) if isinstance(comm, MPI.Comm) else None
+    if calls is None:
+        return real(*args, **named)
+    owner, opened = MPI.Win if issubclass(cls, MPI.Win) else MPI.File, _Opened(calls)
+    found = opened.together(f"{owner.__name__}.{real.__name__}", partial(real, *args, **named))
+    _opened[owner, found.handle] = opened
+    return found
 
 
-def _method(owner: type, name: str, real: Any) -> Callable[..., Any]:
-    parameters, table = parameters_of(real), _opened.pop if name in _ENDERS else _opened.get
-
-    @wraps(real)
-    def call(self: Any, *args: Any, **named: Any) -> Any:
-        it, go = table((owner, self.handle), None), partial(real, self, *args, **named)
-        if it is None:
-            return go()
-        if owner is MPI.Win and name in _EPOCHS:
-            return _in_epoch(it, name, go, self, by_name(parameters, args, named))
-        return it.together(f"{owner.__name__}.{name}", go)
-
-    return call
+def _use(real: Any, opened: Any, *args: Any, **named: Any) -> Any:
+    name, owner = real.__name__, MPI.Win if isinstance(opened, MPI.Win) else MPI.File
+    table = _opened.pop if name in _ENDERS else _opened.get
+    it, go = table((owner, opened.handle), None), partial(real, opened, *args, **named)
+    if it is None:
+        return go()
+    if owner is MPI.Win and name in _EPOCHS:
+        return _in_epoch(it, name, go, opened, by_name(parameters_of(real), args, named))
+    return it.together(f"{owner.__name__}.{name}", go)
 
 
 def _in_epoch(it: _Opened, name: str, go: Go, window: MPI.Win, given: dict[str, Any]) -> Any:
@@ -148,6 +139,6 @@ def functions() -> Iterator[tuple[type, str, object]]:
     for owner, watched in _WATCHED.items():
         for name in [*vars(owner)]:
             if name in _OPENERS:
-                yield owner, name, _opener(owner, name, getattr(owner, name))
+                yield owner, name, classmethod(around(getattr(owner, name), _open))
             elif watched.fullmatch(name) and not name.startswith("I"):
-                yield owner, name, _method(owner, name, getattr(owner, name))
+                yield owner, name, around(getattr(owner, name), _use)

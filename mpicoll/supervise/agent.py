@@ -230,7 +230,7 @@ class Agent:
                 if each is not None and calls is None:
                     calls = each.state()[0]
                 found = each and calls and each.recorder.hash(calls)
-                return found and (calls, found)
+                return (calls, found) if found else None
             case msg.StatusOf(name, number):
                 each = self.watched.get(name)
                 return each and each.status(number, self._leaving)

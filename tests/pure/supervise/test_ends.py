@@ -47,7 +47,9 @@ def test_a_rank_fails_of_what_others_have_called(capfd: Output, monkeypatch: pyt
 
     async def scene(it: Job) -> None:
         it.make("allgather", "bcast")
-        await until(lambda: it.told(1))
+        for rank in it.ranks:
+            rank.joins("without a call", it.all)
+        await until(lambda: it.told(2))
         await it.ranks[0].agent.dump("RuntimeError")
         await until(lambda: bool(ends))
 

@@ -206,10 +206,23 @@ typedef void (*OfTwo)(const Short *x, const Short *y, Short *out, size_t n);
 OF_TWO_BFLOAT16(sum_of_two_bfloat16, a + b)
 OF_TWO_BFLOAT16(average_of_two_bfloat16, (a + b) / 2)
 OF_TWO_BFLOAT16(product_of_two_bfloat16, a *b)
-OF_TWO_BFLOAT16(max_of_two_bfloat16, a == b ? together_32(a, b, 1) : (a > b || a != a) ? a : b)
-OF_TWO_BFLOAT16(min_of_two_bfloat16, a == b ? together_32(a, b, 0) : (a < b || a != a) ? a : b)
-static const OfTwo OF_TWO_BFLOAT16S[OPS] = {[SUM] = sum_of_two_bfloat16, [PROD] = product_of_two_bfloat16,
-                                            [MAX] = max_of_two_bfloat16, [MIN] = min_of_two_bfloat16};
+
+/* The bits of numbers have their order, as signed integers, if those of negative numbers are turned: -0 comes before
+ * +0. All that comes after infinity is a NaN. */
+#define EXTREMUM(NAME, OVER, INFINITE, NAN_)                                                                           \
+    VECTORS static void NAME(const Short *x, const Short *y, Short *out, size_t n) {                                   \
+        NO_OVERLAP                                                                                                     \
+        for (size_t i = 0; i < n; i++) {                                                                               \
+            int16_t a = (int16_t)x[i], b = (int16_t)y[i];                                                              \
+            int16_t of_a = (int16_t)(a ^ ((a >> 15) & 0x7FFF)), of_b = (int16_t)(b ^ ((b >> 15) & 0x7FFF));            \
+            int16_t size_a = a & 0x7FFF, size_b = b & 0x7FFF, result = of_a OVER of_b ? a : b;                         \
+            out[i] = (uint16_t)((size_a > size_b ? size_a : size_b) > INFINITE ? NAN_ : result);                       \
+        }                                                                                                              \
+    }
+EXTREMUM(max_of_two_bfloat16, >, 0x7F80, 0x7FC0)
+EXTREMUM(min_of_two_bfloat16, <, 0x7F80, 0x7FC0)
+EXTREMUM(max_of_two_float16, >, 0x7C00, 0x7E00)
+EXTREMUM(min_of_two_float16, <, 0x7C00, 0x7E00)
 
 VECTORS static void widen_float16(const Short *from, float *to, size_t n) {
     for (size_t i = 0; i < n; i++) {
@@ -272,18 +285,6 @@ __attribute__((target("avx2,f16c"))) static void narrow_f16c(const float *from, 
 }
 
 #define AVX2_F16C __attribute__((target("avx2,f16c")))
-/* As max_f32 and min_f32 have it. */
-AVX2_F16C static inline __m256 larger_or_smaller(__m256 a, __m256 b, __m256 is_a, __m256 together) {
-    __m256 either = _mm256_blendv_ps(b, a, _mm256_or_ps(is_a, _mm256_cmp_ps(a, a, _CMP_UNORD_Q)));
-    return _mm256_blendv_ps(either, together, _mm256_cmp_ps(a, b, _CMP_EQ_OQ));
-}
-AVX2_F16C static inline __m256 larger(__m256 a, __m256 b) {
-    return larger_or_smaller(a, b, _mm256_cmp_ps(a, b, _CMP_GT_OQ), _mm256_and_ps(a, b));
-}
-AVX2_F16C static inline __m256 smaller(__m256 a, __m256 b) {
-    return larger_or_smaller(a, b, _mm256_cmp_ps(a, b, _CMP_LT_OQ), _mm256_or_ps(a, b));
-}
-
 /* Whole vectors: the last few elements are left. */
 #define OF_TWO_FLOAT16(NAME, E)                                                                                        \
     AVX2_F16C static void NAME(const Short *x, const Short *y, Short *out, size_t n) {                                 \
@@ -296,10 +297,6 @@ AVX2_F16C static inline __m256 smaller(__m256 a, __m256 b) {
 OF_TWO_FLOAT16(sum_of_two_float16, _mm256_add_ps(a, b))
 OF_TWO_FLOAT16(average_of_two_float16, _mm256_mul_ps(_mm256_add_ps(a, b), _mm256_set1_ps(0.5F)))
 OF_TWO_FLOAT16(product_of_two_float16, _mm256_mul_ps(a, b))
-OF_TWO_FLOAT16(max_of_two_float16, larger(a, b))
-OF_TWO_FLOAT16(min_of_two_float16, smaller(a, b))
-static const OfTwo OF_TWO_FLOAT16S[OPS] = {[SUM] = sum_of_two_float16, [PROD] = product_of_two_float16,
-                                           [MAX] = max_of_two_float16, [MIN] = min_of_two_float16};
 
 /* Compilers of 2020 do not know the name "f16c". To ask the processor takes microseconds in a virtual machine. */
 static int has_f16c;
@@ -310,7 +307,7 @@ __attribute__((constructor)) static void ask_for_f16c(void) {
 #else
 #define widen_f16c widen_float16
 #define narrow_f16c narrow_float16
-static const OfTwo OF_TWO_FLOAT16S[OPS] = {0}, average_of_two_float16 = NULL;
+static const OfTwo sum_of_two_float16 = NULL, product_of_two_float16 = NULL, average_of_two_float16 = NULL;
 static const int has_f16c = 0;
 #endif
 
@@ -388,11 +385,20 @@ static const void *term(const Reduction *r, const char *row, const Factor *facto
     return room;
 }
 
-/* What reduces the elements of two ranks in one pass; NULL if nothing does. */
-static OfTwo of_two_for(const Reduction *r) {
-    if (r->dtype == BFLOAT16) return r->averages ? average_of_two_bfloat16 : OF_TWO_BFLOAT16S[r->op];
-    if (r->dtype != FLOAT16 || !has_f16c) return NULL;
-    return r->averages ? average_of_two_float16 : OF_TWO_FLOAT16S[r->op];
+/* What reduces the first `n` elements of two ranks in one pass; NULL if nothing does. */
+static OfTwo of_two_for(const Reduction *r, size_t *n) {
+    int is_bfloat16 = r->dtype == BFLOAT16, extremum = r->op == MAX || r->op == MIN;
+    if (!is_short(r->dtype) || (!is_bfloat16 && !extremum && !has_f16c)) return NULL;
+    if (!is_bfloat16 && !extremum) *n = *n / 8 * 8;
+    switch (r->op) {
+        case MAX: return is_bfloat16 ? max_of_two_bfloat16 : max_of_two_float16;
+        case MIN: return is_bfloat16 ? min_of_two_bfloat16 : min_of_two_float16;
+        case PROD: return is_bfloat16 ? product_of_two_bfloat16 : product_of_two_float16;
+        case SUM:
+            if (r->averages) return is_bfloat16 ? average_of_two_bfloat16 : average_of_two_float16;
+            return is_bfloat16 ? sum_of_two_bfloat16 : sum_of_two_float16;
+        default: return NULL;
+    }
 }
 
 void reduce_rows(const Reduction *r, const char *const *rows, int count, const Factor *factors, char *out, size_t n) {
@@ -402,12 +408,10 @@ void reduce_rows(const Reduction *r, const char *const *rows, int count, const F
         r->combine(rows[0], rows[1], out, n);
         return;
     }
-    size_t wide = is_short(r->dtype) ? 4 : r->itemsize, most = CHUNK / wide, first = 0;
-    OfTwo of_two = by_two ? of_two_for(r) : NULL;
-    if (of_two) {
-        of_two((const Short *)rows[0], (const Short *)rows[1], (Short *)out, n);
-        first = r->dtype == BFLOAT16 ? n : n / 8 * 8;
-    }
+    size_t wide = is_short(r->dtype) ? 4 : r->itemsize, most = CHUNK / wide, first = n;
+    OfTwo of_two = by_two ? of_two_for(r, &first) : NULL;
+    if (of_two) of_two((const Short *)rows[0], (const Short *)rows[1], (Short *)out, first);
+    else first = 0;
     for (size_t at = first; at < n; at += most) {
         size_t now = n - at < most ? n - at : most, from = at * r->itemsize;
         char *result = is_short(r->dtype) ? total : out + from;

@@ -201,7 +201,7 @@ class ProgressThread:
         if not work.has_begun:
             self._queued.append((operation, work.site, work.handed_in))
         self._waiting.append(work)  # after that, because others look here first
-        if self._is_left(work) or nbytes > SHORT:
+        if self._is_left(work) or (nbytes > SHORT and not work.has_begun):  # the kernel goes on with what has begun
             self.hurry()
         elif self._sleeps:
             self._calls.put(False)

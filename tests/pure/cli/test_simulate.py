@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from mpicoll import algorithms
+from mpicoll.analysis.cost.comparison import Comparison
 from mpicoll.analysis.cost.presets import MACHINES
-from mpicoll.cli import main
+from mpicoll.cli import main, simulate
 from mpicoll.units import duration
 
 
@@ -82,3 +83,13 @@ def test_a_machine_from_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str
 
 def test_three_digits_that_round_up_have_the_next_unit() -> None:
     assert [duration(t) for t in (0.9994e-3, 0.9996e-3, 0.99961, 1.0)] == ["999 us", "1 ms", "1 s", "1 s"]
+
+
+def test_every_line_of_a_chart_has_its_own_colour(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    file = tmp_path / "many.svg"
+    names = [f"algorithm_{i}" for i in range(14)]
+    seconds = {name: [1.0, 2.0] for name in names}
+    simulate.draw(Comparison("bcast", 4, 0, MACHINES["laptop"], (1024, 2048), seconds, {}), file)
+    text = file.read_text()
+    assert len(set(re.findall(r"stroke: (#\w{6}); stroke-width: 1.5", text))) == len(names)

@@ -192,3 +192,20 @@ def test_one_warning(capfd: Output) -> None:
     assert warnings() == 2
     assert "ranks 1-2  have not arrived: their last call was" in said
     assert not ends
+
+
+@pytest.mark.slow
+def test_200_ranks(capfd: Output) -> None:
+    async def scene(it: Job) -> None:
+        it.make(times=10)
+        await until(lambda: it.compared() == 10)
+        begin(it.recorders[137], "bcast")
+        for recorder in it.recorders:
+            if not recorder.under_way:
+                begin(recorder, "barrier")
+        await until(lambda: bool(ends))
+
+    play(scene, size=200)
+    said = capfd.readouterr().err
+    assert "rank 137              call 10: bcast" in said
+    assert "ranks 0-136, 138-199  call 10: barrier" in said

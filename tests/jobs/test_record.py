@@ -40,7 +40,7 @@ OURS = """
     print(open(sys.argv[1]).read(12))
 """
 MPI4PY = """
-    import sys, time
+    import os, sys, time
     import numpy as np
     import mpicoll
     from mpi4py import MPI
@@ -48,6 +48,10 @@ MPI4PY = """
     comm, x = MPI.COMM_WORLD, np.ones(1000)
     other = 1 - comm.rank
     with mpicoll.record(sys.argv[1]):
+        if comm.rank == 0:
+            open(sys.argv[1] + ".begun", "w").close()
+        while not os.path.exists(sys.argv[1] + ".begun"):
+            time.sleep(0.001)
         time.sleep(0.02 * (comm.rank == 1))
         comm.Allreduce(MPI.IN_PLACE, x)
         comm.Iallreduce(MPI.IN_PLACE, x).Wait()

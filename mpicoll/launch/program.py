@@ -143,7 +143,9 @@ def _take_stdin(rank: int | None) -> None:
     if not path:
         return
     with suppress(OSError):  # as in another container
-        file = os.open(os.devnull if rank else path, os.O_RDONLY | os.O_NOCTTY)
+        # Where nobody writes to a named pipe any more, to open it would wait for somebody who does.
+        file = os.open(os.devnull if rank else path, os.O_RDONLY | os.O_NOCTTY | os.O_NONBLOCK)
+        os.set_blocking(file, True)
         if stat.S_ISREG(os.fstat(file).st_mode):
             with open(path.replace("/fd/", "/fdinfo/")) as told:
                 os.lseek(file, int(told.readline().split()[1]), os.SEEK_SET)  # "pos: 123"

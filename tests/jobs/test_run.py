@@ -139,6 +139,7 @@ def test_what_lies_in_the_current_folder_is_no_module_of_a_script(tmp_path: Path
         ("(read first; RUN) < lines", [*"23456789"]),
         ("RUN < /dev/null", []),
         ("RUN <&-", []),
+        ("mkfifo pipe && { seq 9 > pipe & RUN < pipe; }", [*"123456789"]),
     ],
 )
 def test_rank_0_reads_all_of_stdin(command: str, found: list[str], tmp_path: Path) -> None:

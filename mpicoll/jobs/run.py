@@ -86,6 +86,8 @@ class _Attempt:
         """When Ctrl-C was pressed."""
         self._changed, self._seen = 0.0, (0, 0)
         """When the ranks' answers to Ctrl-C have changed last, and what they are."""
+        self._waits_in_vain = False
+        """Whether the job was ended because ranks wait in MPI_Init for one that has ended."""
         self._hangs_since = 0.0
         self._ends = [signal.SIGKILL, signal.SIGTERM]
         """What has not been sent yet to a launcher that does not end, the last one first."""
@@ -136,9 +138,11 @@ class _Attempt:
             often = self._interrupted or not (linux.TELLS and monitor.all_begun)
             monitor.wait(_SECONDS_BETWEEN_LOOKS if often else _SECONDS_BETWEEN_OTHERS)
             waited_for = monitor.look()
-            if waited_for is not None and not self._board.is_told():
-                said = f"mpicoll: rank {waited_for} has ended before MPI began, which needs all ranks. The job ends"
-                self._board.says(said)
+            if waited_for is not None and not self._waits_in_vain:
+                self._waits_in_vain = True
+                if not self._board.is_told():
+                    said = f"mpicoll: rank {waited_for} has ended before MPI began, which needs all ranks. The job ends"
+                    self._board.says(said)
                 self._hand_on(signal.SIGTERM)
             if 0 < self._interrupted < inf:
                 self._end_in_time()

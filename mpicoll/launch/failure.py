@@ -214,8 +214,10 @@ def end_job(status: int) -> None:
                 os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # else MPICH prints that MPI_Abort was called
             mpi.COMM_WORLD.Abort(status)
     elif "PMI_FD" in os.environ and "MPI_LOCALNRANKS" in os.environ:
-        with suppress(BrokenPipeError):  # the rank was another process, which has ended
+        try:
             os.write(int(os.environ["PMI_FD"]), f"cmd=abort exitcode={status}\n".encode())  # Hydra's PMI_Abort does so
+        except OSError:  # the program has closed it, or the rank was another process, which has ended
+            board.job_ends_with(status)  # mpicoll run ends the job if others wait for this rank
     elif "OMPI_COMM_WORLD_RANK" in os.environ:
         # Open MPI's launcher ends all ranks when one exits with a failure, but only once all have connected to it.
         time.sleep(_SECONDS_TO_CONNECT)

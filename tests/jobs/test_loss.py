@@ -231,6 +231,13 @@ def test_a_rank_ends_before_mpi_begins(tmp_path: Path, how: str) -> None:
     assert f"mpicoll: {ended}\n" in result.output or f"mpicoll: {first}\n" in result.output, result.output
 
 
+def test_a_rank_fails_before_mpi_begins_and_cannot_tell_its_launcher(tmp_path: Path) -> None:
+    result = run(2, script(tmp_path, ENDS_EARLY.format(how="os.closerange(3, 256); raise SystemExit(3)")))
+    assert result.code == 3, result.output
+    assert "rank 1 on" in result.output, result.output
+    assert "Traceback" not in result.output, result.output
+
+
 def test_ranks_that_do_without_mpi(tmp_path: Path) -> None:
     result = run(2, "-c", "import os, time; time.sleep(2 * int(os.environ['RANK'])); print('went on')")
     assert (result.code, result.output.split()) == (0, ["went", "on"] * 2)

@@ -196,7 +196,7 @@ class _Attempt:
 
     def _end(self, number: int, _: FrameType | None = None) -> None:
         self.ended_by_user = True
-        self._hand_on(number)
+        self._hand_on(signal.SIGTERM if number in self._launch.not_passed else number)  # by that it ends the ranks, too
 
     def _stop(self, number: int, _: FrameType | None) -> None:
         self._hand_on(number)

@@ -56,7 +56,7 @@ class Vendor:
     passes_on: tuple[str, ...] = ()
     """Variables that list all signals which the launcher passes on to ranks, by their numbers."""
     ended_by: tuple[int, ...] = ()
-    """Signals for the ranks that end the launcher, which does not pass them on."""
+    """Signals for the ranks that end the launcher alone: it does not pass them on."""
     mpirun_is_a_script: bool = False
     """Around mpiexec. A signal would end the script, and not reach the ranks."""
     outlives: int | None = None
@@ -101,6 +101,7 @@ OPEN_MPI = Vendor(
         "OMPI_MCA_btl": "^ofi",  # this one serves windows alone, and sleeps for a second in each MPI_Init
     },
     passes_on=("PRTE_MCA_ess_base_forward_signals", "OMPI_MCA_ess_base_forward_signals"),  # version 5, and 4
+    ended_by=(signal.SIGQUIT,),
     outlives=5,
     outliving=("--with-ft", "ulfm"),
     ranks=RankVariables(

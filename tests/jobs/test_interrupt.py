@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from mpicoll.machine import linux
 from tests.jobs.jobs import MPICH, ON_LINUX, Done, ended, python, run, script, started, until
 from tests.sharing import NEEDS_SHARED
 
@@ -116,6 +117,17 @@ def test_a_second_one_ends_the_job_now(tmp_path: Path) -> None:
     result = interrupted(tmp_path, "saves for long", times=2)
     assert result.code == 130, result.output
     assert "saved" not in result.output
+
+
+def test_no_rank_outlives_a_quit(tmp_path: Path) -> None:
+    """Ctrl-\\ in a terminal. By SIGQUIT, Open MPI's launcher ends alone."""
+    program = "import os, time; print('ready', os.getpid()); time.sleep(600)"
+    with started(sys.executable, "-m", "mpicoll", "run", "-n", "2", script(tmp_path, program)) as (it, output):
+        until(lambda: output.read_text().count("ready") == 2, "both ranks begin", output)
+        ranks = [int(line.split()[1]) for line in output.read_text().splitlines()]
+        it.process.send_signal(signal.SIGQUIT)
+        assert ended(it, output).code != 0
+        until(lambda: all(map(linux.has_ended, ranks)), "both ranks end", output)
 
 
 HEARS = """

@@ -163,7 +163,7 @@ def main(folder: str) -> None:
         if isinstance(error, SystemExit) and not error.code:
             return
         try:
-            with open(meeting / _FAILURE, "x") as file:
+            with open(meeting / _FAILURE, "x", errors="backslashreplace") as file:  # names of files may be bytes
                 file.write(f"rank {rank} failed:\n\n{traceback.format_exc()}")
         except FileExistsError:  # another rank was the first
             raise error from None

@@ -39,6 +39,11 @@ SCRIPT = """
             raise ValueError("as rank 1 wants it")
         world().Barrier()
 
+    def name_bytes(rank):
+        if rank == 0:
+            raise ValueError(os.fsdecode(b"no text: \\xff"))
+        world().Barrier()
+
     def leave(rank):
         if rank == 1:
             sys.exit("rank 1 leaves")
@@ -109,6 +114,7 @@ def test_the_scripts_own_function_is_called_on_every_rank(tmp_path: Path, initia
         ("fail", ["spawn: rank 2 failed", "in fail", "ValueError: as rank 2 wants it"]),
         ("fail_before", ["spawn: rank 1 failed", "in fail_before", "ValueError: as rank 1 wants it"]),
         ("leave", ["spawn: rank 1 failed", "SystemExit: rank 1 leaves"]),
+        ("name_bytes", ["spawn: rank 0 failed", r"ValueError: no text: \udcff"]),
         ("die", ["spawn: a rank ended without an exception"]),
     ],
 )

@@ -13,6 +13,7 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVarTuple, overload
 
@@ -162,9 +163,8 @@ def main(folder: str) -> None:
     except BaseException as error:
         if isinstance(error, SystemExit) and not error.code:
             return
-        try:
-            with open(meeting / _FAILURE, "x", errors="backslashreplace") as file:  # names of files may be bytes
-                file.write(f"rank {rank} failed:\n\n{traceback.format_exc()}")
-        except FileExistsError:  # another rank was the first
-            raise error from None
-        sys.exit(1)  # the parent shows the traceback
+        failure = f"rank {rank} failed:\n\n{traceback.format_exc()}"
+        with suppress(FileExistsError), open(meeting / _FAILURE, "x", errors="backslashreplace") as file:
+            file.write(failure)  # it may name files in bytes
+            sys.exit(1)  # the parent shows the traceback
+        raise  # another rank was the first

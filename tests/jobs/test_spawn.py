@@ -128,6 +128,20 @@ def test_a_rank_that_fails(tmp_path: Path, function: str, says: list[str]) -> No
         assert result.output.count(says[-1]) == 1  # told once, not by the rank and by its parent
 
 
+def _fail_for_a_reason(_: int) -> None:
+    raise ValueError("fails") from KeyError("the reason")
+
+
+def test_a_rank_that_fails_after_another_one_tells_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "call").write_bytes(spawn.pickled_call(_fail_for_a_reason, ()))
+    (tmp_path / "failure").touch()
+    monkeypatch.setattr("mpicoll.jobs.spawn.launched_rank", lambda: 1)
+    monkeypatch.setattr("multiprocessing.spawn.prepare", lambda _: None)
+    with pytest.raises(ValueError, match="fails") as raised:
+        spawn.main(str(tmp_path))
+    assert isinstance(raised.value.__cause__, KeyError)
+
+
 def test_a_rank_may_exit_with_success(tmp_path: Path) -> None:
     result = python(script(tmp_path, SCRIPT), "leave_in_peace")
     assert (result.code, result.output) == (0, "returned None\n")

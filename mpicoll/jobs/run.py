@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 from math import inf
 from tempfile import TemporaryDirectory
@@ -115,6 +115,8 @@ class _Attempt:
             serving = threading.Thread(target=self._host.serve, args=[monitor], daemon=True)
             serving.start()
             self._watch(launcher, monitor)
+            if launcher.returncode < 0:  # it was killed: Open MPI's ranks would go on
+                monitor.kill()
             self._host.stop(serving)
             return self._code(launcher.returncode, monitor.first)
 
@@ -274,6 +276,12 @@ class ExitMonitor:
         if self._seen != (waited_for, states):
             self._seen, self._since = (waited_for, states), time.monotonic()
         return waited_for[0] if waited_for and time.monotonic() - self._since >= _SECONDS_TO_BEGIN else None
+
+    def kill(self) -> None:
+        """Kill the ranks of this node that had not ended at the last look."""
+        for rank in self._running:
+            with suppress(ProcessLookupError):
+                os.kill(self._board.ranks[rank].process, signal.SIGKILL)
 
     def _have_ended(self) -> set[int]:
         """The ranks whose processes have ended since the last look. Those that have come since then are watched."""

@@ -119,13 +119,18 @@ def test_a_second_one_ends_the_job_now(tmp_path: Path) -> None:
     assert "saved" not in result.output
 
 
-def test_no_rank_outlives_a_quit(tmp_path: Path) -> None:
+@pytest.mark.parametrize("killed", [False, pytest.param(True, marks=pytest.mark.skipif(MPICH, reason="has two"))])
+def test_no_rank_outlives_a_quit_or_the_launcher(tmp_path: Path, killed: bool) -> None:
     """Ctrl-\\ in a terminal. By SIGQUIT, Open MPI's launcher ends alone."""
-    program = "import os, time; print('ready', os.getpid()); time.sleep(600)"
+    program = "import os, time; print('ready', os.getpid(), os.getppid()); time.sleep(600)"
     with started(sys.executable, "-m", "mpicoll", "run", "-n", "2", script(tmp_path, program)) as (it, output):
         until(lambda: output.read_text().count("ready") == 2, "both ranks begin", output)
-        ranks = [int(line.split()[1]) for line in output.read_text().splitlines()]
-        it.process.send_signal(signal.SIGQUIT)
+        said = output.read_text().split()
+        ranks, launcher = [*map(int, said[1::3])], int(said[2])
+        if killed:
+            os.kill(launcher, signal.SIGKILL)
+        else:
+            it.process.send_signal(signal.SIGQUIT)
         assert ended(it, output).code != 0
         until(lambda: all(map(linux.has_ended, ranks)), "both ranks end", output)
 

@@ -21,7 +21,7 @@ from contextlib import suppress
 from functools import partial
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from pkgutil import get_importer
+from pkgutil import get_importer, read_code
 from types import CodeType, ModuleType
 
 import mpi4py
@@ -108,7 +108,9 @@ def _run_program() -> None:
         sys.path.insert(0, os.path.dirname(os.path.realpath(path)))
     file = os.path.abspath(path)
     vars(main).update(__file__=file, __cached__=None, __loader__=SourceFileLoader("__main__", file))
-    exec(_compiled(Path(file).read_bytes(), file), vars(main))
+    with open(file, "rb") as opened:
+        compiled = read_code(opened)  # None unless it is a .pyc file
+    exec(compiled or _compiled(Path(file).read_bytes(), file), vars(main))
 
 
 def _compiled(code: str | bytes, file: str) -> CodeType:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import py_compile
 import re
 import shlex
 import socket
@@ -114,6 +115,12 @@ def test_a_folder_starts_as_in_python(tmp_path: Path) -> None:
     script(tmp_path, "", "helper.py")
     script(tmp_path, "import sys, helper; print(helper.__file__, sys.argv, __name__, __file__)", "__main__.py")
     assert run(2, str(tmp_path), "word").output == 2 * python(str(tmp_path), "word").output
+
+
+def test_a_compiled_script_starts_as_in_python(tmp_path: Path) -> None:
+    file = py_compile.compile(script(tmp_path, "print('compiled')"), str(tmp_path / "script.pyc"), doraise=True)
+    result = run(2, file)
+    assert (result.code, result.output.split()) == (0, ["compiled"] * 2)
 
 
 def test_what_lies_in_the_current_folder_is_no_module_of_a_script(tmp_path: Path) -> None:

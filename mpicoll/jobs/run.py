@@ -331,4 +331,7 @@ def _given_to_rank_0() -> dict[str, str]:
     path = f"/proc/{os.getpid()}/fd/0"
     if stat.S_ISSOCK(found.st_mode) or not os.path.exists(path):  # no other process can open it
         return {}
+    with suppress(OSError):  # it is no terminal, or not this process's own
+        if os.tcgetpgrp(0) != os.getpgrp():  # in the background: a shell reads what is typed
+            path = os.devnull
     return {STDIN: path}

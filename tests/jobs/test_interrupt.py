@@ -164,20 +164,30 @@ def test_a_users_signals_reach_all_ranks(tmp_path: Path, options: list[str]) -> 
         assert (result.code, result.output.count("heard SIGUSR2")) == (0, 2), result.output
 
 
-def test_what_is_typed_reaches_rank_0(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("background", "found"), [(False, "read a word\n"), (True, "read nothing\n")])
+def test_what_is_typed_reaches_rank_0(tmp_path: Path, background: bool, found: str) -> None:
+    """In the background, it is the shell's."""
     terminal, end = pty.openpty()
-    argv = [sys.executable, "-m", "mpicoll", "run", "-n", "1", "-c", "print('read', input())"]
+    code = "import sys; print('read', sys.stdin.readline().strip() or 'nothing')"
+    argv = [sys.executable, "-m", "mpicoll", "run", "-n", "1", "-c", code]
     # The shell around it gets the terminal as its own, as one that somebody types into.
-    foreground = (
-        f"import os, sys, fcntl, termios; os.setsid(); fcntl.ioctl({end}, termios.TIOCSCTTY, 0); os.dup2({end}, 0)"
-    )
-    become = f"{foreground}; os.execv({sys.executable!r}, {argv!r})"
+    become = f"""
+import fcntl, os, termios
+os.setsid()
+fcntl.ioctl({end}, termios.TIOCSCTTY, 0)
+os.dup2({end}, 0)
+if {background} and (child := os.fork()):
+    os._exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+if {background}:
+    os.setpgid(0, 0)
+os.execv({sys.executable!r}, {argv!r})
+"""
     program = subprocess.Popen([sys.executable, "-c", become], pass_fds=[end], stdout=subprocess.PIPE, text=True)
     os.close(end)
     os.write(terminal, b"a word\n")
     try:
         until(lambda: program.poll() is not None, "rank 0 reads")
-        assert program.communicate()[0].endswith("read a word\n")
+        assert program.communicate()[0].endswith(found)
     finally:
         program.kill()
         os.close(terminal)

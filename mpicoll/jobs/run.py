@@ -80,6 +80,8 @@ class _Attempt:
         self._board = board.CrashBoard(job.nprocs)
         self._host = Host(job, self._board)
         self._launcher: subprocess.Popen[bytes] | None = None
+        self._early: list[int] = []
+        """The signals that end the job and came before the launcher was there."""
         self.ended_by_user = False
         """Whether a signal came that ends a job."""
         self._interrupted = 0.0
@@ -132,6 +134,8 @@ class _Attempt:
             start_new_session=True,
             preexec_fn=partial(linux.end_with_parent, signal.SIGTERM),
         )
+        for number in self._early:
+            launcher.send_signal(number)
         return launcher
 
     def _watch(self, launcher: subprocess.Popen[bytes], monitor: ExitMonitor) -> None:
@@ -198,7 +202,10 @@ class _Attempt:
 
     def _end(self, number: int, _: FrameType | None = None) -> None:
         self.ended_by_user = True
-        self._hand_on(signal.SIGTERM if number in self._launch.not_passed else number)  # by that it ends the ranks, too
+        number = signal.SIGTERM if number in self._launch.not_passed else number  # by that it ends the ranks, too
+        if self._launcher is None:
+            self._early.append(number)
+        self._hand_on(number)
 
     def _stop(self, number: int, _: FrameType | None) -> None:
         self._hand_on(number)

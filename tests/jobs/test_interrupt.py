@@ -119,6 +119,27 @@ def test_a_second_one_ends_the_job_now(tmp_path: Path) -> None:
     assert "saved" not in result.output
 
 
+EARLY = """
+    import os, signal, sys
+    from mpicoll.cli import main
+    from mpicoll.jobs.run import _Attempt
+
+    def early(attempt, variables, real=_Attempt._start):
+        os.kill(os.getpid(), signal.SIGTERM)
+        return real(attempt, variables)
+
+    _Attempt._start = early
+    sys.exit(main(["run", "-n", "1", "-c", "import time; time.sleep(10); print('went on')"]))
+"""
+
+
+@pytest.mark.skipif(MPICH, reason="its launcher passes over a signal that comes before it has started ranks")
+def test_a_signal_that_comes_before_the_launcher_is_there(tmp_path: Path) -> None:
+    result = python(script(tmp_path, EARLY))
+    assert result.code != 0
+    assert "went on" not in result.output
+
+
 @pytest.mark.parametrize("killed", [False, pytest.param(True, marks=pytest.mark.skipif(MPICH, reason="has two"))])
 def test_no_rank_outlives_a_quit_or_the_launcher(tmp_path: Path, killed: bool) -> None:
     """Ctrl-\\ in a terminal. By SIGQUIT, Open MPI's launcher ends alone."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from mpi4py import MPI
 
 from mpicoll.arrays.buffers import Buffer
-from mpicoll.calls.plan import Plan
+from mpicoll.calls.plan import Plan, Workspace
 from mpicoll.errors import StateError
 from mpicoll.fabrics.fabric import Data, Envelope, Transfer
 from mpicoll.fabrics.transports.memory import bytes_of, moved_bytes, room_for
@@ -32,7 +32,7 @@ if kernel is not None:
     Transfer.register(kernel.Message)
     Transfer.register(kernel.Plan)
 
-Begun = tuple[MPI.Request, Sequence[Plan]]
+Begun = tuple[MPI.Request, Sequence[Plan], Workspace]
 Received = tuple[MPI.Request, MPI.Status]
 
 
@@ -182,8 +182,9 @@ def _home(b: Buffer) -> tuple[int, int, int, int, int]:
 
 
 class Collective(Transfer):
-    """A collective that does not block. ``start`` returns the library's request and what must be done after it, which
-    stand for it while it is under way. Before that is done, it is ``checked`` whether the ranks are there."""
+    """A collective that does not block. ``start`` returns the library's request, what must be done after it, and its
+    scratch memory, which stand for it while it is under way. What is done after it comes after a ``check`` whether the
+    ranks are there."""
 
     def __init__(self, start: Callable[[], Begun], check: Callable[[], object] | None) -> None:
         self.start = start

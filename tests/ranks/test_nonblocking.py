@@ -254,6 +254,21 @@ def test_many_are_under_way_with_messages_and_blocking_calls(comm: mpicoll.Commu
         assert (None if request.result is None else request.result[-1]) == wanted
 
 
+def test_each_call_under_way_has_its_own_scratch_memory(comm: mpicoll.Communicator) -> None:
+    """The MPI library reads the scaled input from there until the root takes part."""
+    x, op = np.full(300_000, comm.rank + 1.0), mpicoll.Op.premul_sum(2.0)
+    if comm.rank == 0:
+        for rank in range(1, comm.size):
+            MPI.COMM_WORLD.recv(source=rank)
+    requests = [comm.ireduce(x, op, root=0, algorithm="native") for _ in range(4)]
+    if comm.rank > 0:
+        MPI.COMM_WORLD.send(None, 0)
+    for request in requests:
+        request.wait()
+        if comm.rank == 0:
+            assert_equal(request.result, np.full(300_000, float(comm.size * (comm.size + 1))))
+
+
 def test_bound_messages(comm: mpicoll.Communicator) -> None:
     after, before = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
     x, y = np.zeros(3), np.zeros(3)

@@ -49,9 +49,10 @@ def bind(comm: MPI.Intracomm, call: Call, workspace: Workspace, is_long: bool | 
     return [run]
 
 
-def begin(comm: MPI.Intracomm, call: Call) -> Callable[[], tuple[MPI.Request, Sequence[Plan]]]:
-    """A function that begins the library's call that does not block, and returns its request and what must be done
-    after it. If it needs scratch memory, it has other memory each time, because several may be under way."""
+def begin(comm: MPI.Intracomm, call: Call) -> Callable[[], tuple[MPI.Request, Sequence[Plan], Workspace]]:
+    """A function that begins the library's call that does not block, and returns its request, what must be done after
+    it, and the scratch memory that it needs until then. Each call has other memory, because several may be under way.
+    """
 
     def bound() -> tuple[list[Plan], Any, list[Plan]]:
         return _parts(comm, call, scratch, lambda name: getattr(comm, f"I{name.lower()}"))
@@ -60,14 +61,14 @@ def begin(comm: MPI.Intracomm, call: Call) -> Callable[[], tuple[MPI.Request, Se
     parts = bound()
     lasts = not scratch.nbytes
 
-    def start() -> tuple[MPI.Request, Sequence[Plan]]:
+    def start() -> tuple[MPI.Request, Sequence[Plan], Workspace]:
         nonlocal scratch
         if not lasts:
             scratch = Workspace()
         before, run, after = parts if lasts else bound()
         for do in before:
             do()
-        return run(), after
+        return run(), after, scratch
 
     return start
 

@@ -118,7 +118,8 @@ def test_a_folder_starts_as_in_python(tmp_path: Path) -> None:
 
 
 def test_a_compiled_script_starts_as_in_python(tmp_path: Path) -> None:
-    file = py_compile.compile(script(tmp_path, "print('compiled')"), str(tmp_path / "script.pyc"), doraise=True)
+    file = str(tmp_path / "script.pyc")
+    py_compile.compile(script(tmp_path, "print('compiled')"), file, doraise=True)
     result = run(2, file)
     assert (result.code, result.output.split()) == (0, ["compiled"] * 2)
 

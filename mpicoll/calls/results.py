@@ -27,7 +27,7 @@ def _like(operation: str, x: Any, size: int, *more: int) -> Any:
         if isinstance(x, ndarray):
             return np.empty((*more, *x.shape) if more else x.shape, x.dtype)
         if (torch := loaded_torch()) is not None and type(x) is torch.Tensor and not x.is_nested:
-            return x.new_empty((*more, *x.shape))
+            return x.new_empty((*more, *x.shape)) if more or not x.is_contiguous() else torch.empty_like(x)
     b = as_buffer(x, operation, input_of(operation))
     return _new(b, (*more, *b.shape))
 
@@ -119,7 +119,7 @@ def returned(operation: str, x: Any, given: Any, out: Any, rank: int, root: int)
 def in_kind(x: Any, made: Any, copied: bool = False) -> Any:
     """A result that was made for a call on ``x``, as an array of the library of ``x``: over the same memory where the
     library can, or over a copy."""
-    if isinstance(x, ndarray) or (library := library_of(x)) is None or made is None:
+    if type(made) is type(x) or isinstance(x, ndarray) or (library := library_of(x)) is None or made is None:
         return made
     if not isinstance(made, ndarray):
         return library.from_dlpack(made.clone() if copied else made)

@@ -21,13 +21,21 @@ from mpicoll.errors import ArgumentError
 from mpicoll.machine import blocks
 
 
-def _like(operation: str, x: Any, size: int, *more: int) -> Any:
-    """An array of the shape of ``x``, with ``more`` dimensions before those."""
-    if not blocks.exist():  # as_buffer takes microseconds
+def like(x: Any, *more: int) -> Any:
+    """An array of the shape of ``x``, with ``more`` dimensions before those; None if it takes longer to find out what
+    ``x`` is."""
+    if not blocks.exist():
         if isinstance(x, ndarray):
             return np.empty((*more, *x.shape) if more else x.shape, x.dtype)
         if (torch := loaded_torch()) is not None and type(x) is torch.Tensor and not x.is_nested:
             return x.new_empty((*more, *x.shape)) if more or not x.is_contiguous() else torch.empty_like(x)
+    return None
+
+
+def _like(operation: str, x: Any, size: int, *more: int) -> Any:
+    """The same for every array."""
+    if (made := like(x, *more)) is not None:
+        return made
     b = as_buffer(x, operation, input_of(operation))
     return _new(b, (*more, *b.shape))
 
@@ -90,6 +98,12 @@ def _row(operation: str) -> Row:
 
 
 ROWS = {name: _row(name) for c in COLLECTIVES for name in (c, f"{c}v")}
+
+
+def is_like_input(operation: str) -> bool:
+    """Whether every rank's result has the shape of its input."""
+    row = ROWS[operation]
+    return row.make is _like and not (row.rooted or row.nothing_at_0)
 
 
 def made(

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from mpicoll.algorithms.collectives import even_and_uneven
+from mpicoll.calls import results
 from mpicoll.communicator.mpi4py_names import RECEIVES, explained
 from mpicoll.node.loaded import kernel
 
@@ -45,11 +46,13 @@ def repeated(method: F) -> F:
     names = code.co_varnames[1 : code.co_argcount]
     values = method.__defaults__ or ()
     given = dict(zip(names[len(names) - len(values) :], values, strict=True))
+    like = None
     if name in _MESSAGES:
         returns, tag = _MESSAGES[name]
         meanings, elementwise = {**_MEANINGS, "tag": tag}, True
     else:
         table, _ = even_and_uneven(name.removeprefix("i"))
+        like = results.like if name in results.ROWS and results.is_like_input(name) else None
         returns, elementwise = _RETURNS_OUT, table.elementwise
         meanings = {**_MEANINGS, "counts": _RECVCOUNTS if table.gathers else _SENDCOUNTS}
         if not table.moves:
@@ -63,6 +66,6 @@ def repeated(method: F) -> F:
     for argument, value in given.items():
         defaults[meanings[argument]] = value
     positions = tuple(meanings[argument] for argument in names)
-    what = name, names, positions, tuple(defaults), returns, elementwise, name.startswith("i")
+    what = name, names, positions, tuple(defaults), returns, elementwise, name.startswith("i"), like
     made: F = kernel.Method(explained(method) if name in RECEIVES else method, explained(method), *what)
     return made

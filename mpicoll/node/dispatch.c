@@ -834,6 +834,7 @@ typedef struct {
     vectorcallfunc call;
     PyObject *function, *explained; /* the other one says what is wrong with a keyword that this one does not have */
     PyObject *operation, *names, *defaults;
+    PyObject *like; /* makes a new array for the result from the input, or None; None if it does so for no input */
     PyObject *by_default[MEANINGS]; /* the items of `defaults` */
     int meanings[MEANINGS]; /* of the arguments, by position */
     int returns, elementwise, begins;
@@ -868,7 +869,7 @@ static int sorted(const MethodObject *self, PyObject *const *args, Py_ssize_t gi
 /* 1 with the result, 0 if Python must make the call, -1 with an exception. */
 static int try_method(MethodObject *self, PyObject *const *args, Py_ssize_t given, PyObject *keywords,
                       PyObject **result) {
-    PyObject *by[MEANINGS];
+    PyObject *by[MEANINGS], *new_array = NULL;
     Asked call;
     if (given < 1 || !sorted(self, args + 1, given - 1, keywords, by) || !read_numbers(by, &call.numbers)) return 0;
     PyObject *calls = PyObject_GetAttr(args[0], name_calls);
@@ -885,9 +886,15 @@ static int try_method(MethodObject *self, PyObject *const *args, Py_ssize_t give
     call.out = unused || (self->elementwise && by[OUT] == by[X]) ? Py_None : by[OUT];
     call.sendcounts = by[SENDCOUNTS], call.recvcounts = by[RECVCOUNTS], call.object = by[OBJECT];
     call.returned = gets ? by[OUT] : self->returns == IT_RETURNS_X ? by[X] : Py_None;
-    if (!gets || by[OUT] != Py_None) made = repeat(known, &call, self->begins ? result : NULL);
+    if (gets && by[OUT] == Py_None && self->like != Py_None && !self->begins) {
+        new_array = PyObject_CallFunctionObjArgs(self->like, by[X], NULL);
+        if (!new_array) PyErr_Clear(); /* Python tries again, and says why */
+        else if (new_array != Py_None) call.out = call.returned = new_array;
+    }
+    if (!gets || call.returned != Py_None) made = repeat(known, &call, self->begins ? result : NULL);
     Py_DECREF(calls);
     if (!self->begins) *result = Py_NewRef(call.returned);
+    Py_XDECREF(new_array);
     return made;
 }
 
@@ -917,13 +924,13 @@ static PyObject *method_call(PyObject *callable, PyObject *const *args, size_t n
 }
 
 /* Method(function, the same with explanations, operation, names, meanings, defaults by meaning, what it returns,
- * whether out may be x, whether it begins the call alone) */
+ * whether out may be x, whether it begins the call alone, what makes an array for the result from x, or None) */
 static PyObject *method_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
-    PyObject *function, *explained, *operation, *names, *meanings, *defaults;
+    PyObject *function, *explained, *operation, *names, *meanings, *defaults, *like;
     int returns, elementwise, begins;
     if (kwargs && PyDict_Size(kwargs)) return PyErr_Format(PyExc_TypeError, "Method takes no keywords");
-    if (!PyArg_ParseTuple(args, "OOUO!O!O!ipp", &function, &explained, &operation, &PyTuple_Type, &names,
-                          &PyTuple_Type, &meanings, &PyTuple_Type, &defaults, &returns, &elementwise, &begins))
+    if (!PyArg_ParseTuple(args, "OOUO!O!O!ippO", &function, &explained, &operation, &PyTuple_Type, &names,
+                          &PyTuple_Type, &meanings, &PyTuple_Type, &defaults, &returns, &elementwise, &begins, &like))
         return NULL;
     Py_ssize_t most = PyTuple_Size(names);
     if (most > MEANINGS || PyTuple_Size(meanings) != most || PyTuple_Size(defaults) != MEANINGS)
@@ -933,7 +940,7 @@ static PyObject *method_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
     self->call = method_call, self->most = most, self->returns = returns, self->elementwise = elementwise;
     self->begins = begins || returns == IT_RETURNS_NEW;
     self->function = Py_NewRef(function), self->explained = Py_NewRef(explained), self->operation = as_key(operation);
-    self->names = Py_NewRef(names), self->defaults = Py_NewRef(defaults);
+    self->names = Py_NewRef(names), self->defaults = Py_NewRef(defaults), self->like = Py_NewRef(like);
     for (int i = 0; i < MEANINGS; i++) self->by_default[i] = PyTuple_GetItem(defaults, i);
     for (Py_ssize_t i = 0; i < most; i++) self->meanings[i] = (int)PyLong_AsLong(PyTuple_GetItem(meanings, i));
     return (PyObject *)self;
@@ -958,6 +965,7 @@ static int method_traverse(MethodObject *self, visitproc visit, void *arg) {
     Py_VISIT(Py_TYPE((PyObject *)self));
     Py_VISIT(self->function);
     Py_VISIT(self->explained);
+    Py_VISIT(self->like);
     return 0;
 }
 
@@ -969,6 +977,7 @@ static void method_dealloc(MethodObject *self) {
     Py_CLEAR(self->operation);
     Py_CLEAR(self->names);
     Py_CLEAR(self->defaults);
+    Py_CLEAR(self->like);
     ((freefunc)PyType_GetSlot(type, Py_tp_free))(self);
     Py_DECREF(type);
 }

@@ -118,6 +118,7 @@ class Method:
         returns: int,
         elementwise: bool,
         begins: bool,
+        like: Callable[[Any], object] | None,
     ) -> Method: ...
 
 class Node:

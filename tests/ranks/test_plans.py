@@ -218,3 +218,19 @@ def test_arrays_elsewhere_need_no_plan_of_their_own(
     for _ in range(2):
         comm.allreduce(part(12), out=part(12))
     assert part(12).tolist() == [total * total] * 5
+
+
+@pytest.mark.parametrize("operation", ["allreduce", "scan"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_result_is_a_new_array(comm: mpicoll.Communicator, kind: str, operation: str) -> None:
+    """Its kind, shape and dtype are those of the first one, whoever has made it."""
+    x = KINDS[kind]()
+    ranks = comm.size if operation == "allreduce" else comm.rank + 1
+    made = [getattr(comm, operation)(x) for _ in range(5)]
+    assert {(type(y), tuple(y.shape), y.dtype) for y in made} == {(type(made[0]), tuple(x.shape), x.dtype)}
+    for y in made:
+        y += 1  # which nobody else sees
+        assert (y == ranks + 1).all()
+    assert (x == 1).all()
+    empty = comm.allreduce(x[:0]) if x.ndim else None
+    assert empty is None or (empty.shape == x[:0].shape and empty.dtype == x.dtype)

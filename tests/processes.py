@@ -63,9 +63,10 @@ class Job:
         return time.monotonic() - self.began
 
 
-def _hear_ctrl_c() -> None:
-    # A shell has what it starts in the background ignore it, and children inherit that.
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+def _hear_the_terminal() -> None:
+    # A shell has what it starts in the background ignore these, and children inherit that.
+    for number in (signal.SIGINT, signal.SIGQUIT):
+        signal.signal(number, signal.SIG_DFL)
 
 
 @contextlib.contextmanager
@@ -75,7 +76,7 @@ def job(argv: list[str], output: Path, env: dict[str, str], cwd: Path) -> Iterat
     with open(output, "w") as file:
         process = subprocess.Popen(
             argv, stdin=subprocess.DEVNULL, stdout=file, stderr=file, text=True, cwd=cwd, start_new_session=True,
-            preexec_fn=_hear_ctrl_c,
+            preexec_fn=_hear_the_terminal,
             env={**env, mark.partition("=")[0]: "1"},
         )  # fmt: skip
     started = Job(process, mark)

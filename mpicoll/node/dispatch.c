@@ -241,6 +241,7 @@ typedef struct {
 typedef struct {
     PyObject_HEAD
     PyObject *engine; /* a weak reference */
+    int serves_new;      /* whether some entry serves arrays wherever they lie, such as new ones */
     PyObject *under_way; /* what keeps the messages that were begun */
     PyObject *waits;     /* its list of what threads wait for */
     RingObject *ring; /* NULL if Python must note each call */
@@ -592,8 +593,8 @@ static size_t nbytes_of(PyObject *x) {
     return value;
 }
 
-/* Let the entry serve arrays wherever they lie, if its plan can. */
-static void move_if_it_can(Key *key, PyObject *x, PyObject *out, Entry *made) {
+/* Let the entry serve arrays wherever they lie, if its plan can. Returns whether it does. */
+static int move_if_it_can(Key *key, PyObject *x, PyObject *out, Entry *made) {
     if (!made->packed[0]) made->nbytes[0] = nbytes_of(x), made->addresses[0] = key->x.address;
     if (!made->packed[1]) made->nbytes[1] = nbytes_of(out), made->addresses[1] = key->out.address;
     int in = key->x.kind == NONE, to = key->out.kind != NONE;
@@ -601,6 +602,7 @@ static void move_if_it_can(Key *key, PyObject *x, PyObject *out, Entry *made) {
               may_shift(made->plan, made->addresses[in], made->nbytes[in], made->addresses[to], made->nbytes[to]);
     PyErr_Clear();
     if (can) key->x.address = key->out.address = &anywhere;
+    return can;
 }
 
 static void put_fixed(CallsObject *self, const Asked *call, Entry made) {
@@ -610,7 +612,7 @@ static void put_fixed(CallsObject *self, const Asked *call, Entry made) {
     if (!key_of(self, call, &key, counts, held)) return;
     made.dtypes[0] = dtype_of(call->x), made.dtypes[1] = dtype_of(call->out); /* those of the key: no Python has run */
     release(&held[0]), release(&held[1]);
-    if (made.plan) move_if_it_can(&key, call->x, call->out, &made);
+    if (made.plan && move_if_it_can(&key, call->x, call->out, &made)) self->serves_new = 1;
     size_t nbytes = key.counts.many * sizeof *counts;
     int64_t *copy = nbytes ? PyMem_Malloc(nbytes) : NULL;
     if (nbytes && !copy) {
@@ -886,10 +888,10 @@ static int try_method(MethodObject *self, PyObject *const *args, Py_ssize_t give
     call.out = unused || (self->elementwise && by[OUT] == by[X]) ? Py_None : by[OUT];
     call.sendcounts = by[SENDCOUNTS], call.recvcounts = by[RECVCOUNTS], call.object = by[OBJECT];
     call.returned = gets ? by[OUT] : self->returns == IT_RETURNS_X ? by[X] : Py_None;
-    if (gets && by[OUT] == Py_None && self->like != Py_None && !self->begins) {
+    if (gets && by[OUT] == Py_None && self->like != Py_None && !self->begins && known->serves_new) {
         new_array = PyObject_CallFunctionObjArgs(self->like, by[X], NULL);
-        if (!new_array) PyErr_Clear(); /* Python tries again, and says why */
-        else if (new_array != Py_None) call.out = call.returned = new_array;
+        if (!new_array) return Py_DECREF(calls), -1;
+        if (new_array != Py_None) call.out = call.returned = new_array;
     }
     if (!gets || call.returned != Py_None) made = repeat(known, &call, self->begins ? result : NULL);
     Py_DECREF(calls);

@@ -77,8 +77,6 @@ _completing = threading.Lock()
 class Complete(Work):
     """A collective that was complete before its call returned. It has written ``tensors``."""
 
-    thread = guard = None
-
     def __init__(self, tensors: list[torch.Tensor]) -> None:
         self.tensors = tensors
 

@@ -193,7 +193,7 @@ class Base:
         Which plans are so depends on the algorithm, and a program cannot rely on that. It does not get the
         result, with which the other ranks go on.
         """
-        if _refused(e) or (isinstance(e, ArgumentError) and e.argument == "algorithm"):
+        if refused(e) or (isinstance(e, ArgumentError) and e.argument == "algorithm"):
             # A stream that captures, before anything was sent. Other ranks may have been refused before they began. Or
             # an algorithm needs memory that the ranks lack, which all of them learned together. Or ranks are threads:
             # what broke their job is said by every later call.
@@ -292,7 +292,7 @@ cut_short: list[object] = []
 Also plans that a forked child has from its parent: a child may not give their requests back."""
 
 
-def _refused(e: BaseException) -> bool:
+def refused(e: BaseException) -> bool:
     """Whether the exception that ended a call is a refusal of it, by mpicoll or by a device. One that has come through
     the program's code is not: a signal's handler has made a call that was refused, and the other ranks go on."""
     frames = [frame.f_code.co_filename for frame, _ in walk_tb(e.__traceback__)]

@@ -14,9 +14,8 @@ from mpicoll.arrays.protocols import ArrayLike
 from mpicoll.calls.call import Call, checked, record_of
 from mpicoll.calls.choose import choose
 from mpicoll.calls.plan import CachedPlan, Plan
-from mpicoll.communicator.engine.base import Base
+from mpicoll.communicator.engine.base import Base, refused
 from mpicoll.communicator.engine.packing import around, reads_output
-from mpicoll.errors import StateError
 from mpicoll.supervise import sites
 from mpicoll.supervise.record import Record
 
@@ -198,11 +197,11 @@ class Collectives(Base):
             if self.agreement is not None:
                 self.agreement.agree(record.operation, record)
             made = make(*arguments)
-        except StateError:
-            recorder.under_way = False  # it counts, because other ranks may have made it
-            raise
         except BaseException as e:
-            self.break_off(self.fabric, record.operation, e)
+            if refused(e):
+                recorder.under_way = False  # it counts, because other ranks may have made it
+            else:
+                self.break_off(self.fabric, record.operation, e)
             raise
         recorder.under_way = False
         return made

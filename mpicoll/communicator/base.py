@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from mpicoll.communicator.engine.engine import Engine
+from mpicoll.node.loaded import kernel
+
+if TYPE_CHECKING:
+    _Base = object
+else:
+    _Base = object if kernel is None else kernel.Base
 
 
-class CommunicatorBase:
+class CommunicatorBase(_Base):
     """An engine, behind what programs see of it."""
 
     rank: int

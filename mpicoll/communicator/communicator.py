@@ -9,7 +9,7 @@ from mpicoll.calls import settings
 from mpicoll.calls.arguments import MOST_INT, checked_int, checked_rank, sequence_of
 from mpicoll.communicator.engine.engine import Engine
 from mpicoll.communicator.memory import Memory
-from mpicoll.communicator.mpi4py_names import Mpi4pyNames, all_explained
+from mpicoll.communicator.mpi4py_names import Mpi4pyNames, all_explained, answer_names
 from mpicoll.communicator.neighbours import Neighbours
 from mpicoll.communicator.nonblocking import NonBlocking
 from mpicoll.communicator.objects import Objects
@@ -81,6 +81,7 @@ class Communicator(Memory, Persistent, NonBlocking, Neighbours, Objects, Mpi4pyN
     ) -> None:
         with limited("making a communicator", settings.limit()):
             super().__init__(Engine(comm, check, timeout, check_nan, reproducible))
+        answer_names(Communicator)
         self._node: Communicator | None = None
         self._leaders: tuple[Communicator | None] | None = None
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from functools import wraps
-from inspect import getmembers, isfunction, signature
-from typing import TYPE_CHECKING, Any, TypeVar
+from functools import cache, wraps
+from inspect import getattr_static, getmembers, isfunction, signature
+from typing import Any, TypeVar
+
+from mpicoll.errors import NoAttribute
 
 F = TypeVar("F", bound=Callable[..., Any])
 C = TypeVar("C")
@@ -86,24 +88,30 @@ def all_explained(communicator: type[C]) -> type[C]:
     return communicator
 
 
+def _why(name: str, of_mpi: bool, lower: str | None) -> str:
+    """What the error says of a name: with ``lower``, the Communicator has a method of that name."""
+    instead = _INSTEAD.get(name, lower)
+    if instead is not None:
+        return f": mpicoll's is comm.{instead} ({_PAGE})"
+    if name.endswith("_init"):
+        return f": mpicoll's is comm.bind({name.lower().removesuffix('_init')!r}, ...) ({_PAGE})"
+    return f": keep mpi4py's call, on its own communicator ({_PAGE})" if of_mpi else ""
+
+
 class Mpi4pyNames:
     """Part of a Communicator: names of mpi4py's are answered with what replaces them."""
 
-    if not TYPE_CHECKING:  # a type checker would take every name for one of a Communicator's
+    def __dir__(self) -> list[str]:
+        return [name for name in super().__dir__() if not isinstance(getattr_static(self, name, None), NoAttribute)]
 
-        def __getattr__(self, name: str) -> Any:
-            """Only names that nothing else answers come here."""
-            why = f"{type(self).__name__!r} object has no attribute {name!r}"
-            lower, mpi = name.lower(), sys.modules.get("mpi4py.MPI")
-            instead = _INSTEAD.get(name, lower if hasattr(type(self), lower) else None)
-            if instead is not None:
-                why += f": mpicoll's is comm.{instead} ({_PAGE})"
-            elif name.endswith("_init"):
-                why += f": mpicoll's is comm.bind({lower.removesuffix('_init')!r}, ...) ({_PAGE})"
-            elif (
-                not name.startswith("_")
-                and mpi is not None
-                and any(hasattr(kind, name) for kind in (mpi.Cartcomm, mpi.Graphcomm, mpi.Distgraphcomm))
-            ):
-                why += f": keep mpi4py's call, on its own communicator ({_PAGE})"
-            raise AttributeError(why, name=name, obj=self)
+
+@cache
+def answer_names(communicator: type[Mpi4pyNames]) -> None:
+    """From now on, such communicators answer the names of mpi4py's. MPI is loaded, unless ranks are threads."""
+    mpi = sys.modules.get("mpi4py.MPI")
+    kinds = [mpi.Cartcomm, mpi.Graphcomm, mpi.Distgraphcomm] if mpi is not None else []
+    names = {name for kind in kinds for name in dir(kind) if not name.startswith("_")}
+    for name in {*_INSTEAD, *names} - {*dir(communicator), "rank", "size"}:
+        lower = name.lower()
+        why = _why(name, name in names, lower if hasattr(communicator, lower) else None)
+        setattr(communicator, name, NoAttribute(name, why))

@@ -4,10 +4,12 @@
  * arguments, on the memory that the arrays have now, the Ring notes the call, and the plan runs. For all else it calls
  * the Python function of this name, which checks the call, binds a plan and gives it to the Calls.
  */
+#define _GNU_SOURCE /* RTLD_DEFAULT */
 #include "transfers.h"
 
 #include "arrays.h"
 
+#include <dlfcn.h>
 #include <stdint.h>
 #include <string.h>
 #include <structmember.h>
@@ -20,25 +22,43 @@ typedef PyObject *(*vectorcallfunc)(PyObject *, PyObject *const *, size_t, PyObj
 #define PyVectorcall_NARGS(n) ((Py_ssize_t)((n) & ~((size_t)1 << (8 * sizeof(size_t) - 1))))
 #endif
 
-static PyTypeObject *ring_type, *calls_type, *method_type;
+static PyTypeObject *ring_type, *calls_type, *base_type, *method_type;
 static PyObject *is_library; /* by file, whether it belongs to a library */
 static uint64_t no_board, *board = &no_board; /* where the number of this process's last call is noted */
 static PyObject *bound_method; /* Python's type of bound methods */
-static PyObject *name_calls, *name_back, *name_lasti, *name_filename, *name_number, *name_run, *name_record;
+static PyObject *name_back, *name_lasti, *name_filename, *name_number, *name_digest, *name_run, *name_record;
 
-/* Ring: the last calls of a communicator. Its records, codes and places are Python's lists, which Python reads. The
- * last messages are kept here. */
+/* PyFrame_GetLasti, which all Pythons from 3.11 on have. The limited API does not promise it. */
+static int (*get_lasti)(PyObject *frame);
 
+/* Ring: the last calls of a communicator, and its last messages. A ring has LENGTH calls (supervise/record.py). Those
+ * of the ring before are kept, too. */
+
+#define LENGTH 256
+#define KEPT (2 * LENGTH)
 #define MESSAGES 256
+
+/* What is noted of a call: its record, and what is read of that once for all calls of a plan. */
+typedef struct {
+    PyObject *record;
+    uint64_t number;
+    char digest[8];
+} Recorded;
+
+typedef struct {
+    Recorded what;
+    PyObject *code;
+    int place;
+} Made;
 
 typedef struct {
     PyObject_HEAD
-    PyObject *records, *codes, *places;
-    Py_ssize_t next;
+    Made made[KEPT];         /* by their numbers */
+    Py_ssize_t begun, first; /* calls; the number of the ring's first one */
     unsigned long thread; /* of the last call */
     char under_way;
     char taped;           /* whether Python notes when each call begins and ends. Then it makes all calls */
-    uint64_t begun;       /* messages */
+    uint64_t messages;    /* that have begun */
     PyObject *pendings[MESSAGES];
     double whens[MESSAGES]; /* seconds of time.monotonic() */
 } RingObject;
@@ -60,72 +80,125 @@ static int is_of_library(PyObject *code) {
     return known == Py_True;
 }
 
+static int place_of(PyObject *frame) {
+    if (get_lasti) return get_lasti(frame);
+    PyObject *place = PyObject_GetAttr(frame, name_lasti);
+    int value = place ? (int)PyLong_AsLong(place) : -1;
+    Py_XDECREF(place);
+    return value;
+}
+
 /* The innermost frame of the program: its code and its place in that. 0 if Python must look. */
-static int find_site(PyObject **code, PyObject **place) {
+static int find_site(PyObject **code, int *place) {
     PyObject *frame = Py_XNewRef((PyObject *)PyEval_GetFrame());
+    int library = 1;
     for (int depth = 0; frame && frame != Py_None && depth < MOST_DEEP; depth++) {
         *code = (PyObject *)PyFrame_GetCode((PyFrameObject *)frame);
-        int library = is_of_library(*code);
-        if (library == 0) {
-            *place = PyObject_GetAttr(frame, name_lasti);
-            Py_DECREF(frame);
-            if (*place) return 1;
-            Py_CLEAR(*code);
-            return 0;
-        }
-        Py_CLEAR(*code);
-        if (library < 0) break;
+        library = is_of_library(*code);
+        if (library == 0) *place = place_of(frame);
+        else Py_CLEAR(*code);
+        if (library <= 0) break;
         PyObject *back = PyObject_GetAttr(frame, name_back);
         Py_DECREF(frame);
         frame = back;
     }
     Py_XDECREF(frame);
     PyErr_Clear();
-    return 0;
+    return library == 0;
 }
 
-static int note(RingObject *ring, PyObject *record, uint64_t number) {
-    PyObject *self = (PyObject *)ring, *code = NULL, *place = NULL;
+/* Python looks, where that is not enough. */
+static int find_any_site(RingObject *ring, PyObject **code, int *place) {
+    if (find_site(code, place)) return 0;
+    PyObject *site = PyObject_CallMethod((PyObject *)ring, "_found", NULL);
+    int failed = !site || !PyArg_ParseTuple(site, "Oi", code, place);
+    if (!failed) Py_INCREF(*code);
+    Py_XDECREF(site);
+    return failed ? -1 : 0;
+}
+
+static Made *made_as(RingObject *ring, Py_ssize_t number) { return &ring->made[number % KEPT]; }
+
+static int note(RingObject *ring, const Recorded *what) {
+    PyObject *self = (PyObject *)ring, *code = NULL;
+    int place;
     if (ring->under_way && ring->thread != PyThread_get_thread_ident())
-        if (taken(PyObject_CallMethod(self, "_refuse", "O", record))) return -1;
-    if (!find_site(&code, &place)) {
-        PyObject *site = PyObject_CallMethod(self, "_found", NULL);
-        if (!site) return -1;
-        code = PySequence_GetItem(site, 0), place = PySequence_GetItem(site, 1);
-        Py_DECREF(site);
-        if (!code || !place) goto failed;
+        if (taken(PyObject_CallMethod(self, "_refuse", "O", what->record))) return -1;
+    if (find_any_site(ring, &code, &place)) return -1;
+    if (ring->begun - ring->first >= LENGTH && taken(PyObject_CallMethod(self, "_turn", NULL))) {
+        Py_DECREF(code);
+        return -1;
     }
-    if (ring->next >= PyList_Size(ring->records) && taken(PyObject_CallMethod(self, "_turn", NULL))) goto failed;
-    Py_ssize_t at = ring->next;
-    if (PyList_SetItem(ring->records, at, Py_NewRef(record))) goto failed;
-    PyList_SetItem(ring->codes, at, code); /* these have as many places */
-    PyList_SetItem(ring->places, at, place);
-    ring->next = at + 1;
+    Made *at = made_as(ring, ring->begun), old = *at;
+    *at = (Made){*what, code, place};
+    Py_INCREF(what->record);
+    ring->begun++;
     ring->thread = PyThread_get_thread_ident();
-    *board = number;
+    *board = what->number;
     ring->under_way = 1;
+    Py_XDECREF(old.what.record);
+    Py_XDECREF(old.code);
     return ring->taped ? taken(PyObject_CallMethod(self, "_tape_begin", NULL)) : 0;
-failed:
-    Py_XDECREF(code);
-    Py_XDECREF(place);
-    return -1;
 }
 
-static uint64_t number_of(PyObject *record) {
-    PyObject *number = PyObject_GetAttr(record, name_number);
-    uint64_t value = number ? PyLong_AsUnsignedLongLong(number) : 0;
+/* Returns 0, or -1 with an exception. */
+static int recorded(PyObject *record, Recorded *what) {
+    PyObject *number = PyObject_GetAttr(record, name_number), *digest = PyObject_GetAttr(record, name_digest);
+    *what = (Recorded){.record = record, .number = number ? PyLong_AsUnsignedLongLong(number) : 0};
+    if (digest && PyBytes_Check(digest) && PyBytes_Size(digest) == sizeof what->digest)
+        memcpy(what->digest, PyBytes_AsString(digest), sizeof what->digest);
     Py_XDECREF(number);
-    return value;
+    Py_XDECREF(digest);
+    return PyErr_Occurred() ? -1 : 0;
 }
 
 static PyObject *ring_begin(PyObject *self, PyObject *record) {
-    uint64_t number = number_of(record);
-    if (PyErr_Occurred() || note((RingObject *)self, record, number)) return NULL;
+    Recorded what;
+    if (recorded(record, &what) || note((RingObject *)self, &what)) return NULL;
     Py_RETURN_NONE;
 }
 
+/* move(code, place): the last call comes from there */
+static PyObject *ring_move(RingObject *self, PyObject *args) {
+    PyObject *code;
+    int place;
+    if (!PyArg_ParseTuple(args, "Oi", &code, &place)) return NULL;
+    Made *last = made_as(self, self->begun - 1 + KEPT);
+    PyObject *old = last->code;
+    last->code = Py_NewRef(code), last->place = place;
+    Py_XDECREF(old);
+    Py_RETURN_NONE;
+}
+
+static PyObject *ring_take_back(RingObject *self, PyObject *unused) {
+    (void)unused;
+    self->begun--;
+    Py_RETURN_NONE;
+}
+
+static PyObject *ring_kept(RingObject *self, PyObject *unused) {
+    (void)unused;
+    PyObject *list = PyList_New(0);
+    for (Py_ssize_t i = self->first > LENGTH ? self->first - LENGTH : 0; list && i < self->begun; i++) {
+        const Made *made = made_as(self, i);
+        PyObject *each = Py_BuildValue("OOi", made->what.record, made->code, made->place);
+        if (!each || PyList_Append(list, each)) Py_CLEAR(list);
+        Py_XDECREF(each);
+    }
+    return list;
+}
+
+static PyObject *ring_digests(RingObject *self, PyObject *arg) {
+    Py_ssize_t many = PyLong_AsSsize_t(arg);
+    char digests[LENGTH][sizeof ((Recorded *)0)->digest];
+    if (many < 0 || many > LENGTH) return PyErr_Format(PyExc_ValueError, "digests: expected 0 to %d", LENGTH);
+    for (Py_ssize_t i = 0; i < many; i++)
+        memcpy(digests[i], made_as(self, self->first + i)->what.digest, sizeof *digests);
+    return PyBytes_FromStringAndSize(*digests, many * (Py_ssize_t)sizeof *digests);
+}
+
 static Noted note_message(RingObject *ring, PyObject *pending) {
-    uint64_t at = ring->begun++ % MESSAGES;
+    uint64_t at = ring->messages++ % MESSAGES;
     PyObject *old = ring->pendings[at];
     Noted noted = {(PyObject *)ring, pending, seconds()};
     ring->whens[at] = noted.when;
@@ -161,7 +234,7 @@ static PyObject *ring_messages(PyObject *self, void *unused) {
     (void)unused;
     const RingObject *ring = (const RingObject *)self;
     PyObject *list = PyList_New(0);
-    for (uint64_t i = ring->begun < MESSAGES ? 0 : ring->begun - MESSAGES, end = ring->begun; list && i < end; i++) {
+    for (uint64_t i = ring->messages < MESSAGES ? 0 : ring->messages - MESSAGES, end = ring->messages; list && i < end; i++) {
         PyObject *each = Py_BuildValue("Od", ring->pendings[i % MESSAGES], ring->whens[i % MESSAGES]);
         if (!each || PyList_Append(list, each)) Py_CLEAR(list);
         Py_XDECREF(each);
@@ -171,14 +244,15 @@ static PyObject *ring_messages(PyObject *self, void *unused) {
 
 static int ring_traverse(RingObject *self, visitproc visit, void *arg) {
     Py_VISIT(Py_TYPE((PyObject *)self));
-    Py_VISIT(self->records);
+    (void)arg; /* neither records nor codes lead to it */
     return 0;
 }
 
 static int ring_clear(RingObject *self) {
-    Py_CLEAR(self->records);
-    Py_CLEAR(self->codes);
-    Py_CLEAR(self->places);
+    for (int i = 0; i < KEPT; i++) {
+        Py_CLEAR(self->made[i].what.record);
+        Py_CLEAR(self->made[i].code);
+    }
     for (int i = 0; i < MESSAGES; i++) Py_CLEAR(self->pendings[i]);
     return 0;
 }
@@ -222,12 +296,13 @@ typedef struct {
 
 typedef struct {
     Key key;
-    PyObject *bound, *run, *record; /* of a message, `record` is what is pending */
+    PyObject *bound, *run;
+    Recorded what;
     PyObject *plan, *message;       /* the kernel's, if it is one */
     int is_nobodys;                 /* whether it is a message to or from nobody */
-    PyObject *pending;              /* what is, of a collective that does not block */
+    PyObject *pending;              /* what is, of a message, or of a collective that does not block */
     PyObject *dtypes[2];                   /* of x and out */
-    uint64_t number, used;
+    uint64_t used;
     const char *addresses[2]; /* where x and out lay when the plan was bound, if it serves others too */
     char *packed[2];          /* where the tensors of lists travel in the place of x and out, if they are lists */
     PyObject *holders[2];     /* what holds it */
@@ -348,7 +423,7 @@ static void drop(Entry *entry) {
     Py_XDECREF(old.key.algorithm);
     Py_XDECREF(old.bound);
     Py_XDECREF(old.run);
-    Py_XDECREF(old.record);
+    Py_XDECREF(old.what.record);
     Py_XDECREF(old.pending);
     Py_XDECREF(old.dtypes[0]);
     Py_XDECREF(old.dtypes[1]);
@@ -414,7 +489,7 @@ static void broken_off(const CallsObject *self, const char *method, PyObject *bo
 
 static int run_call(CallsObject *self, const Entry *entry, Shift shift, PyObject *operation, PyObject *x,
                     PyObject *out) {
-    int code = note(self->ring, entry->record, entry->number);
+    int code = note(self->ring, &entry->what);
     if (!code) {
         code = entry->plan ? run_plan(entry->plan, shift) : taken(PyObject_CallFunctionObjArgs(entry->run, NULL));
         if (code) broken_off(self, "broke_off", entry->bound, operation, x, out ? out : Py_None);
@@ -425,8 +500,8 @@ static int run_call(CallsObject *self, const Entry *entry, Shift shift, PyObject
 
 static int run_message(CallsObject *self, const Entry *entry, PyObject *operation, PyObject *x, PyObject *out) {
     PyObject *bound = entry->bound;
-    note_message(self->ring, entry->record);
-    wait_as(self->waits, entry->record, NULL);
+    note_message(self->ring, entry->pending);
+    wait_as(self->waits, entry->pending, NULL);
     int code = carry_message(entry->message);
     wait_as(NULL, NULL, NULL);
     if (code) {
@@ -441,7 +516,7 @@ static int run_message(CallsObject *self, const Entry *entry, PyObject *operatio
 
 /* 0 where Python must make the object's bytes: that fails, and it says why. */
 static int run_object(CallsObject *self, const Entry *entry, PyObject *operation, PyObject *object, PyObject **result) {
-    PyObject *message = entry->message, *pending = entry->record;
+    PyObject *message = entry->message, *pending = entry->pending;
     PyObject *bytes = sends_object(message) ? bytes_of(message, object) : NULL;
     int made = PyErr_Occurred() ? -1 : 0;
     if (!made && (bytes || !sends_object(message))) {
@@ -458,7 +533,7 @@ static int run_object(CallsObject *self, const Entry *entry, PyObject *operation
 
 static int start_request(CallsObject *self, const Entry *entry, PyObject *operation, PyObject *x, PyObject *holder,
                          PyObject **request) {
-    Noted noted = note_message(self->ring, entry->record);
+    Noted noted = note_message(self->ring, entry->pending);
     PyObject *begun = start_message(entry->message);
     *request = begun ? new_request(entry->bound, begun, holder, self->under_way, NULL, &noted) : NULL;
     if (!*request) broken_off(self, "message_broke_off", entry->bound, operation, x, Py_None);
@@ -471,7 +546,7 @@ static int start_call(CallsObject *self, const Entry *entry, Shift shift, const 
     PyObject *begun = NULL;
     *request = NULL;
     if (entry->packed[0] && !copy_tensors(call->x, entry->packed[0], entry->nbytes[0], 0)) return 0;
-    if (note(self->ring, entry->record, entry->number)) return -1;
+    if (note(self->ring, &entry->what)) return -1;
     begun = begin_plan(entry->plan, shift, arrays, entry->packed[1], entry->nbytes[1]);
     if (entry->pending) { /* else the caller says when it ends */
         self->ring->under_way = 0;
@@ -515,7 +590,7 @@ static int run_entry(CallsObject *self, const Entry *entry, Shift shift, const A
                      PyObject **result) {
     if (entry->message && is_object_message(entry->message))
         return run_object(self, entry, call->operation, call->object, result);
-    if (entry->is_nobodys && !result) return note_message(self->ring, entry->record), 1;
+    if (entry->is_nobodys && !result) return note_message(self->ring, entry->pending), 1;
     if (result) return begin_entry(self, entry, shift, call, held, result);
     if (entry->message) return run_message(self, entry, call->operation, call->x, call->out);
     return run_lists(self, entry, shift, call);
@@ -528,11 +603,11 @@ static int repeat_held(CallsObject *self, Key *key, const Asked *call, const Py_
     if (!found) return 0;
     found->used = ++self->clock;
     Entry entry = *found;
-    PyObject *kept[] = {entry.bound, entry.run, entry.record, entry.pending, entry.holders[0], entry.holders[1]};
-    enum { KEPT = sizeof kept / sizeof *kept };
-    for (int i = 0; i < KEPT; i++) Py_XINCREF(kept[i]);
+    PyObject *kept[] = {entry.bound, entry.run, entry.what.record, entry.pending, entry.holders[0], entry.holders[1]};
+    enum { REFERENCES = sizeof kept / sizeof *kept };
+    for (int i = 0; i < REFERENCES; i++) Py_XINCREF(kept[i]);
     int made = run_entry(self, &entry, shift, call, held, result);
-    for (int i = 0; i < KEPT; i++) Py_XDECREF(kept[i]);
+    for (int i = 0; i < REFERENCES; i++) Py_XDECREF(kept[i]);
     return made;
 }
 
@@ -624,7 +699,7 @@ static void put_fixed(CallsObject *self, const Asked *call, Entry made) {
     key.operation = as_key(key.operation), key.op = as_key(key.op), key.algorithm = as_key(key.algorithm);
     Entry *entry = room_for(self, &key);
     made.key = key, made.used = ++self->clock;
-    Py_INCREF(made.bound), Py_INCREF(made.run), Py_INCREF(made.record), Py_XINCREF(made.pending);
+    Py_INCREF(made.bound), Py_INCREF(made.run), Py_XINCREF(made.what.record), Py_XINCREF(made.pending);
     Py_XINCREF(made.holders[0]), Py_XINCREF(made.holders[1]);
     Entry old = *entry;
     *entry = made;
@@ -663,9 +738,10 @@ static PyObject *calls_keep(CallsObject *self, PyObject *args) {
                           &call.sendcounts, &call.recvcounts, &bound, &packed[0], &packed[1]))
         return NULL;
     PyObject *run = PyObject_GetAttr(bound, name_run), *record = PyObject_GetAttr(bound, name_record);
-    Entry entry = {.bound = bound, .run = run, .record = record, .number = record ? number_of(record) : 0};
+    Entry entry = {.bound = bound, .run = run};
+    int code = !run || !record || recorded(record, &entry.what) ? -1 : 0;
     for (int i = 0; i < 2; i++) read_packed(packed[i], &entry, i);
-    int code = !run || !record || PyErr_Occurred() ? -1 : 0;
+    if (PyErr_Occurred()) code = -1;
     call.numbers.root = root;
     if (!code) {
         entry.plan = plan_of(run);
@@ -685,11 +761,10 @@ static PyObject *calls_keep_begun(CallsObject *self, PyObject *args) {
     if (!PyArg_ParseTuple(args, "OOOOlOOOOOOO", &call.operation, &call.x, &call.out, &call.op, &root, &call.algorithm,
                           &call.sendcounts, &call.recvcounts, &bound, &record, &plan, &pending))
         return NULL;
-    uint64_t number = number_of(record);
+    Entry entry = {.bound = bound, .run = plan, .plan = plan, .pending = pending};
     call.numbers.root = root;
-    if (PyErr_Occurred()) return NULL;
-    put(self, &call, (Entry){.bound = bound, .run = plan, .record = record, .plan = plan, .number = number,
-                             .pending = pending});
+    if (recorded(record, &entry.what)) return NULL;
+    put(self, &call, entry);
     Py_RETURN_NONE;
 }
 
@@ -704,7 +779,7 @@ static PyObject *calls_keep_message(CallsObject *self, PyObject *args) {
     PyObject *message = message_of(run);
     int is_nobodys = run == Py_None;
     if ((message || is_nobodys) && read_numbers(of, &call.numbers))
-        put(self, &call, (Entry){.bound = bound, .run = run, .record = pending, .message = message,
+        put(self, &call, (Entry){.bound = bound, .run = run, .pending = pending, .message = message,
                                  .is_nobodys = is_nobodys});
     Py_RETURN_NONE;
 }
@@ -717,7 +792,7 @@ static PyObject *calls_keep_object(CallsObject *self, PyObject *args) {
         return NULL;
     if (!is_object_message(message) || !read_numbers(of, &call.numbers))
         return PyErr_Format(PyExc_TypeError, "keep_object: expected an ObjectMessage, and ints or None");
-    put(self, &call, (Entry){.bound = message, .run = message, .record = pending, .message = message});
+    put(self, &call, (Entry){.bound = message, .run = message, .pending = pending, .message = message});
     Py_RETURN_NONE;
 }
 
@@ -798,7 +873,7 @@ static int calls_traverse(CallsObject *self, visitproc visit, void *arg) {
     for (size_t i = 0; i < self->sets * WAYS; i++) {
         Py_VISIT(self->entries[i].bound);
         Py_VISIT(self->entries[i].run);
-        Py_VISIT(self->entries[i].record);
+        Py_VISIT(self->entries[i].what.record);
         Py_VISIT(self->entries[i].pending);
         Py_VISIT(self->entries[i].holders[0]);
         Py_VISIT(self->entries[i].holders[1]);
@@ -823,6 +898,46 @@ static void calls_dealloc(CallsObject *self) {
     PyMem_Free(self->entries);
     ((freefunc)PyType_GetSlot(type, Py_tp_free))(self);
     Py_DECREF(type);
+}
+
+/* Base: what has Methods. It keeps their Calls where these are found without a look into a dictionary. */
+
+typedef struct {
+    PyObject_HEAD
+    PyObject *calls;
+} BaseObject;
+
+static int base_traverse(BaseObject *self, visitproc visit, void *arg) {
+    Py_VISIT(Py_TYPE((PyObject *)self));
+    Py_VISIT(self->calls);
+    return 0;
+}
+
+static int base_clear(BaseObject *self) {
+    Py_CLEAR(self->calls);
+    return 0;
+}
+
+static void base_dealloc(BaseObject *self) {
+    PyTypeObject *type = Py_TYPE((PyObject *)self);
+    PyObject_GC_UnTrack(self);
+    Py_CLEAR(self->calls);
+    ((freefunc)PyType_GetSlot(type, Py_tp_free))(self);
+    Py_DECREF(type);
+}
+
+/* A new reference; NULL where Python must look. */
+static CallsObject *calls_of(PyObject *comm) {
+    static PyObject *known; /* a type with this base: mostly there is one */
+    PyObject *type = (PyObject *)Py_TYPE(comm);
+    if (type != known) {
+        if (!PyType_IsSubtype((PyTypeObject *)type, base_type)) return NULL;
+        PyObject *old = known;
+        known = Py_NewRef(type);
+        Py_XDECREF(old);
+    }
+    PyObject *calls = ((BaseObject *)comm)->calls;
+    return calls && Py_TYPE(calls) == calls_type ? (CallsObject *)Py_NewRef(calls) : NULL;
 }
 
 /* Method: a collective of a Communicator, or a message. */
@@ -874,13 +989,8 @@ static int try_method(MethodObject *self, PyObject *const *args, Py_ssize_t give
     PyObject *by[MEANINGS], *new_array = NULL;
     Asked call;
     if (given < 1 || !sorted(self, args + 1, given - 1, keywords, by) || !read_numbers(by, &call.numbers)) return 0;
-    PyObject *calls = PyObject_GetAttr(args[0], name_calls);
-    if (!calls || Py_TYPE(calls) != calls_type) {
-        PyErr_Clear();
-        Py_XDECREF(calls);
-        return 0;
-    }
-    CallsObject *known = (CallsObject *)calls;
+    CallsObject *known = calls_of(args[0]);
+    if (!known) return 0;
     int64_t root = call.numbers.root;
     int gets = self->returns == IT_RETURNS_OUT || (self->returns == ROOT_RETURNS_OUT && root == known->rank);
     int unused = self->returns == ROOT_RETURNS_OUT && !gets, made = 0;
@@ -890,11 +1000,11 @@ static int try_method(MethodObject *self, PyObject *const *args, Py_ssize_t give
     call.returned = gets ? by[OUT] : self->returns == IT_RETURNS_X ? by[X] : Py_None;
     if (gets && by[OUT] == Py_None && self->like != Py_None && !self->begins && known->serves_new) {
         new_array = PyObject_CallFunctionObjArgs(self->like, by[X], NULL);
-        if (!new_array) return Py_DECREF(calls), -1;
+        if (!new_array) return Py_DECREF((PyObject *)known), -1;
         if (new_array != Py_None) call.out = call.returned = new_array;
     }
     if (!gets || call.returned != Py_None) made = repeat(known, &call, self->begins ? result : NULL);
-    Py_DECREF(calls);
+    Py_DECREF((PyObject *)known);
     if (!self->begins) *result = Py_NewRef(call.returned);
     Py_XDECREF(new_array);
     return made;
@@ -999,14 +1109,16 @@ PyObject *prepare(PyObject *module, PyObject *args) {
 }
 
 static PyMethodDef ring_methods[] = {{"begin", ring_begin, METH_O, NULL},
-                                     {"begin_message", ring_begin_message, METH_O, NULL}, {0}};
+                                     {"begin_message", ring_begin_message, METH_O, NULL},
+                                     {"move", (PyCFunction)ring_move, METH_VARARGS, NULL},
+                                     {"take_back", (PyCFunction)ring_take_back, METH_NOARGS, NULL},
+                                     {"kept", (PyCFunction)ring_kept, METH_NOARGS, NULL},
+                                     {"digests", (PyCFunction)ring_digests, METH_O, NULL}, {0}};
 static PyGetSetDef ring_getset[] = {{"messages", ring_messages, NULL, NULL, NULL},
                                     {"under_way", ring_under_way, ring_set_under_way, NULL, NULL}, {0}};
 static PyMemberDef ring_members[] = {
-    {"_records", T_OBJECT_EX, offsetof(RingObject, records), 0, NULL},
-    {"_codes", T_OBJECT_EX, offsetof(RingObject, codes), 0, NULL},
-    {"_places", T_OBJECT_EX, offsetof(RingObject, places), 0, NULL},
-    {"_next", T_PYSSIZET, offsetof(RingObject, next), 0, NULL},
+    {"_begun", T_PYSSIZET, offsetof(RingObject, begun), 0, NULL},
+    {"_first", T_PYSSIZET, offsetof(RingObject, first), 0, NULL},
     {"_thread", T_ULONG, offsetof(RingObject, thread), 0, NULL},
     {"taped", T_BOOL, offsetof(RingObject, taped), 0, NULL}, {0}};
 static PyType_Slot ring_slots[] = {{Py_tp_traverse, ring_traverse}, {Py_tp_clear, ring_clear},
@@ -1029,6 +1141,12 @@ static PyType_Slot calls_slots[] = {{Py_tp_new, calls_new}, {Py_tp_traverse, cal
 static PyType_Spec calls_spec = {"mpicoll.node.kernel.Calls", sizeof(CallsObject), 0,
                                  Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, calls_slots};
 
+static PyMemberDef base_members[] = {{"_calls", T_OBJECT_EX, offsetof(BaseObject, calls), 0, NULL}, {0}};
+static PyType_Slot base_slots[] = {{Py_tp_traverse, base_traverse}, {Py_tp_clear, base_clear},
+                                   {Py_tp_dealloc, base_dealloc},   {Py_tp_members, base_members}, {0}};
+static PyType_Spec base_spec = {"mpicoll.node.kernel.Base", sizeof(BaseObject), 0,
+                                Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC, base_slots};
+
 static PyMemberDef method_members[] = {
     {"__wrapped__", T_OBJECT_EX, offsetof(MethodObject, function), READONLY, NULL},
     {"__vectorcalloffset__", T_PYSSIZET, offsetof(MethodObject, call), READONLY, NULL}, {0}};
@@ -1049,17 +1167,19 @@ static PyType_Spec method_spec = {"mpicoll.node.kernel.Method", sizeof(MethodObj
 
 int add_dispatch(PyObject *module) {
     struct { PyObject **name; const char *text; } names[] = {
-        {&name_calls, "_calls"}, {&name_back, "f_back"}, {&name_lasti, "f_lasti"}, {&name_filename, "co_filename"},
-        {&name_number, "number"}, {&name_run, "run"}, {&name_record, "record"}};
+        {&name_back, "f_back"}, {&name_lasti, "f_lasti"}, {&name_filename, "co_filename"},
+        {&name_number, "number"}, {&name_digest, "digest"}, {&name_run, "run"}, {&name_record, "record"}};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (!(*names[i].name = PyUnicode_InternFromString(names[i].text))) return -1;
+    get_lasti = (int (*)(PyObject *))(uintptr_t)dlsym(RTLD_DEFAULT, "PyFrame_GetLasti");
     PyObject *types = PyImport_ImportModule("types");
     bound_method = types ? PyObject_GetAttrString(types, "MethodType") : NULL;
     Py_XDECREF(types);
     ring_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &ring_spec, NULL);
     calls_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &calls_spec, NULL);
+    base_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &base_spec, NULL);
     method_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &method_spec, NULL);
-    if (!bound_method || !ring_type || !calls_type || !method_type) return -1;
+    if (!bound_method || !ring_type || !calls_type || !base_type || !method_type) return -1;
     return PyModule_AddType(module, ring_type) || PyModule_AddType(module, calls_type) ||
-           PyModule_AddType(module, method_type);
+           PyModule_AddType(module, base_type) || PyModule_AddType(module, method_type);
 }

@@ -13,11 +13,22 @@ AHEAD: int
 class Ring:
     """The last calls: see ``_PlainRing`` in ``mpicoll.supervise.record``, which has the same interface."""
 
+    _begun: int
+    _first: int
     under_way: bool
     taped: bool
     messages: Sequence[tuple[object, float]]
     def begin(self, record: object) -> None: ...
     def begin_message(self, pending: object) -> None: ...
+    def move(self, code: object, place: int) -> None: ...
+    def take_back(self) -> None: ...
+    def kept(self) -> list[tuple[object, object, int]]: ...
+    def digests(self, many: int) -> bytes: ...
+
+class Base:
+    """What has Methods: a communicator."""
+
+    _calls: Calls
 
 class Calls:
     """The repeated calls of a communicator."""

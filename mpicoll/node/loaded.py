@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from types import ModuleType
 
-INTERFACE = 3
+INTERFACE = 4
 """The version of the interface between the kernel and Python. It is the same number in module.c."""
 
 

@@ -1,7 +1,7 @@
 """The last calls of one communicator, and a hash of all its calls so far. Always on.
 
 What is kept of a call is a record: an operation, a description that is the same on all ranks, and a digest of that. It
-has no array. The call is noted in a ring: its record, its place in the program and its time, in three lists. The hash
+has no array. The call is noted in a ring, with its place in the program. The hash
 is made when a ring is full, or when somebody asks, so that most of its cost is paid once for many calls. Two ranks that
 have the same hash have made the same calls in the same order.
 """
@@ -138,9 +138,6 @@ class Waits(list[Begun]):
 Queued = tuple[str, Site, float]
 """A call that was handed in: what the program has called, where, and when."""
 
-Ring = tuple[list[Record], list[CodeType], list[int]]
-"""Calls, in three lists: what was called, and where. A tuple a call would cost twice the time."""
-
 
 class Made(NamedTuple):
     """A call that was made. The first call of a communicator has the ``number`` 0.
@@ -159,15 +156,14 @@ class Made(NamedTuple):
 class _PlainRing:
     """The last calls, noted in Python. The kernel has a type of the same interface."""
 
-    __slots__ = ("_codes", "_next", "_places", "_records", "_thread", "_under_way", "messages", "taped")
-
-    _records: list[Record]
-    _codes: list[CodeType]
-    _places: list[int]
+    __slots__ = ("_begun", "_first", "_made", "_thread", "_under_way", "messages", "taped")
 
     def __init__(self) -> None:
-        self._next = 0
-        """Where the next call goes in the ring."""
+        self._begun = 0
+        self._first = 0
+        """The number of the ring's first call."""
+        self._made: list[Any] = [None] * (2 * LENGTH)
+        """By their numbers, this ring's calls and those of the one before."""
         self._thread = 0
         """The number of the last call's thread."""
         self._under_way = self.taped = False
@@ -198,14 +194,30 @@ class _PlainRing:
         if self.under_way and self._thread != threading.get_ident():
             self._refuse(record)
         code, place = self._found()
-        if self._next >= len(self._records):
+        if self._begun - self._first >= LENGTH:
             self._turn()
-        at = self._next
-        self._records[at], self._codes[at], self._places[at] = record, code, place
-        self._next, self._thread, self._under_way = at + 1, threading.get_ident(), True
+        self._made[self._begun % (2 * LENGTH)] = record, code, place
+        self._begun, self._thread, self._under_way = self._begun + 1, threading.get_ident(), True
         _last[0] = record.number
         if self.taped:
             self._tape_begin()
+
+    def move(self, code: CodeType, place: int) -> None:
+        """The last call comes from there."""
+        at = (self._begun - 1) % (2 * LENGTH)
+        self._made[at] = self._made[at][0], code, place
+
+    def take_back(self) -> None:
+        """The last call has not been made after all."""
+        self._begun -= 1
+
+    def kept(self) -> list[tuple[Record, CodeType, int]]:
+        """The calls of the ring before and of this one: what was called, and where."""
+        return [self._made[i % (2 * LENGTH)] for i in range(max(0, self._first - LENGTH), self._begun)]
+
+    def digests(self, many: int) -> bytes:
+        """Those of the ring's first calls."""
+        return b"".join([record.digest for record, _, _ in self.kept()[min(self._first, LENGTH) :][:many]])
 
 
 if TYPE_CHECKING:
@@ -220,7 +232,7 @@ class Recorder(_Ring):
     """The calls of one communicator. One call is made at a time; any thread may read."""
 
     __slots__ = (
-        "_before", "_first", "_handed_in", "_hash", "_looks", "_rings", "_tape", "_tape_begin", "_tape_end",
+        "_handed_in", "_hash", "_looks", "_rings", "_tape", "_tape_begin", "_tape_end",
         "_tape_message", "_tape_wait", "_turning", "name", "queued", "state", "unsure",
     )  # fmt: skip
 
@@ -231,10 +243,6 @@ class Recorder(_Ring):
 
     def __init__(self) -> None:
         super().__init__()
-        self._records, self._codes, self._places = _empty()
-        self._before: Ring = [], [], []
-        self._first = 0
-        """The number of the ring's first call."""
         self._hash = b""
         """The hash of all calls before the ring."""
         self._rings: deque[tuple[bytes, bytes]] = deque(maxlen=_RINGS)
@@ -276,10 +284,9 @@ class Recorder(_Ring):
 
     def was_handed_in(self, site: Site, when: float | None) -> None:
         """The program has handed in the last call there and then, whoever carries it out now."""
-        at = self._next - 1
-        self._codes[at], self._places[at] = site
+        self.move(*site)
         if when is not None:
-            self._handed_in.append((self._first + at, when))
+            self._handed_in.append((self._begun - 1, when))
         if self._tape is not None:
             self._tape.was_handed_in(self, site, when)
 
@@ -288,8 +295,8 @@ class Recorder(_Ring):
         if self._tape is not None:
             self._tape.collective_returns(self, None)
         self.under_way = False
-        self._next -= 1
-        if self._handed_in and self._handed_in[-1][0] == self._first + self._next:
+        self.take_back()
+        if self._handed_in and self._handed_in[-1][0] == self._begun:
             self._handed_in.pop()
 
     def close(self, goes_on: bool = False) -> None:
@@ -305,8 +312,8 @@ class Recorder(_Ring):
 
     def last(self) -> tuple[int, Record, Site]:
         """The number of the last call, what was called, and where."""
-        at = self._next - 1
-        return self._first + at, self._records[at], (self._codes[at], self._places[at])
+        record, code, place = self.kept()[-1]
+        return self._begun - 1, record, (code, place)
 
     def _refuse(self, record: Record) -> None:
         """Raise StateError, because a call of another thread has not ended."""
@@ -318,29 +325,25 @@ class Recorder(_Ring):
     def _turn(self) -> None:
         """Begin a new ring."""
         with self._turning:
-            digests = _digests(self._records)
+            digests = self.digests(LENGTH)
             self._rings.append((self._hash, digests))
             self._hash = _hash(self._hash, digests)
-            self._before = self._records, self._codes, self._places
-            self._records, self._codes, self._places = _empty()
             self._first += LENGTH
-            self._next = 0
 
     @property
     def begun(self) -> int:
         """How many calls have begun."""
-        with self._turning:
-            return self._first + self._next
+        return self._begun
 
     def hash(self, calls: int) -> str | None:
         """The hash of so many first calls. None if they are forgotten, or not made yet."""
         with self._turning:
             ring, rest = divmod(calls, LENGTH)
             back = self._first // LENGTH - ring
-            if calls > self._first + self._next or back > len(self._rings):
+            if calls > self._begun or back > len(self._rings):
                 return None
             if back <= 0:  # the ring may be full, and there is no next one yet
-                before, digests = self._hash, _digests(self._records[: calls - self._first])
+                before, digests = self._hash, self.digests(calls - self._first)
             else:
                 before, digests = self._rings[-back][0], self._rings[-back][1][: rest * _BYTES]
             return (_hash(before, digests) if digests else before).hex()
@@ -348,9 +351,7 @@ class Recorder(_Ring):
     def calls(self, first: int = 0) -> list[Made]:
         """The calls that are kept, from the number ``first``."""
         with self._turning:
-            count, start = self._next, self._first - len(self._before[0])
-            now = self._records[:count], self._codes[:count], self._places[:count]
-            kept = [*zip(*self._before, strict=True), *zip(*now, strict=True)]
+            kept, start = self.kept(), max(0, self._first - LENGTH)
         looks = [*self._looks, (start + len(kept), monotonic())]
         handed_in, made = dict(self._handed_in), []
         for number, (record, code, place) in enumerate(kept, start):
@@ -370,15 +371,6 @@ def _nothing(*_: object) -> None:
     """In the place of what a tape is told."""
 
 
-def _empty() -> Ring:
-    """Room for so many calls. What is in it is read only after it was filled."""
-    return [_NOTHING] * LENGTH, [_NOWHERE] * LENGTH, [0] * LENGTH
-
-
-def _digests(records: Sequence[Record]) -> bytes:
-    return b"".join([record.digest for record in records])
-
-
 def _hash(before: bytes, digests: bytes) -> bytes:
     return blake2b(before + digests, digest_size=_BYTES).digest()
 
@@ -386,4 +378,3 @@ def _hash(before: bytes, digests: bytes) -> bytes:
 _last = board.last
 if kernel is not None:
     kernel.prepare(is_library, _last)
-_NOTHING, _NOWHERE = Record(""), _hash.__code__

@@ -16,7 +16,7 @@ from weakref import WeakValueDictionary
 from mpicoll.communicator.engine import kinds
 from mpicoll.communicator.engine.masked_thread import MAIN, backoff, hold
 from mpicoll.communicator.engine.message import Message
-from mpicoll.errors import MessageError, MpicollError, StateError, TimeoutError
+from mpicoll.errors import MessageError, MpicollError, NoAttribute, StateError, TimeoutError
 from mpicoll.fabrics.fabric import Envelope, NeverRaised
 from mpicoll.launch import lifecycle
 from mpicoll.machine.backoff import Backoff
@@ -171,12 +171,8 @@ class Request(_Fields):
 
     __slots__ = ("__weakref__",)
 
-    if not TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> Any:
-            """Only names that nothing else answers come here."""
-            instead = f": mpicoll's is {name.lower()}()" if name in ("Wait", "Test") else ""
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{instead}")
+    Wait = NoAttribute("Wait", ": mpicoll's is wait()")
+    Test = NoAttribute("Test", ": mpicoll's is test()")
 
     def __init__(
         self,

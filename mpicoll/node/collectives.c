@@ -23,7 +23,9 @@ typedef struct { int from, to; } Range;
 
 static size_t rounded(size_t nbytes, size_t step) { return (nbytes + step - 1) / step * step; }
 size_t page_size(int size) { return rounded(sizeof(Page) + (size_t)(size + 1) * sizeof(uint64_t), LINE); }
-size_t head_size(int size) { return rounded(ROUNDS * sizeof(Flag) + 2 * page_size(size), 4096); }
+/* Each unit has a line for a short call, too: its tag, and its data. */
+static size_t short_at(int size) { return ROUNDS * sizeof(Flag) + 2 * page_size(size); }
+size_t head_size(int size) { return rounded(short_at(size) + UNITS * LINE, 4096); }
 
 static Page *page(const Node *node, int rank, uint64_t meeting) {
     return (Page *)(node->blocks[rank] + ROUNDS * sizeof(Flag) + (meeting & 1) * node->page_size);
@@ -97,6 +99,16 @@ static size_t room_of(const Node *node, const Call *c, int units) {
     return nbytes / (c->gives == ONE_EACH ? (size_t)node->meeting.size : 1) / LINE * LINE;
 }
 
+/* A short call's data lies behind its tag. It has one meeting, after which all ranks of its line have read it. */
+static size_t short_room(const Node *node, const Call *c) {
+    return (LINE - sizeof(Tag)) / (c->gives == ONE_EACH ? (size_t)node->meeting.size : 1);
+}
+
+static int is_short(const Node *node, const Call *c) {
+    return node->longest && node->longest <= short_room(node, c) && !c->is_private && !c->may_share &&
+           node->meeting.size <= FLAT;
+}
+
 /* What comes after a wait. */
 
 static int after_others(Node *node, Step next) {
@@ -122,6 +134,12 @@ static int after_slot(Node *node, const Call *c, Step next) {
         first = 0;
     }
     node->slot_at = head_size(node->meeting.size) + (size_t)node->unit * node->unit_size + first;
+    node->meeting.tag_at = 0;
+    if (is_short(node, c)) {
+        node->room = short_room(node, c);
+        node->meeting.tag_at = short_at(node->meeting.size) + (size_t)node->unit * LINE;
+        node->slot_at = node->meeting.tag_at + sizeof(Tag);
+    }
     uint64_t last = 0;
     for (int i = 0; i < node->units; i++)
         if (node->read_at[node->unit + i] > last) last = node->read_at[node->unit + i];

@@ -294,19 +294,25 @@ typedef struct {
     Numbers numbers;
 } Asked;
 
+/* What makes the call, or the message. */
 typedef struct {
-    Key key;
+    int holders_of_it; /* the table, and calls under way. Python may run in these, and the entry may go */
     PyObject *bound, *run;
     Recorded what;
-    PyObject *plan, *message;       /* the kernel's, if it is one */
-    int is_nobodys;                 /* whether it is a message to or from nobody */
-    PyObject *pending;              /* what is, of a message, or of a collective that does not block */
-    PyObject *dtypes[2];                   /* of x and out */
-    uint64_t used;
+    PyObject *plan, *message; /* the kernel's, if it is one */
+    int is_nobodys;           /* whether it is a message to or from nobody */
+    PyObject *pending;        /* what is, of a message, or of a collective that does not block */
     const char *addresses[2]; /* where x and out lay when the plan was bound, if it serves others too */
     char *packed[2];          /* where the tensors of lists travel in the place of x and out, if they are lists */
     PyObject *holders[2];     /* what holds it */
     size_t nbytes[2];
+} Act;
+
+typedef struct {
+    Key key;
+    PyObject *dtypes[2]; /* of x and out */
+    Act *act;            /* NULL where there is no entry */
+    uint64_t used;
 } Entry;
 
 #define WAYS 4
@@ -326,9 +332,11 @@ typedef struct {
     long rank;
 } CallsObject;
 
-static int read_numbers(PyObject *const *by, Numbers *numbers) {
+/* 0 where Python must look. `known` are converted already. */
+static int read_numbers(PyObject *const *by, PyObject *const *known, Numbers *numbers) {
     int64_t *to[] = {&numbers->root, &numbers->sendtag, &numbers->source, &numbers->recvtag};
     for (int i = 0; i < NUMBERS; i++) {
+        if (known && by[i] == known[i]) continue;
         if (by[i] == Py_None) {
             *to[i] = NO_NUMBER;
             continue;
@@ -376,20 +384,26 @@ static int same(const Key *a, const Key *b) {
            (!a->counts.many || !memcmp(a->counts.numbers, b->counts.numbers, a->counts.many * sizeof(int64_t)));
 }
 
+/* A sum of products with odd factors, which a processor makes at once, and then one mix. */
+static uint64_t hash_of_array(const Array *a) {
+    return (uintptr_t)a->address * 0x9E3779B97F4A7C15u + (uint64_t)a->elements * 0xC2B2AE3D27D4EB4Fu +
+           a->dtype * 0x165667B19E3779F9u + (a->layout ^ (uint64_t)a->kind << 32) * 0xD6E8FEB86659FD93u;
+}
+
 static uint64_t hash_of(const Key *key) {
     const Numbers *n = &key->numbers;
-    uint64_t hash = mixed((uintptr_t)key->operation, (uintptr_t)key->op ^ (uint64_t)n->root << 48);
-    hash = mixed(hash, (uint64_t)n->source ^ (uint64_t)n->sendtag << 16 ^ (uint64_t)n->recvtag << 32);
-    hash = mixed(hash, (uintptr_t)key->x.address ^ key->x.dtype << 16 ^ (uint64_t)key->x.kind ^ key->x.layout);
-    hash = mixed(hash, (uintptr_t)key->out.address ^ key->out.dtype << 16 ^ (uint64_t)key->out.kind ^ key->out.layout);
+    uint64_t hash = (uintptr_t)key->operation * 0xFF51AFD7ED558CCDu + (uintptr_t)key->op * 0xC4CEB9FE1A85EC53u +
+                    (uint64_t)n->root * 0x9FB21C651E98DF25u + (uint64_t)n->source * 0xA0761D6478BD642Fu +
+                    (uint64_t)n->sendtag * 0xE7037ED1A0B428DBu + (uint64_t)n->recvtag * 0x8EBC6AF09C88C6E3u;
+    hash += hash_of_array(&key->x) + 3 * hash_of_array(&key->out);
     for (size_t i = 0; i < key->counts.many; i++) hash = mixed(hash, (uint64_t)key->counts.numbers[i]);
-    return mixed(hash, (uint64_t)key->x.elements ^ (uint64_t)key->out.elements << 32);
+    return mixed(hash ^ hash >> 32, 0);
 }
 
 static Entry *find(const CallsObject *self, const Key *key) {
     Entry *set = self->entries + (hash_of(key) & (self->sets - 1)) * WAYS;
     for (int i = 0; i < WAYS; i++)
-        if (set[i].bound && same(&set[i].key, key)) return &set[i];
+        if (set[i].act && same(&set[i].key, key)) return &set[i];
     return NULL;
 }
 
@@ -408,11 +422,33 @@ static Entry *find_call(const CallsObject *self, Key *key, Shift *shift) {
     key->x.address = key->out.address = &anywhere;
     Entry *entry = is_message ? NULL : find(self, key);
     key->x.address = x_lies, key->out.address = out_lies;
-    if (!entry || !lie_apart(key, entry->nbytes)) return *shift = (Shift){0, 0}, find(self, key);
-    ptrdiff_t x = entry->packed[0] ? 0 : (const char *)key->x.address - entry->addresses[0];
-    ptrdiff_t out = entry->packed[1] ? 0 : (const char *)key->out.address - entry->addresses[1];
+    if (!entry || !lie_apart(key, entry->act->nbytes)) return *shift = (Shift){0, 0}, find(self, key);
+    const Act *act = entry->act;
+    ptrdiff_t x = act->packed[0] ? 0 : (const char *)key->x.address - act->addresses[0];
+    ptrdiff_t out = act->packed[1] ? 0 : (const char *)key->out.address - act->addresses[1];
     *shift = (Shift){key->x.kind == NONE ? out : x, key->out.kind == NONE ? x : out};
     return entry;
+}
+
+static void let_go_of_act(Act *act) {
+    if (--act->holders_of_it) return;
+    Py_XDECREF(act->bound);
+    Py_XDECREF(act->run);
+    Py_XDECREF(act->what.record);
+    Py_XDECREF(act->pending);
+    Py_XDECREF(act->holders[0]);
+    Py_XDECREF(act->holders[1]);
+    PyMem_Free(act);
+}
+
+/* NULL without memory. */
+static Act *kept_act(const Act *made) {
+    Act *act = PyMem_Malloc(sizeof *act);
+    if (!act) return NULL;
+    *act = *made, act->holders_of_it = 1;
+    Py_XINCREF(act->bound), Py_XINCREF(act->run), Py_XINCREF(act->what.record), Py_XINCREF(act->pending);
+    Py_XINCREF(act->holders[0]), Py_XINCREF(act->holders[1]);
+    return act;
 }
 
 static void drop(Entry *entry) {
@@ -421,20 +457,15 @@ static void drop(Entry *entry) {
     Py_XDECREF(old.key.operation);
     Py_XDECREF(old.key.op);
     Py_XDECREF(old.key.algorithm);
-    Py_XDECREF(old.bound);
-    Py_XDECREF(old.run);
-    Py_XDECREF(old.what.record);
-    Py_XDECREF(old.pending);
     Py_XDECREF(old.dtypes[0]);
     Py_XDECREF(old.dtypes[1]);
-    Py_XDECREF(old.holders[0]);
-    Py_XDECREF(old.holders[1]);
     PyMem_Free((void *)old.key.counts.numbers);
+    if (old.act) let_go_of_act(old.act);
 }
 
 static void drop_all(CallsObject *self) {
     for (size_t i = 0; i < self->sets * WAYS; i++)
-        if (self->entries[i].bound) drop(&self->entries[i]);
+        if (self->entries[i].act) drop(&self->entries[i]);
 }
 
 /* Room for an entry: an empty one, or the one of its set that was not used for longest. */
@@ -442,7 +473,7 @@ static Entry *room_for(CallsObject *self, const Key *key) {
     for (;;) {
         Entry *set = self->entries + (hash_of(key) & (self->sets - 1)) * WAYS, *oldest = set;
         for (int i = 0; i < WAYS; i++) {
-            if (!set[i].bound || same(&set[i].key, key)) return &set[i];
+            if (!set[i].act || same(&set[i].key, key)) return &set[i];
             if (set[i].used < oldest->used) oldest = &set[i];
         }
         if (self->sets >= MOST) return oldest;
@@ -450,9 +481,9 @@ static Entry *room_for(CallsObject *self, const Key *key) {
         Entry *old = self->entries, *grown = PyMem_Calloc(sets * WAYS, sizeof *grown);
         if (!grown) return oldest;
         for (size_t i = 0; i < self->sets * WAYS; i++) {
-            if (!old[i].bound) continue;
+            if (!old[i].act) continue;
             Entry *to = grown + (hash_of(&old[i].key) & (sets - 1)) * WAYS;
-            while (to->bound) to++;
+            while (to->act) to++;
             *to = old[i];
         }
         self->entries = grown, self->sets = sets;
@@ -487,26 +518,26 @@ static void broken_off(const CallsObject *self, const char *method, PyObject *bo
     }
 }
 
-static int run_call(CallsObject *self, const Entry *entry, Shift shift, PyObject *operation, PyObject *x,
+static int run_call(CallsObject *self, const Act *act, Shift shift, PyObject *operation, PyObject *x,
                     PyObject *out) {
-    int code = note(self->ring, &entry->what);
+    int code = note(self->ring, &act->what);
     if (!code) {
-        code = entry->plan ? run_plan(entry->plan, shift) : taken(PyObject_CallFunctionObjArgs(entry->run, NULL));
-        if (code) broken_off(self, "broke_off", entry->bound, operation, x, out ? out : Py_None);
+        code = act->plan ? run_plan(act->plan, shift) : taken(PyObject_CallFunctionObjArgs(act->run, NULL));
+        if (code) broken_off(self, "broke_off", act->bound, operation, x, out ? out : Py_None);
         else self->ring->under_way = 0;
     }
     return code ? -1 : 1;
 }
 
-static int run_message(CallsObject *self, const Entry *entry, PyObject *operation, PyObject *x, PyObject *out) {
-    PyObject *bound = entry->bound;
-    note_message(self->ring, entry->pending);
-    wait_as(self->waits, entry->pending, NULL);
-    int code = carry_message(entry->message);
+static int run_message(CallsObject *self, const Act *act, PyObject *operation, PyObject *x, PyObject *out) {
+    PyObject *bound = act->bound;
+    note_message(self->ring, act->pending);
+    wait_as(self->waits, act->pending, NULL);
+    int code = carry_message(act->message);
     wait_as(NULL, NULL, NULL);
     if (code) {
         broken_off(self, "message_broke_off", bound, operation, x, out ? out : Py_None);
-    } else if (!came_whole(entry->message)) {
+    } else if (!came_whole(act->message)) {
         PyObject *engine = engine_of(self);
         code = engine ? taken(PyObject_CallMethod(engine, "check_length", "O", bound)) : -1;
         Py_XDECREF(engine);
@@ -515,8 +546,8 @@ static int run_message(CallsObject *self, const Entry *entry, PyObject *operatio
 }
 
 /* 0 where Python must make the object's bytes: that fails, and it says why. */
-static int run_object(CallsObject *self, const Entry *entry, PyObject *operation, PyObject *object, PyObject **result) {
-    PyObject *message = entry->message, *pending = entry->pending;
+static int run_object(CallsObject *self, const Act *act, PyObject *operation, PyObject *object, PyObject **result) {
+    PyObject *message = act->message, *pending = act->pending;
     PyObject *bytes = sends_object(message) ? bytes_of(message, object) : NULL;
     int made = PyErr_Occurred() ? -1 : 0;
     if (!made && (bytes || !sends_object(message))) {
@@ -531,54 +562,54 @@ static int run_object(CallsObject *self, const Entry *entry, PyObject *operation
     return made;
 }
 
-static int start_request(CallsObject *self, const Entry *entry, PyObject *operation, PyObject *x, PyObject *holder,
+static int start_request(CallsObject *self, const Act *act, PyObject *operation, PyObject *x, PyObject *holder,
                          PyObject **request) {
-    Noted noted = note_message(self->ring, entry->pending);
-    PyObject *begun = start_message(entry->message);
-    *request = begun ? new_request(entry->bound, begun, holder, self->under_way, NULL, &noted) : NULL;
-    if (!*request) broken_off(self, "message_broke_off", entry->bound, operation, x, Py_None);
-    if (begun) end_message(entry->message, begun);
+    Noted noted = note_message(self->ring, act->pending);
+    PyObject *begun = start_message(act->message);
+    *request = begun ? new_request(act->bound, begun, holder, self->under_way, NULL, &noted) : NULL;
+    if (!*request) broken_off(self, "message_broke_off", act->bound, operation, x, Py_None);
+    if (begun) end_message(act->message, begun);
     return *request ? 1 : -1;
 }
 
-static int start_call(CallsObject *self, const Entry *entry, Shift shift, const Asked *call, PyObject *arrays,
+static int start_call(CallsObject *self, const Act *act, Shift shift, const Asked *call, PyObject *arrays,
                       PyObject **request) {
     PyObject *begun = NULL;
     *request = NULL;
-    if (entry->packed[0] && !copy_tensors(call->x, entry->packed[0], entry->nbytes[0], 0)) return 0;
-    if (note(self->ring, &entry->what)) return -1;
-    begun = begin_plan(entry->plan, shift, arrays, entry->packed[1], entry->nbytes[1]);
-    if (entry->pending) { /* else the caller says when it ends */
+    if (act->packed[0] && !copy_tensors(call->x, act->packed[0], act->nbytes[0], 0)) return 0;
+    if (note(self->ring, &act->what)) return -1;
+    begun = begin_plan(act->plan, shift, arrays, act->packed[1], act->nbytes[1]);
+    if (act->pending) { /* else the caller says when it ends */
         self->ring->under_way = 0;
-        Noted noted = note_message(self->ring, entry->pending);
-        *request = begun ? new_request(entry->bound, begun, arrays, self->under_way, call->returned, &noted) : NULL;
+        Noted noted = note_message(self->ring, act->pending);
+        *request = begun ? new_request(act->bound, begun, arrays, self->under_way, call->returned, &noted) : NULL;
     } else {
         *request = Py_XNewRef(begun);
     }
     if (!*request)
-        broken_off(self, "broke_off", entry->bound, call->operation, call->x, call->out ? call->out : Py_None);
+        broken_off(self, "broke_off", act->bound, call->operation, call->x, call->out ? call->out : Py_None);
     Py_XDECREF(begun);
     return *request ? 1 : -1;
 }
 
 /* Lists are tuples by now, so that nobody changes them. */
-static int run_lists(CallsObject *self, const Entry *entry, Shift shift, const Asked *call) {
-    if (entry->packed[0] && !copy_tensors(call->x, entry->packed[0], entry->nbytes[0], 0)) return 0;
-    int made = run_call(self, entry, shift, call->operation, call->x, call->out);
-    if (made <= 0 || !entry->packed[1] || copy_tensors(call->out, entry->packed[1], entry->nbytes[1], 1)) return made;
+static int run_lists(CallsObject *self, const Act *act, Shift shift, const Asked *call) {
+    if (act->packed[0] && !copy_tensors(call->x, act->packed[0], act->nbytes[0], 0)) return 0;
+    int made = run_call(self, act, shift, call->operation, call->x, call->out);
+    if (made <= 0 || !act->packed[1] || copy_tensors(call->out, act->packed[1], act->nbytes[1], 1)) return made;
     return lists_changed(), -1;
 }
 
-static int begin_entry(CallsObject *self, const Entry *entry, Shift shift, const Asked *call, const Py_buffer *held,
+static int begin_act(CallsObject *self, const Act *act, Shift shift, const Asked *call, const Py_buffer *held,
                        PyObject **result) {
-    if (!entry->message && (!entry->plan || entry->is_nobodys || !begins(entry->plan))) return 0;
-    PyObject *in = entry->holders[0] ? entry->holders[0] : Py_None, *to = entry->holders[1] ? entry->holders[1] : Py_None;
+    if (!act->message && (!act->plan || act->is_nobodys || !begins(act->plan))) return 0;
+    PyObject *in = act->holders[0] ? act->holders[0] : Py_None, *to = act->holders[1] ? act->holders[1] : Py_None;
     PyObject *x = holder_of(call->x, &held[0]), *out = NULL, *arrays = NULL;
     int made = -1;
-    if (x && entry->message) {
-        made = start_request(self, entry, call->operation, call->x, x, result);
+    if (x && act->message) {
+        made = start_request(self, act, call->operation, call->x, x, result);
     } else if (x && (out = holder_of(call->out, &held[1])) && (arrays = PyTuple_Pack(4, x, out, in, to))) {
-        made = start_call(self, entry, shift, call, arrays, result);
+        made = start_call(self, act, shift, call, arrays, result);
     }
     Py_XDECREF(x);
     Py_XDECREF(out);
@@ -586,28 +617,26 @@ static int begin_entry(CallsObject *self, const Entry *entry, Shift shift, const
     return made;
 }
 
-static int run_entry(CallsObject *self, const Entry *entry, Shift shift, const Asked *call, const Py_buffer *held,
+static int run_act(CallsObject *self, const Act *act, Shift shift, const Asked *call, const Py_buffer *held,
                      PyObject **result) {
-    if (entry->message && is_object_message(entry->message))
-        return run_object(self, entry, call->operation, call->object, result);
-    if (entry->is_nobodys && !result) return note_message(self->ring, entry->pending), 1;
-    if (result) return begin_entry(self, entry, shift, call, held, result);
-    if (entry->message) return run_message(self, entry, call->operation, call->x, call->out);
-    return run_lists(self, entry, shift, call);
+    if (act->message && is_object_message(act->message))
+        return run_object(self, act, call->operation, call->object, result);
+    if (act->is_nobodys && !result) return note_message(self->ring, act->pending), 1;
+    if (result) return begin_act(self, act, shift, call, held, result);
+    if (act->message) return run_message(self, act, call->operation, call->x, call->out);
+    return run_lists(self, act, shift, call);
 }
 
-/* While the arrays' memory is `held`. Python may run from here on, and the entry may go: what it refers to is kept. */
+/* While the arrays' memory is `held`. */
 static int repeat_held(CallsObject *self, Key *key, const Asked *call, const Py_buffer *held, PyObject **result) {
     Shift shift;
     Entry *found = find_call(self, key, &shift);
     if (!found) return 0;
     found->used = ++self->clock;
-    Entry entry = *found;
-    PyObject *kept[] = {entry.bound, entry.run, entry.what.record, entry.pending, entry.holders[0], entry.holders[1]};
-    enum { REFERENCES = sizeof kept / sizeof *kept };
-    for (int i = 0; i < REFERENCES; i++) Py_XINCREF(kept[i]);
-    int made = run_entry(self, &entry, shift, call, held, result);
-    for (int i = 0; i < REFERENCES; i++) Py_XDECREF(kept[i]);
+    Act *act = found->act;
+    act->holders_of_it++;
+    int made = run_act(self, act, shift, call, held, result);
+    let_go_of_act(act);
     return made;
 }
 
@@ -620,7 +649,8 @@ static int describe_any(PyObject *x, Array *array, int with_shape, Py_buffer *he
 
 /* What the call is found by. Its lists are tuples. 0 where Python must look. */
 static int key_of(const CallsObject *self, const Asked *call, Key *key, int64_t *counts, Py_buffer *held) {
-    *key = (Key){call->operation, call->op, call->algorithm, call->numbers, {0}, {0}, {0}};
+    key->operation = call->operation, key->op = call->op, key->algorithm = call->algorithm;
+    key->numbers = call->numbers;
     held[0].obj = held[1].obj = NULL;
     if (!self->ring || !read_counts(call, counts, &key->counts)) return 0;
     int by_rows = key->counts.many > 0 || (call->x && PyTuple_CheckExact(call->x)) ||
@@ -669,7 +699,7 @@ static size_t nbytes_of(PyObject *x) {
 }
 
 /* Let the entry serve arrays wherever they lie, if its plan can. Returns whether it does. */
-static int move_if_it_can(Key *key, PyObject *x, PyObject *out, Entry *made) {
+static int move_if_it_can(Key *key, PyObject *x, PyObject *out, Act *made) {
     if (!made->packed[0]) made->nbytes[0] = nbytes_of(x), made->addresses[0] = key->x.address;
     if (!made->packed[1]) made->nbytes[1] = nbytes_of(out), made->addresses[1] = key->out.address;
     int in = key->x.kind == NONE, to = key->out.kind != NONE;
@@ -680,34 +710,26 @@ static int move_if_it_can(Key *key, PyObject *x, PyObject *out, Entry *made) {
     return can;
 }
 
-static void put_fixed(CallsObject *self, const Asked *call, Entry made) {
+static void put_fixed(CallsObject *self, const Asked *call, Act made) {
     Key key;
     int64_t counts[MOST_COUNTS];
     Py_buffer held[2];
     if (!key_of(self, call, &key, counts, held)) return;
-    made.dtypes[0] = dtype_of(call->x), made.dtypes[1] = dtype_of(call->out); /* those of the key: no Python has run */
+    Entry kept = {.dtypes = {dtype_of(call->x), dtype_of(call->out)}}; /* those of the key: no Python has run */
     release(&held[0]), release(&held[1]);
     if (made.plan && move_if_it_can(&key, call->x, call->out, &made)) self->serves_new = 1;
     size_t nbytes = key.counts.many * sizeof *counts;
     int64_t *copy = nbytes ? PyMem_Malloc(nbytes) : NULL;
-    if (nbytes && !copy) {
-        Py_XDECREF(made.dtypes[0]);
-        Py_XDECREF(made.dtypes[1]);
-        return;
-    }
-    if (nbytes) key.counts.numbers = memcpy(copy, counts, nbytes);
+    key.counts.numbers = copy ? memcpy(copy, counts, nbytes) : NULL;
     key.operation = as_key(key.operation), key.op = as_key(key.op), key.algorithm = as_key(key.algorithm);
-    Entry *entry = room_for(self, &key);
-    made.key = key, made.used = ++self->clock;
-    Py_INCREF(made.bound), Py_INCREF(made.run), Py_XINCREF(made.what.record), Py_XINCREF(made.pending);
-    Py_XINCREF(made.holders[0]), Py_XINCREF(made.holders[1]);
-    Entry old = *entry;
-    *entry = made;
+    kept.key = key, kept.act = nbytes && !copy ? NULL : kept_act(&made), kept.used = ++self->clock;
+    Entry *entry = kept.act ? room_for(self, &key) : NULL, old = entry ? *entry : kept;
+    if (entry) *entry = kept;
     drop(&old);
 }
 
 /* Keep an entry for a call. Where Python must look at its arguments, there is none. */
-static void put(CallsObject *self, const Asked *call, Entry made) {
+static void put(CallsObject *self, const Asked *call, Act made) {
     Asked fixed_call = *call;
     PyObject *x = fixed(call->x ? call->x : Py_None), *out = fixed(call->out ? call->out : Py_None);
     fixed_call.x = x, fixed_call.out = out;
@@ -719,7 +741,7 @@ static void put(CallsObject *self, const Asked *call, Entry made) {
 static const Numbers no_numbers = {NO_NUMBER, NO_NUMBER, NO_NUMBER, NO_NUMBER};
 
 /* Nothing for None. */
-static void read_packed(PyObject *given, Entry *entry, int which) {
+static void read_packed(PyObject *given, Act *entry, int which) {
     PyObject *address;
     Py_ssize_t nbytes;
     if (given == Py_None || !PyArg_ParseTuple(given, "OnO", &address, &nbytes, &entry->holders[which])) return;
@@ -738,7 +760,7 @@ static PyObject *calls_keep(CallsObject *self, PyObject *args) {
                           &call.sendcounts, &call.recvcounts, &bound, &packed[0], &packed[1]))
         return NULL;
     PyObject *run = PyObject_GetAttr(bound, name_run), *record = PyObject_GetAttr(bound, name_record);
-    Entry entry = {.bound = bound, .run = run};
+    Act entry = {.bound = bound, .run = run};
     int code = !run || !record || recorded(record, &entry.what) ? -1 : 0;
     for (int i = 0; i < 2; i++) read_packed(packed[i], &entry, i);
     if (PyErr_Occurred()) code = -1;
@@ -761,7 +783,7 @@ static PyObject *calls_keep_begun(CallsObject *self, PyObject *args) {
     if (!PyArg_ParseTuple(args, "OOOOlOOOOOOO", &call.operation, &call.x, &call.out, &call.op, &root, &call.algorithm,
                           &call.sendcounts, &call.recvcounts, &bound, &record, &plan, &pending))
         return NULL;
-    Entry entry = {.bound = bound, .run = plan, .plan = plan, .pending = pending};
+    Act entry = {.bound = bound, .run = plan, .plan = plan, .pending = pending};
     call.numbers.root = root;
     if (recorded(record, &entry.what)) return NULL;
     put(self, &call, entry);
@@ -778,8 +800,8 @@ static PyObject *calls_keep_message(CallsObject *self, PyObject *args) {
         return NULL;
     PyObject *message = message_of(run);
     int is_nobodys = run == Py_None;
-    if ((message || is_nobodys) && read_numbers(of, &call.numbers))
-        put(self, &call, (Entry){.bound = bound, .run = run, .pending = pending, .message = message,
+    if ((message || is_nobodys) && read_numbers(of, NULL, &call.numbers))
+        put(self, &call, (Act){.bound = bound, .run = run, .pending = pending, .message = message,
                                  .is_nobodys = is_nobodys});
     Py_RETURN_NONE;
 }
@@ -790,9 +812,9 @@ static PyObject *calls_keep_object(CallsObject *self, PyObject *args) {
     PyObject *message, *pending, *of[NUMBERS];
     if (!PyArg_ParseTuple(args, "O(OOOO)OO", &call.operation, of, of + 1, of + 2, of + 3, &message, &pending))
         return NULL;
-    if (!is_object_message(message) || !read_numbers(of, &call.numbers))
+    if (!is_object_message(message) || !read_numbers(of, NULL, &call.numbers))
         return PyErr_Format(PyExc_TypeError, "keep_object: expected an ObjectMessage, and ints or None");
-    put(self, &call, (Entry){.bound = message, .run = message, .pending = pending, .message = message});
+    put(self, &call, (Act){.bound = message, .run = message, .pending = pending, .message = message});
     Py_RETURN_NONE;
 }
 
@@ -832,7 +854,7 @@ static PyObject *calls_message(CallsObject *self, PyObject *const *args, Py_ssiz
     PyObject *result = NULL;
     if (n != 7) return PyErr_Format(PyExc_TypeError, "message: expected 7 arguments; given %zd", n);
     Asked call = {.operation = args[0], .x = args[1], .op = Py_None, .algorithm = Py_None};
-    if (!read_numbers(args + 2, &call.numbers)) Py_RETURN_NONE;
+    if (!read_numbers(args + 2, NULL, &call.numbers)) Py_RETURN_NONE;
     int only_begins = args[6] == Py_True;
     int made = repeat(self, &call, only_begins ? &result : NULL);
     if (made < 0) return NULL;
@@ -871,12 +893,14 @@ static int calls_traverse(CallsObject *self, visitproc visit, void *arg) {
     Py_VISIT(self->engine);
     Py_VISIT(self->ring);
     for (size_t i = 0; i < self->sets * WAYS; i++) {
-        Py_VISIT(self->entries[i].bound);
-        Py_VISIT(self->entries[i].run);
-        Py_VISIT(self->entries[i].what.record);
-        Py_VISIT(self->entries[i].pending);
-        Py_VISIT(self->entries[i].holders[0]);
-        Py_VISIT(self->entries[i].holders[1]);
+        const Act *act = self->entries[i].act;
+        if (!act || act->holders_of_it > 1) continue; /* a call under way holds what it has */
+        Py_VISIT(act->bound);
+        Py_VISIT(act->run);
+        Py_VISIT(act->what.record);
+        Py_VISIT(act->pending);
+        Py_VISIT(act->holders[0]);
+        Py_VISIT(act->holders[1]);
     }
     return 0;
 }
@@ -953,34 +977,34 @@ typedef struct {
     PyObject *operation, *names, *defaults;
     PyObject *like; /* makes a new array for the result from the input, or None; None if it does so for no input */
     PyObject *by_default[MEANINGS]; /* the items of `defaults` */
-    int meanings[MEANINGS]; /* of the arguments, by position */
+    Numbers numbers;                /* the first of them */
+    PyObject *names_at[MEANINGS];   /* the items of `names` */
+    int meanings[MEANINGS];         /* of the arguments, by position */
     int returns, elementwise, begins;
     Py_ssize_t most; /* arguments */
 } MethodObject;
 
 static int meaning_of(const MethodObject *self, PyObject *keyword) {
     for (Py_ssize_t i = 0; i < self->most; i++)
-        if (PyTuple_GetItem(self->names, i) == keyword) return self->meanings[i];
+        if (self->names_at[i] == keyword) return self->meanings[i];
     return -1;
 }
 
-/* The arguments by their meaning. 0 if Python must look at them. */
+/* The arguments by their meaning, and which ones are given, a bit each. 0 if Python must look at them. */
 static int sorted(const MethodObject *self, PyObject *const *args, Py_ssize_t given, PyObject *keywords,
                   PyObject **by) {
+    unsigned is_given = 0;
     if (given > self->most) return 0;
-    for (int i = 0; i < MEANINGS; i++) by[i] = NULL;
-    for (Py_ssize_t i = 0; i < given; i++) by[self->meanings[i]] = args[i];
+    memcpy(by, self->by_default, sizeof self->by_default);
+    for (Py_ssize_t i = 0; i < given; i++) by[self->meanings[i]] = args[i], is_given |= 1u << self->meanings[i];
     Py_ssize_t named = keywords ? PyTuple_Size(keywords) : 0;
     for (Py_ssize_t i = 0; i < named; i++) {
         int meaning = meaning_of(self, PyTuple_GetItem(keywords, i));
-        if (meaning < 0 || by[meaning]) return 0; /* a wrong name, one that is not interned, or one given twice */
-        by[meaning] = args[given + i];
+        if (meaning < 0 || is_given & 1u << meaning) return 0; /* a wrong name, one not interned, or one given twice */
+        by[meaning] = args[given + i], is_given |= 1u << meaning;
     }
     int first = self->most ? self->meanings[0] : ROOT;
-    if (!by[first] && (first == X || first == OBJECT)) return 0; /* it has no default */
-    for (int i = 0; i < MEANINGS; i++)
-        if (!by[i]) by[i] = self->by_default[i];
-    return 1;
+    return is_given & 1u << first || (first != X && first != OBJECT); /* these have no default */
 }
 
 /* 1 with the result, 0 if Python must make the call, -1 with an exception. */
@@ -988,7 +1012,9 @@ static int try_method(MethodObject *self, PyObject *const *args, Py_ssize_t give
                       PyObject **result) {
     PyObject *by[MEANINGS], *new_array = NULL;
     Asked call;
-    if (given < 1 || !sorted(self, args + 1, given - 1, keywords, by) || !read_numbers(by, &call.numbers)) return 0;
+    if (given < 1 || !sorted(self, args + 1, given - 1, keywords, by)) return 0;
+    call.numbers = self->numbers;
+    if (!read_numbers(by, self->by_default, &call.numbers)) return 0;
     CallsObject *known = calls_of(args[0]);
     if (!known) return 0;
     int64_t root = call.numbers.root;
@@ -1054,8 +1080,13 @@ static PyObject *method_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
     self->function = Py_NewRef(function), self->explained = Py_NewRef(explained), self->operation = as_key(operation);
     self->names = Py_NewRef(names), self->defaults = Py_NewRef(defaults), self->like = Py_NewRef(like);
     for (int i = 0; i < MEANINGS; i++) self->by_default[i] = PyTuple_GetItem(defaults, i);
-    for (Py_ssize_t i = 0; i < most; i++) self->meanings[i] = (int)PyLong_AsLong(PyTuple_GetItem(meanings, i));
-    return (PyObject *)self;
+    for (Py_ssize_t i = 0; i < most; i++) {
+        self->meanings[i] = (int)PyLong_AsLong(PyTuple_GetItem(meanings, i));
+        self->names_at[i] = PyTuple_GetItem(names, i);
+    }
+    if (read_numbers(self->by_default, NULL, &self->numbers)) return (PyObject *)self;
+    Py_DECREF((PyObject *)self);
+    return PyErr_Format(PyExc_TypeError, "Method: expected ints or None as defaults of numbers");
 }
 
 static PyObject *method_get(PyObject *self, PyObject *of, PyObject *type) {

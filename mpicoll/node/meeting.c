@@ -10,7 +10,12 @@ void meeting_begin(Meeting *m, int rank, int size, Flag **flags, int crowded, Ho
     waiter_begin(&m->waiter, crowded, host);
 }
 
-static inline uint64_t arrived(Flag *flag) { return atomic_load_explicit(&flag->arrived, memory_order_acquire); }
+static inline uint64_t read_acquire(_Atomic uint64_t *word) { return atomic_load_explicit(word, memory_order_acquire); }
+static inline uint64_t arrived(Flag *flag) { return read_acquire(&flag->arrived); }
+
+static Tag *tag_of(const Meeting *m, int rank) {
+    return m->tag_at ? (Tag *)((char *)m->flags[rank] + m->tag_at) : NULL;
+}
 
 /* A futex has 32 bits. The lower half comes first in memory on all processors that Linux runs on but a few old ones. */
 static Bed bed_of(Flag *flag) { return (Bed){(_Atomic uint32_t *)&flag->arrived, &flag->sleepers}; }
@@ -21,11 +26,14 @@ static int has_come(const void *of) {
     return atomic_load_explicit(&it->flag->arrived, memory_order_seq_cst) >= it->turn;
 }
 
-static inline int wait_at(Meeting *m, Flag *flag, uint64_t turn, int waits) {
-    if (arrived(flag) >= turn) return 0;
-    if (!waits) return LATER;
+/* Look at the tag, if there is one, and sleep at the flag: who sleeps reads many lines anyway. A rank that makes another
+ * call may write no tag. */
+static inline int wait_at(Meeting *m, Flag *flag, Tag *tag, uint64_t turn, int waits) {
+    _Atomic uint64_t *word = tag ? &tag->arrived : &flag->arrived;
+    if (read_acquire(word) >= turn) return 0;
+    if (!waits) return arrived(flag) >= turn ? 0 : LATER;
     for (int i = 0; i < m->waiter.looks; i++) {
-        if (arrived(flag) >= turn) return 0;
+        if (read_acquire(word) >= turn) return 0;
         relax();
     }
     Awaited awaited = {flag, turn};
@@ -37,7 +45,7 @@ int catch_up(Meeting *m, uint64_t turn, int waits) {
     uint64_t all = m->turn;
     for (int i = 1; i < m->size; i++) {
         Flag *flag = &m->flags[(m->rank + i) % m->size][0];
-        int code = wait_at(m, flag, turn, waits);
+        int code = wait_at(m, flag, NULL, turn, waits);
         if (code) return code;
         uint64_t there = arrived(flag);
         if (there < all) all = there;
@@ -75,14 +83,22 @@ int arrive(Meeting *m, uint64_t digest, int waits) {
     int code = catch_up(m, m->turn + 1 >= AHEAD ? m->turn + 2 - AHEAD : 0, waits);
     if (code) return code;
     remember(m, digest);
+    Tag *tag = tag_of(m, m->rank);
+    if (tag) {
+        tag->history = (uint32_t)m->history;
+        atomic_store_explicit(&tag->arrived, m->turn, memory_order_release);
+    }
     say(&m->flags[m->rank][0], m->turn, (uint32_t)m->history);
     return 0;
 }
 
 int wait_for(Meeting *m, int rank, int waits) {
     Flag *flag = &m->flags[rank][0];
-    int code = wait_at(m, flag, m->turn, waits);
-    return code ? code : *history_at(flag, m->turn) != (uint32_t)m->history ? MISMATCH : 0;
+    Tag *tag = tag_of(m, rank);
+    int code = wait_at(m, flag, tag, m->turn, waits);
+    if (code) return code;
+    int is_tagged = tag && read_acquire(&tag->arrived) == m->turn;
+    return (is_tagged ? tag->history : *history_at(flag, m->turn)) != (uint32_t)m->history ? MISMATCH : 0;
 }
 
 static int flat(Meeting *m, int waits) {
@@ -100,7 +116,7 @@ static int flat(Meeting *m, int waits) {
 static int in_rounds(Meeting *m, int waits) {
     while (1 << m->round < m->size) {
         Flag *flag = &m->flags[(m->rank - (1 << m->round) + m->size) % m->size][m->round];
-        int code = wait_at(m, flag, m->turn, waits);
+        int code = wait_at(m, flag, NULL, m->turn, waits);
         if (code) return code;
         m->differ |= *history_at(flag, m->turn) != (uint32_t)m->history;
         m->round++;

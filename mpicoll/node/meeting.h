@@ -21,9 +21,17 @@ typedef struct {
     uint32_t unused;
 } Flag;
 
+/* In front of the data of a short call: who waits for that reads one line, and not two. A call has a tag where its
+ * rank waits for one meeting alone. */
+typedef struct {
+    _Atomic uint64_t arrived; /* the meeting */
+    uint32_t history, unused;
+} Tag;
+
 typedef struct {
     int rank, size;
     Flag **flags; /* by rank: ROUNDS flags each, of which a flat meeting uses the first */
+    size_t tag_at; /* bytes from a rank's flags to its tag of this call; 0 if it has none */
     uint64_t turn, history;
     uint64_t all; /* the last meeting at which all ranks are known to have arrived */
     int round, differ; /* of `wait_for_all` */

@@ -7,6 +7,7 @@ too. The kernel (``mpicoll/node``) moves messages in memory that the ranks share
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -113,6 +114,15 @@ def _wanted(
     return any_source if source is None else source, any_tag if tag is None else tag
 
 
+def _by_pickle() -> bool:
+    """Whether mpi4py pickles as Python does, as far as the kernel pickles itself. Programs can change that."""
+    pickler, known = MPI.pickle, (b"", "", 1, 1.0, None, True)
+    try:
+        return all(pickler.dumps(each) == pickle.dumps(each, pickler.PROTOCOL) for each in known)
+    except Exception:  # another pickler may not know such objects
+        return False
+
+
 class NodeMessages:
     """The messages of one communicator. None of its transfers holds an array."""
 
@@ -155,7 +165,7 @@ class NodeMessages:
     def of_objects(self, receives: bool, peer: int | None, tag: int | None, convert: Callable[[Any], Any]) -> object:
         """What sends objects to a rank, or receives them. ``convert`` makes bytes of them, or objects of bytes."""
         assert kernel is not None
-        return kernel.ObjectMessage(self._messages, receives, *_wanted(peer, tag, _ANY, _ANY), convert)
+        return kernel.ObjectMessage(self._messages, receives, *_wanted(peer, tag, _ANY, _ANY), convert, _by_pickle())
 
     def unreceived(self) -> list[Envelope]:
         return [Envelope(*each) for each in self._messages.lying()]

@@ -226,7 +226,13 @@ class ObjectMessage:
     """A message of an object."""
 
     def __new__(
-        cls, messages: Messages, receives: bool, peer: int, tag: int, convert: Callable[[object], object]
+        cls,
+        messages: Messages,
+        receives: bool,
+        peer: int,
+        tag: int,
+        convert: Callable[[object], object],
+        by_pickle: bool,
     ) -> ObjectMessage: ...
 
 class Request:

@@ -208,6 +208,23 @@ def test_an_array_where_an_object_is_expected(given: NDArray[Any]) -> None:
     comm.barrier()
 
 
+TEXTS = "", "a\0\u00e4\U0001f600", "\ud800", b"", bytes(range(256)), bytes(70_000), bytearray(b"x"), (1, "a")
+NUMBERS = 0, -1, 2**31, 2**63 - 1, -(2**63), 2**63, 0.0, -0.0, 1e-300, float("-inf"), float("nan"), None, True, False
+
+
+@pytest.mark.parametrize("obj", [*TEXTS, *NUMBERS], ids=lambda obj: ascii(obj)[:20])
+def test_what_the_kernel_pickles_itself(comm: mpicoll.Communicator, obj: object) -> None:
+    """Repeated messages. What comes has the type and the bits of what was sent, as through Python's pickle."""
+    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    for _ in range(3):
+        if comm.rank == 0:
+            comm.send_object(obj, right, 5)
+        came = comm.recv_object(left, 5)
+        if comm.rank:
+            comm.send_object(came, right, 5)
+        assert (type(came), repr(came)) == (type(obj), repr(obj))
+
+
 def test_another_way_to_pickle(comm: mpicoll.Communicator) -> None:
     """A program may tell mpi4py to pickle in another way."""
     try:
@@ -215,6 +232,9 @@ def test_another_way_to_pickle(comm: mpicoll.Communicator) -> None:
         for text in ("", "short", "long" * 1000):
             assert comm.allgather_object(text) == [text] * comm.size
             assert comm.bcast_object(text) == text
+            for tag in (21, 21, 22):
+                comm.send_object(text, comm.rank, tag)
+                assert comm.recv_object(comm.rank, tag) == text
     finally:
         MPI.pickle.__init__(pickle.dumps, pickle.loads)  # type: ignore[misc]
 

@@ -22,7 +22,7 @@ import torch
 from torch.distributed import ReduceOp
 
 from mpicoll.arrays.dtypes import Op
-from mpicoll.torch import collectives, lists
+from mpicoll.torch import collectives
 from mpicoll.torch.caller import Caller, GivenOp, joined_caller
 from mpicoll.torch.group import ProcessGroup
 from mpicoll.torch.world import GivenGroup
@@ -184,7 +184,7 @@ def _reduce(g: ProcessGroup, root: int, op: GivenOp = ReduceOp.SUM) -> Map:
 
 def _gather(g: ProcessGroup, root: int) -> Map:
     def run(outs: Tensors, xs: Tensors) -> None:
-        lists.gather(xs[0], outs if g.rank() == root else None, group=g, group_dst=root)
+        collectives.gather(xs[0], outs if g.rank() == root else None, group=g, group_dst=root)
         if g.rank() != root:
             for y in outs:
                 y.zero_()
@@ -193,7 +193,7 @@ def _gather(g: ProcessGroup, root: int) -> Map:
 
 
 def _scatter(g: ProcessGroup, root: int) -> Map:
-    return lambda outs, xs: lists.scatter(outs[0], xs if g.rank() == root else None, group=g, group_src=root)
+    return lambda outs, xs: collectives.scatter(outs[0], xs if g.rank() == root else None, group=g, group_src=root)
 
 
 def _all_reduce(g: ProcessGroup, op: GivenOp = ReduceOp.SUM) -> Map:
@@ -201,11 +201,11 @@ def _all_reduce(g: ProcessGroup, op: GivenOp = ReduceOp.SUM) -> Map:
 
 
 def _all_gather(g: ProcessGroup) -> Map:
-    return lambda outs, xs: lists.all_gather(outs, xs[0], g)
+    return lambda outs, xs: collectives.all_gather(outs, xs[0], g)
 
 
 def _reduce_scatter(g: ProcessGroup, op: GivenOp = ReduceOp.SUM) -> Map:
-    return lambda outs, xs: lists.reduce_scatter(outs[0], xs, op, g)
+    return lambda outs, xs: collectives.reduce_scatter(outs[0], xs, op, g)
 
 
 def _all_gather_into_tensor(g: ProcessGroup) -> Map:
@@ -217,7 +217,7 @@ def _reduce_scatter_tensor(g: ProcessGroup) -> Map:
 
 
 def _all_to_all(g: ProcessGroup) -> Map:
-    return lambda outs, xs: lists.all_to_all(outs, xs, g)
+    return lambda outs, xs: collectives.all_to_all(outs, xs, g)
 
 
 def _all_to_all_single(g: ProcessGroup, expected: Sequence[int] | None, sent: Sequence[int] | None) -> Map:

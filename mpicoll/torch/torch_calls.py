@@ -18,7 +18,7 @@ import torch
 from torch.distributed import ReduceOp
 
 from mpicoll.errors import ArgumentError, TimeoutError
-from mpicoll.torch import barriers, collectives, ddp, lists
+from mpicoll.torch import barriers, collectives, ddp
 from mpicoll.torch.caller import GivenOp, caller_of
 from mpicoll.torch.group import ProcessGroup
 from mpicoll.torch.handles import FINISHED, Handle, Several, in_future
@@ -178,7 +178,7 @@ class TorchCalls(ProcessGroup):
     @operation("output_tensors input_tensor")
     def allgather(self, output_tensors: Sequence[Tensors], input_tensors: Tensors, opts: Any = DEFAULTS) -> Any:
         outs, tensor = _only(output_tensors, "all_gather"), _only(input_tensors, "all_gather")
-        return lists.all_gather(outs, tensor, self, opts.asyncOp)
+        return collectives.all_gather(outs, tensor, self, opts.asyncOp)
 
     @operation()
     def all_gather_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any = DEFAULTS) -> Any:
@@ -187,7 +187,7 @@ class TorchCalls(ProcessGroup):
     @operation()
     def allgather_coalesced(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any = DEFAULTS) -> Any:
         pairs = zip(zip(*outputs, strict=True), inputs, strict=True)
-        return [lists.all_gather(outs, tensor, self, opts.asyncOp) for outs, tensor in pairs]
+        return [collectives.all_gather(outs, tensor, self, opts.asyncOp) for outs, tensor in pairs]
 
     @operation()
     def all_gather_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = DEFAULTS) -> Any:
@@ -198,7 +198,7 @@ class TorchCalls(ProcessGroup):
     def gather(self, output_tensors: Sequence[Tensors], input_tensors: Tensors, opts: Any = DEFAULTS) -> Any:
         outs = output_tensors[0] if output_tensors else None
         tensor = _only(input_tensors, "gather")
-        return lists.gather(tensor, outs, None, self, opts.asyncOp, group_dst=opts.rootRank)
+        return collectives.gather(tensor, outs, None, self, opts.asyncOp, group_dst=opts.rootRank)
 
     @operation()
     def gather_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any = DEFAULTS) -> Any:
@@ -209,18 +209,18 @@ class TorchCalls(ProcessGroup):
                 expected = f"a contiguous tensor of {elements} elements"
                 raise ArgumentError("gather_single", "gather_tensor", expected, f"{tuple(output.shape)}")
             outs = [*output.view(self.size(), *input.shape)]
-        return lists.gather(input, outs, None, self, opts.asyncOp, group_dst=opts.rootRank)
+        return collectives.gather(input, outs, None, self, opts.asyncOp, group_dst=opts.rootRank)
 
     @operation("output_tensor input_tensors root")
     def scatter(self, output_tensors: Tensors, input_tensors: Sequence[Tensors], opts: Any = DEFAULTS) -> Any:
         ins = input_tensors[0] if input_tensors else None
         tensor = _only(output_tensors, "scatter")
-        return lists.scatter(tensor, ins, None, self, opts.asyncOp, group_src=opts.rootRank)
+        return collectives.scatter(tensor, ins, None, self, opts.asyncOp, group_src=opts.rootRank)
 
     @operation("output input op")
     def reduce_scatter(self, output_tensors: Tensors, input_tensors: Sequence[Tensors], opts: Any = DEFAULTS) -> Any:
         output, ins = _only(output_tensors, "reduce_scatter"), _only(input_tensors, "reduce_scatter")
-        return lists.reduce_scatter(output, ins, opts.reduceOp, self, opts.asyncOp)
+        return collectives.reduce_scatter(output, ins, opts.reduceOp, self, opts.asyncOp)
 
     @operation()
     def reduce_scatter_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any = DEFAULTS) -> Any:
@@ -233,7 +233,7 @@ class TorchCalls(ProcessGroup):
 
     @operation()
     def alltoall(self, output_tensors: Tensors, input_tensors: Tensors, opts: Any = DEFAULTS) -> Any:
-        return lists.all_to_all(output_tensors, input_tensors, self, opts.asyncOp)
+        return collectives.all_to_all(output_tensors, input_tensors, self, opts.asyncOp)
 
     @operation()
     def all_to_all_single(
@@ -245,8 +245,8 @@ class TorchCalls(ProcessGroup):
     @operation("")
     def barrier(self, opts: Any = DEFAULTS) -> Any:
         if opts.asyncOp or opts.timeout <= timedelta(0):  # torch passes a negative one if none is given
-            return barriers.barrier(self, opts.asyncOp)
-        work = barriers.barrier(self, async_op=True)
+            return collectives.barrier(self, opts.asyncOp)
+        work = collectives.barrier(self, async_op=True)
         assert work is not None
         try:
             work.wait(opts.timeout)

@@ -120,14 +120,17 @@ def made(
     return row.make(operation, x, size)
 
 
-def returned(operation: str, x: Any, given: Any, out: Any, rank: int, root: int) -> Any:
-    """What a Communicator's method returns: ``out``, which it was ``given`` or has made, where the rank has a
-    result."""
+def ends(
+    operation: str, x: Any, out: Any, rank: int, size: int, root: int, sendcounts: Any, recvcounts: Any
+) -> tuple[Any, Any, bool]:
+    """Where a call writes, which is ``out`` or new; what a Communicator's method returns; and whether that is to be
+    made an array of the library of ``x``."""
     row = ROWS[operation]
-    if row.returns_x:
-        return x
-    nothing = (row.only_root and rank != root) or (row.nothing_at_0 and rank == 0 and given is None)
-    return None if nothing else out
+    target = made(operation, x, rank, size, root, sendcounts, recvcounts) if out is None else out
+    nothing = (row.only_root and rank != root) or (row.nothing_at_0 and rank == 0 and out is None)
+    result = x if row.returns_x else None if nothing else target
+    is_new = result is not out and result is not x
+    return target, result, is_new and type(x) is not ndarray and library_of(x) is not None
 
 
 def in_kind(x: Any, made: Any, copied: bool = False) -> Any:

@@ -186,7 +186,7 @@ def _checked(
         tensor = caller.memory(given, x)
         if not table.gets_at(rank, root):
             return tensor, caller.no_list(taken, out, "destination", root)
-        return tensor, caller.outputs(taken, out, tensor)
+        return tensor, caller.outputs(taken, out or None, tensor)
     tensor = caller.memory(taken, out)
     if not table.gives_at(rank, root):
         return caller.no_list(given, x, "source", root), tensor

@@ -152,8 +152,8 @@ class ProgressThread:
         """The number of that thread; 0 if there is none."""
         self._thread: Helper | None = None
         self._wakes = threading.Lock()
-        """Released to wake the thread. Python's ``queue.SimpleQueue`` was seen to wait for ever where it was to wait for
-        a moment, on a busy machine with Python 3.11."""
+        """Released to wake the thread. Python's ``queue.SimpleQueue`` was seen to wait for ever instead of a moment, on
+        a busy machine with Python 3.11."""
         self._hurries = self._ends = False
         """Whether the thread is to carry out what waits at once, and whether it is to end."""
         self._sleeps = True

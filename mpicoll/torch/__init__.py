@@ -30,7 +30,7 @@ from mpicoll.torch.collectives import (
     reduce_scatter_tensor,
     scatter,
 )
-from mpicoll.torch.group import ProcessGroup
+from mpicoll.torch.group import GroupMember, ProcessGroup, group
 from mpicoll.torch.memory import empty, share_
 from mpicoll.torch.messages import P2POp, batch_isend_irecv, irecv, isend, recv, send
 from mpicoll.torch.objects import (
@@ -57,7 +57,6 @@ from mpicoll.torch.process_groups import (
     new_group,
 )
 from mpicoll.torch.work import Work
-from mpicoll.torch.world import GroupMember, group
 
 __all__ = [
     "GroupMember", "P2POp", "ProcessGroup", "ReduceOp", "Work", "all_gather", "all_gather_into_tensor",

@@ -10,9 +10,8 @@ import numpy as np
 
 from mpicoll.errors import TimeoutError
 from mpicoll.torch.caller import caller_of, checked_timeout
-from mpicoll.torch.group import ProcessGroup
+from mpicoll.torch.group import GivenGroup, ProcessGroup
 from mpicoll.torch.work import PAUSE, complete_before
-from mpicoll.torch.world import GivenGroup
 
 # It uses messages of its own:
 # - Rank 0 calls every other rank. The message is [number of the barrier, _CALL, -1 ...].

@@ -14,8 +14,7 @@ from mpicoll.arrays.buffers import as_buffer, repeats
 from mpicoll.arrays.dtypes import Op
 from mpicoll.calls.arguments import as_rank
 from mpicoll.errors import ArgumentError, DeviceError, DtypeError
-from mpicoll.torch.group import ProcessGroup
-from mpicoll.torch.world import GivenGroup, joined, member, world
+from mpicoll.torch.group import GivenGroup, ProcessGroup, joined, member, world
 
 GivenOp: TypeAlias = ReduceOp | ReduceOp.RedOpType
 """What a caller may pass as ``op``: an instance of ReduceOp, or a constant such as ReduceOp.SUM."""

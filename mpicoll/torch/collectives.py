@@ -27,9 +27,9 @@ from torch.distributed import ReduceOp
 
 from mpicoll.calls.arguments import checked_counts, sequence_of
 from mpicoll.torch.caller import Caller, GivenOp, caller_of
+from mpicoll.torch.group import GivenGroup
 from mpicoll.torch.making import make
 from mpicoll.torch.work import Work
-from mpicoll.torch.world import GivenGroup
 
 _IN_PLACE = {"x": "tensor"}
 _GATHERED = {"x": "input_tensor", "out": "output_tensor"}

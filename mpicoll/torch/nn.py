@@ -24,8 +24,7 @@ from torch.distributed import ReduceOp
 from mpicoll.arrays.dtypes import Op
 from mpicoll.torch import collectives
 from mpicoll.torch.caller import Caller, GivenOp, joined_caller
-from mpicoll.torch.group import ProcessGroup
-from mpicoll.torch.world import GivenGroup
+from mpicoll.torch.group import GivenGroup, ProcessGroup
 
 __all__ = [
     "all_gather", "all_reduce", "all_to_all", "all_to_all_single", "broadcast", "gather", "reduce", "reduce_scatter",

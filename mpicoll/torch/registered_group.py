@@ -18,10 +18,10 @@ from mpicoll.launch import elastic, mpi_init
 from mpicoll.supervise.ending import limited
 from mpicoll.torch import ddp
 from mpicoll.torch.caller import checked_timeout
+from mpicoll.torch.group import world
 from mpicoll.torch.memory import new
 from mpicoll.torch.private import BACKENDS_IN_PYTHON, RECORDS_BACKENDS_IN_PYTHON, Backend, in_the_making, uncompiled
 from mpicoll.torch.torch_calls import TorchCalls
-from mpicoll.torch.world import world
 
 _TorchsGroup: Any = dist.ProcessGroup  # torch's stubs lack its overloads, and the methods that only C++ calls
 _CUSTOM = dist.ProcessGroup.BackendType.CUSTOM

@@ -18,12 +18,11 @@ from mpicoll.calls.call import Call
 from mpicoll.calls.choose import AlgorithmName
 from mpicoll.calls.plan import CachedPlan, Plan, Plans, Workspace, key_by
 from mpicoll.calls.settings import checked_check, checked_timeout
-from mpicoll.communicator.engine import kinds, nans
-from mpicoll.communicator.engine.agreement import Agreement, same_settings
+from mpicoll.communicator.engine import kinds
+from mpicoll.communicator.engine.checks import Agreement, NanError, look_for_nans, same_settings
 from mpicoll.communicator.engine.cut import Cut
 from mpicoll.communicator.engine.device_calls import DeviceCalls
 from mpicoll.communicator.engine.message import Message, Startable
-from mpicoll.communicator.engine.packing import copied_to_host
 from mpicoll.communicator.engine.requests import InFlight
 from mpicoll.devices import cuda
 from mpicoll.errors import ArgumentError, MessageError, MismatchError, MpicollError, RankLost, StateError
@@ -112,7 +111,7 @@ class Base:
             self.checks: list[Check] = []
             """What comes before each call, in this order."""
             if settings.check_nan if check_nan is None else check_nan:
-                self.checks.append(partial(nans.before, self.rank, self.size, copied_to_host))
+                self.checks.append(partial(look_for_nans, self.rank, self.size))
             if self.agreement is not None:
                 self.checks.append(self.agreement.before)
             if (check != "off" or self.cut is not None) and self.size > 1:  # a watcher cuts it, and tells of losses
@@ -230,7 +229,7 @@ class Base:
 
     def end_midway(self, operation: str, e: BaseException) -> None:
         how = "ended midway"
-        if isinstance(e, nans.NanError):
+        if isinstance(e, NanError):
             how = "was refused on this rank"
         elif isinstance(e, MismatchError):
             how = "was not the same on all ranks"

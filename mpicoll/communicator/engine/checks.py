@@ -16,6 +16,7 @@ from mpicoll.arrays import kernels
 from mpicoll.arrays.buffers import Buffer
 from mpicoll.calls.call import Call
 from mpicoll.calls.plan import Plan
+from mpicoll.communicator.engine.packing import copied_to_host
 from mpicoll.errors import ArgumentError, MismatchError, TimeoutError
 from mpicoll.fabrics.fabric import Fabric
 from mpicoll.fabrics.routes.node import input_and_output
@@ -84,9 +85,7 @@ class NanError(ArgumentError):
     """A NaN was given. This rank has sent nothing, and others may have made the call."""
 
 
-def look_for_nans(
-    rank: int, size: int, copied_to_host: Callable[[Buffer], Buffer], call: Call, record: Record
-) -> list[Plan]:
+def look_for_nans(rank: int, size: int, call: Call, record: Record) -> list[Plan]:
     """A look at this rank's input. It raises ArgumentError for the first NaN."""
     given, _ = input_and_output(call, rank, size)
     if given is None or not kernels.has_nans(given.dtype):

@@ -26,8 +26,7 @@ from mpicoll.launch import elastic, lifecycle
 from mpicoll.launch.lifecycle import is_forked
 from mpicoll.supervise import sites
 from mpicoll.torch.private import profiler, torchs_world
-from mpicoll.torch.streams import GroupStreams
-from mpicoll.torch.work import CollectiveWork, Work
+from mpicoll.torch.work import CollectiveWork, GroupStreams, Work
 
 
 class ProcessGroup:

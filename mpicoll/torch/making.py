@@ -168,8 +168,8 @@ def _make_of_lists(
     else:
         work = make(caller, names, False, *call)
     if sent.serves_again and came.serves_again:
-        ends = (end if isinstance(end, torch.Tensor) else end or None for end in (x, out))
-        g.engine.keep(g.engine.plan(*call), (name, *ends, *how), (sent.packed, came.packed))
+        plan = g.engine.plan(*call)
+        g.engine.keep(plan, (name, _or_none(x), _or_none(out), *how), (sent.packed, came.packed))
     return work
 
 
@@ -186,7 +186,7 @@ def _checked(
         tensor = caller.memory(given, x)
         if not table.gets_at(rank, root):
             return tensor, caller.no_list(taken, out, "destination", root)
-        return tensor, caller.outputs(taken, out or None, tensor)
+        return tensor, caller.outputs(taken, _or_none(out), tensor)
     tensor = caller.memory(taken, out)
     if not table.gives_at(rank, root):
         return caller.no_list(given, x, "source", root), tensor
@@ -194,6 +194,11 @@ def _checked(
     if ins[rank].shape != tensor.shape:
         raise caller.error(f"{given}[{rank}]", f"shape {tuple(tensor.shape)}", f"{tuple(ins[rank].shape)}")
     return ins, tensor
+
+
+def _or_none(given: Any) -> Any:
+    """What is given, but None for an empty list."""
+    return None if type(given) is list and not given else given
 
 
 def _listed(given: Given) -> list[torch.Tensor]:

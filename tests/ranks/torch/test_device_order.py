@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from mpicoll.torch.streams import StreamGuard
+from mpicoll.torch.work import StreamGuard
 from tests.devices.on import later_and_later
 from tests.devices.tensors import SimulatedGpu, on_any_rank
 from tests.ranks.torch.api import dist

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from datetime import timedelta
 from time import monotonic, sleep
-from types import TracebackType
 
 import torch
 
@@ -91,35 +90,27 @@ class GroupStreams:
         if not elsewhere:
             return None
         names = dict.fromkeys(as_buffer(tensor, "mpicoll.torch", "tensor").device for tensor in elsewhere)
-        return StreamGuard([(device, self._queue(device)) for device in map(device_named, names)], elsewhere)
-
-    def _queue(self, device: Device) -> Stream:
-        if device.name not in self._of:
-            self._of[device.name] = device.new_stream()
-        return self._of[device.name]
+        for name in names.keys() - self._of.keys():
+            self._of[name] = device_named(name).new_stream()
+        return StreamGuard([(device_named(name), self._of[name]) for name in names], elsewhere)
 
 
 class StreamGuard:
-    """One collective's. As a context, it is where the collective works: the group's queues are current there."""
+    """One collective's."""
 
     def __init__(self, queues: list[tuple[Device, Stream]], tensors: Iterable[torch.Tensor]) -> None:
         self._queues = queues
         self._begun = [device.current().record() for device, _ in queues]
         self._ended: list[Event] = []
-        self._stack = ExitStack()
         storages = {tensor.untyped_storage().device for tensor in tensors}
         self.known_to_torch = sorted(str(device) for device in storages if device.type != "cpu")
         """The devices whose streams torch's futures know. A simulated device is none of them."""
 
-    def __enter__(self) -> None:
+    def enter(self, stack: ExitStack) -> None:
+        """Make the group's queues current here until the stack is closed."""
         for (device, queue), begun in zip(self._queues, self._begun, strict=True):
             queue.wait_for(begun)
-            self._stack.enter_context(device.using(queue))
-
-    def __exit__(
-        self, kind: type[BaseException] | None, e: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._stack.close()
+            stack.enter_context(device.using(queue))
 
     def take(self, run: Callable[[], None]) -> None:
         """Hand in the collective's work, by ``run``."""
@@ -205,7 +196,7 @@ class CollectiveWork(Submitted, Work):
             return
 
         def run_there() -> None:
-            stack.enter_context(guard)
+            guard.enter(stack)
             guard.take(self._run)
 
         with ExitStack() as stack:  # the future's callbacks, too, work on the group's queues

@@ -50,7 +50,6 @@ class Caller:
         self.operation, self.group = operation, group
 
     def error(self, argument: str, expected: str, given: str) -> ArgumentError:
-        """The error to raise for a wrong argument."""
         return ArgumentError(self.operation, argument, expected, given)
 
     def tensor(self, argument: str, x: Any) -> torch.Tensor:
@@ -112,7 +111,6 @@ class Caller:
         return []
 
     def op(self, op: GivenOp) -> str | Op:
-        """mpicoll's operation for torch's ``op``."""
         return op_of(op, self.operation)
 
     def root(self, argument: str, given: int | None, in_group: int | None, default: int | None = None) -> int:

@@ -183,7 +183,6 @@ class ProcessGroup:
 
 @lru_cache(maxsize=1)
 def _warn_that_it_blocks() -> None:
-    """Warn once a process."""
     sites.warn(
         "mpicoll: this MPI was initialised without MPI_THREAD_MULTIPLE: asynchronous collectives complete before "
         "the call returns"
@@ -283,7 +282,6 @@ class group(metaclass=_HasDefaultGroup):
 
 
 def is_no_group(given: object) -> bool:
-    """Whether ``given`` is GroupMember.NON_GROUP_MEMBER."""
     return type(given) is int and given == GroupMember.NON_GROUP_MEMBER
 
 

@@ -147,7 +147,6 @@ class RegisteredGroup(TorchCalls, Supports, _TorchsGroup):  # type: ignore[misc]
     splitGroup = split_group
 
     def comm_split_count(self) -> int:
-        """The number of groups made of this one."""
         return self._splits
 
     def _refuse_hooks(self, *_: object) -> None:

@@ -193,7 +193,6 @@ class TorchCalls(ProcessGroup):
     """DDP's, which move to shared memory."""
 
     calls = 0
-    """The number of collectives that this rank has called."""
 
     _coalescing: list[Work] | None = None
     """The operations since ``start_coalescing``; None while nothing is coalesced."""
@@ -235,7 +234,6 @@ class TorchCalls(ProcessGroup):
         self.calls = 0
 
     def _get_sequence_number_for_group(self) -> int:
-        """The number of collectives that this rank has called."""
         return self.calls
 
     # -- collectives --------------------------------------------------------------------------------------------------

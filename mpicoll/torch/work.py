@@ -96,7 +96,7 @@ class GroupStreams:
 
 
 class StreamGuard:
-    """One collective's."""
+    """The place of one collective in the queues of its group."""
 
     def __init__(self, queues: list[tuple[Device, Stream]], tensors: Iterable[torch.Tensor]) -> None:
         self._queues = queues

@@ -136,7 +136,6 @@ class Base:
         return watch.watch(group, self.recorder, waits, timeout, agrees, self.cut, settings.dump, settings.trace)
 
     def _agreement_of(self, check: str) -> Agreement | None:
-        """How ranks agree on calls; None where they do not."""
         if check != "full" or self.size == 1:
             return None
         self._limit_messages()
@@ -239,7 +238,6 @@ class Base:
         self.close(f"its {operation} {how}, so its ranks may be at different calls; make a new one ({e})")
 
     def forget_plans(self) -> None:
-        """Let every call be bound afresh the next time."""
         for plans in (self.plans, self.bound_messages, self.startable):
             plans.clear()
         if self.calls is not None:
@@ -311,7 +309,6 @@ class Cut:
         return self._error or self.loss(operation)
 
     def loss(self, operation: str) -> RankLost:
-        """The error of a call after ranks were lost."""
         fabric = self._fabric()
         return RankLost(operation, fabric.lost() if fabric is not None else (), self._in_job)
 

@@ -48,7 +48,6 @@ class Submitted:
     over = False
     """Whether the collective is complete, but for what devices still have to do."""
     error: Exception | None = None
-    """What it raised."""
     failed_unseen = False
     """Whether it raised, and nobody else will tell the program."""
 
@@ -121,7 +120,6 @@ class Submitted:
 
 
 def failure_of(run: Callable[[], None]) -> Exception | None:
-    """What ``run`` raises."""
     try:
         run()
     except Exception as e:  # whoever waits gets it
@@ -145,7 +143,6 @@ class ProgressThread:
         self._waiting: deque[Submitted] = deque()
         """The same, with what is to be done."""
         self._begun = 0
-        """How many have begun."""
         self._carries_out = threading.Lock()
         """Whoever has it carries collectives out: one thread at a time."""
         self._who = 0
@@ -190,7 +187,6 @@ class ProgressThread:
             self._wake()
 
     def hurry(self) -> None:
-        """Let the thread begin at once."""
         self._hurries = True
         self._wake()
 

@@ -22,7 +22,7 @@ from mpicoll.communicator.engine.message import Message, Startable
 from mpicoll.communicator.engine.message_calls import MessageCalls
 from mpicoll.communicator.engine.packing import End, Packed, around, reads_output, settled
 from mpicoll.communicator.engine.progress import OnThread, ProgressThread
-from mpicoll.communicator.engine.requests import Finish, Request
+from mpicoll.communicator.engine.requests import Request
 from mpicoll.errors import ArgumentError
 from mpicoll.fabrics.fabric import Nobody, Transfer
 from mpicoll.node.loaded import kernel
@@ -228,7 +228,9 @@ class Engine(MessageCalls):
                 try:
                     engine.execute(engine.plan(operation, *arguments), name)
                 except BaseException:  # of a signal's handler, too, where the program's thread carries it out
-                    self._close_with(engine)
+                    if engine is not self and engine.closed and not self.closed:  # nor are these ranks together now
+                        self.lost = engine.lost
+                        self.close(engine.closed, goes_on=True)
                     raise
                 self.recorder.unsure.discard(number)
                 settled(*known.on_device)
@@ -243,10 +245,14 @@ class Engine(MessageCalls):
         ):
             self.calls.keep_begun(name, *arguments, message, known.record, plan, known.pending)
 
-        def finish() -> Any:
-            return results.in_kind(x, result)
-
-        return self._recorded(known.record, message, finish if in_kind else None, (x, out, here, there), result)
+        recorder, finish = self.recorder, partial(results.in_kind, x, result) if in_kind else None
+        recorder.begin(known.record)  # in the order of the program, as every collective
+        if self.agreement is not None and isinstance(message.transfer, OnThread):
+            recorder.unsure.add(recorder.begun - 1)
+        try:
+            return self.started(message, (x, out, here, there), finish, result)
+        finally:
+            recorder.under_way = False
 
     def _startable(
         self, operation: str, x: Any, out: Any, op: Any, root: Any, algorithm: Any, *counts: Any
@@ -313,12 +319,6 @@ class Engine(MessageCalls):
 
         return OnThread(self._progress, run_there, nbytes)
 
-    def _close_with(self, engine: Engine) -> None:
-        """Close this communicator if the thread's one was closed: its ranks are no more together than that one's."""
-        if engine is not self and engine.closed and not self.closed:
-            self.lost = engine.lost
-            self.close(engine.closed, goes_on=True)
-
     def free(self) -> None:
         if not self.closed:
             if self._progress is not None:
@@ -328,19 +328,6 @@ class Engine(MessageCalls):
             self.under_way.complete()
             self.devices.free()
         super().free()
-
-    def _recorded(
-        self, record: Record, message: Message, finish: Finish | None, arrays: object, result: Any
-    ) -> Request:
-        """The call begins: it is recorded in the order of the program, as every collective."""
-        recorder = self.recorder
-        recorder.begin(record)
-        if self.agreement is not None and isinstance(message.transfer, OnThread):
-            recorder.unsure.add(recorder.begun - 1)
-        try:
-            return self.started(message, arrays, finish, result)
-        finally:
-            recorder.under_way = False
 
 
 def _message(pending: Pending, record: Record, transfer: Transfer) -> Message:

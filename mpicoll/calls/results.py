@@ -6,8 +6,9 @@ Where that array lies in memory that ranks share, the result does, too. A call f
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy import ndarray
@@ -30,7 +31,8 @@ def like(x: Any, *more: int) -> Any:
     return None
 
 
-class Row(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Row:
     """What there is to know of the results of one operation."""
 
     makes: bool

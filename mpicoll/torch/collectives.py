@@ -31,6 +31,7 @@ from mpicoll.torch.group import GivenGroup
 from mpicoll.torch.making import make
 from mpicoll.torch.work import Work
 
+_NO_ARRAY: dict[str, str] = {}
 _IN_PLACE = {"x": "tensor"}
 _GATHERED = {"x": "input_tensor", "out": "output_tensor"}
 _SCATTERED = {"xs": "input", "out": "output"}
@@ -191,7 +192,7 @@ def barrier(
     caller = caller_of("barrier", group)
     if caller is None:
         return None
-    return make(caller, {}, async_op, "barrier", None, None, None, 0, algorithm)
+    return make(caller, _NO_ARRAY, async_op, "barrier", None, None, None, 0, algorithm)
 
 
 # -- lists: one tensor for each rank of the group --------------------------------------------------------------------
@@ -230,8 +231,8 @@ def gather(
     caller = caller_of("gather", group)
     if caller is None:
         return None
-    root, outs = caller.root("dst", dst, group_dst, default=0), [] if gather_list is None else gather_list
-    return make(caller, _GATHERED_LIST, async_op, "gather_list", tensor, outs, None, root, algorithm)
+    root = caller.root("dst", dst, group_dst, default=0)
+    return make(caller, _GATHERED_LIST, async_op, "gather_list", tensor, gather_list, None, root, algorithm)
 
 
 def scatter(

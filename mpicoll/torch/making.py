@@ -75,10 +75,10 @@ def make(
                 if begun is not None:
                     if not begun.test(True):
                         run = partial(_finish, caller, begun)
-                        return g.in_turn(caller.operation, run, _written_by(x, out), True, (), True)
+                        return g.in_turn(caller.operation, run, _written(out if "out" in names else x), True, (), True)
                     g.engine.recorder.under_way = False
                     begun.unpack()
-                    return Complete(_written_by(x, out))
+                    return Complete(_written(out if "out" in names else x))
         finally:
             g.inside = 0
     if collective in _OF_LISTS:
@@ -88,7 +88,7 @@ def make(
     if names:
         caller.tensor(names.get("x") or names["xs"], x)
     call = collective, x, out, op, root, algorithm, sendcounts, recvcounts
-    return _make_new(caller, names, async_op, call, _written_by(x, out))
+    return _make_new(caller, names, async_op, call, _written(out if "out" in names else x))
 
 
 def _finish(caller: Caller, begun: BegunCall) -> None:
@@ -96,10 +96,9 @@ def _finish(caller: Caller, begun: BegunCall) -> None:
     begun.unpack()
 
 
-def _written_by(x: Any, out: Any) -> list[torch.Tensor]:
-    """The tensors that a call from ``x`` to ``out`` writes, which may be lists."""
-    written = x if out is None else out
-    return [] if written is None else [written] if isinstance(written, torch.Tensor) else [*written]
+def _written(end: Any) -> list[torch.Tensor]:
+    """The tensors that a call writes, of which this end may be a list."""
+    return [] if end is None else [end] if isinstance(end, torch.Tensor) else [*end]
 
 
 def _make_new(
@@ -186,7 +185,7 @@ def _checked(
         tensor = caller.memory(given, x)
         if not table.gets_at(rank, root):
             return tensor, caller.no_list(taken, out, "destination", root)
-        return tensor, caller.outputs(taken, _or_none(out), tensor)
+        return tensor, caller.outputs(taken, out, tensor)
     tensor = caller.memory(taken, out)
     if not table.gives_at(rank, root):
         return caller.no_list(given, x, "source", root), tensor

@@ -94,13 +94,9 @@ def _with_options(simple: BoundArguments) -> tuple[Any, ...]:
 # calling a function, raises what that raises, and has a future of its own. So C++ gets one of those for each Work.
 
 
-def _finished() -> Any:
-    future: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future()
-    future.set_result([])
-    return work_of_future(future)
-
-
-FINISHED = _finished()
+_nothing: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future()
+_nothing.set_result([])
+FINISHED = work_of_future(_nothing)
 """What every synchronous call returns. It is all C++, so to wait for it costs the least."""
 
 
@@ -121,7 +117,7 @@ class Handle(CallbackWork):  # type: ignore[misc]
         if isinstance(ours, CollectiveWork):
             self._complete_with(ours)
         elif isinstance(ours, Complete):
-            CallbackWork.__init__(self, _is_over)
+            CallbackWork.__init__(self, lambda _: True)
             CallbackWork.get_future(self).set_result(ours.tensors)
         else:
             CallbackWork.__init__(self, lambda _: ours.wait())
@@ -144,10 +140,6 @@ class Handle(CallbackWork):  # type: ignore[misc]
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         return self._ours.wait(timeout)
-
-
-def _is_over(_: timedelta) -> bool:
-    return True
 
 
 def _asked(name: str) -> Callable[[Handle], Any]:

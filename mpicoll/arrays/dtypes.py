@@ -144,7 +144,12 @@ def name_of(op: object, operation: str) -> str:
     names = [name for name in OPS if name != "premul_sum"]
     if isinstance(op, str) and op in names:
         return op
-    given = _misspelt_op(op, names) if isinstance(op, str) else shown_argument(op)
+    given = shown_argument(op)
+    if isinstance(op, str):
+        bare = op.removeprefix("MPI.").lower()
+        given = f"{op!r} (did you mean {bare!r}?)" if bare in names else misspelt(op, names)
+        if bare in ("minloc", "maxloc"):
+            given = repr(op) + _PAIRS
     mpi = sys.modules.get("mpi4py.MPI")  # who has an operation of mpi4py's has imported mpi4py
     if mpi is not None and isinstance(op, mpi.Op):
         mpi_name = next((name for known, name in _of_mpi4py() if known == op), None)
@@ -157,13 +162,6 @@ def name_of(op: object, operation: str) -> str:
 
 
 _PAIRS = ", which takes pairs of a value and a place: keep mpi4py's call"
-
-
-def _misspelt_op(given: str, names: list[str]) -> str:
-    bare = given.removeprefix("MPI.").lower()
-    if bare in ("minloc", "maxloc"):
-        return repr(given) + _PAIRS
-    return f"{given!r} (did you mean {bare!r}?)" if bare in names else misspelt(given, names)
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,11 +182,6 @@ class Reduction:
         """Whether combining two values rounds the result of float32 to a shorter float: then an algorithm that combines
         fewer times is more exact."""
         return self.dtype.short_float and self.combine in ("SUM", "PROD")
-
-    @property
-    def depends_on_order(self) -> bool:
-        """Whether the result's bits depend on the order in which values are combined. Integers' do not."""
-        return self.dtype.kind in "fc"
 
     @property
     def averages(self) -> bool:

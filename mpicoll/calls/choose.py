@@ -100,7 +100,7 @@ class CommInfo:
 
     def in_rank_order(self, reduction: Reduction | None) -> bool:
         """Whether the values of an element must be combined in the order of the ranks."""
-        return reduction is not None and self.settings.reproducible and reduction.depends_on_order
+        return reduction is not None and self.settings.reproducible and reduction.dtype.kind in "fc"
 
 
 @dataclass(frozen=True, slots=True)

@@ -204,19 +204,15 @@ class Collectives(CommunicatorBase):
         """Make a call, by the kernel if it knows a plan. Returns what the method of this name returns."""
         if type(root) is not int:
             root = checked_rank(root, self.size, operation, "root")
-        make, rooted, only_root, elementwise, returns_x, nothing_at_0 = results.ROWS[operation]
-        rank, result, even = self.rank, out, sendcounts is None and recvcounts is None
-        if only_root and rank != root:
+        row, rank, result = results.ROWS[operation], self.rank, out
+        if row.only_root and rank != root:
             result = None
-        elif out is None and make is not None:
-            if even and not rooted:
-                result = make(operation, x, self.size)  # as ``made`` does, at less cost
-            else:
-                result = results.made(operation, x, rank, self.size, root, sendcounts, recvcounts)
-        there = None if result is x and elementwise else result
+        elif out is None and row.makes:
+            result = results.made(operation, x, rank, self.size, root, sendcounts, recvcounts)
+        there = None if result is x and row.elementwise else result
         self._engine.make(operation, x, there, op, root, algorithm, sendcounts, recvcounts)
-        if returns_x:
+        if row.returns_x:
             return x
         if result is out:
             return out
-        return None if nothing_at_0 and rank == 0 else results.in_kind(x, result)
+        return None if row.nothing_at_0 and rank == 0 else results.in_kind(x, result)

@@ -109,7 +109,6 @@ _OR_MAY_NOT = "or one of them has MPICOLL_SHARED_MEMORY=0 (`mpicoll doctor` says
 
 @cache
 def _warn(why: str) -> None:
-    """Once a process for each reason."""
     sites.warn(f"mpicoll: comm.empty makes ordinary arrays: {why}")
 
 

@@ -7,7 +7,7 @@ from inspect import signature
 from typing import Any
 
 from mpicoll.algorithms.collectives import COLLECTIVES, even_and_uneven, input_of
-from mpicoll.arrays.buffers import exported, library_of
+from mpicoll.arrays.buffers import exported
 from mpicoll.calls import results
 from mpicoll.communicator.collectives import Collectives
 from mpicoll.communicator.point_to_point import PointToPoint
@@ -77,17 +77,14 @@ class Persistent(Collectives, PointToPoint):
         counts = given.get("counts")
         sent, received = (counts, None) if table.scatters else (None, counts)
         sent, received = given.get("sendcounts", sent), given.get("recvcounts", received)
-        if out is None:
-            out = results.made(operation, x, self.rank, self.size, root, sent, received)
+        out, result, in_kind = results.ends(operation, x, out, self.rank, self.size, root, sent, received)
         there, engine = None if out is x else out, self._engine
         plan = engine.plan(operation, x, there, given.get("op"), root, given["algorithm"], sent, received)
-        result = results.returned(operation, x, given.get("out"), out, self.rank, root)
         execute, kept = engine.execute, (x, out)
-        others = x if result is not x and result is not given.get("out") and library_of(x) is not None else None
 
         def call() -> Any:
             execute(plan, operation)
-            return result if others is None else results.in_kind(others, result, copied=True)
+            return results.in_kind(x, result, copied=True) if in_kind else result
 
         call.__dict__["arrays"] = kept  # the plan holds addresses
         return call

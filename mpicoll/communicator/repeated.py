@@ -52,7 +52,9 @@ def repeated(method: F) -> F:
         meanings, elementwise = {**_MEANINGS, "tag": tag}, True
     else:
         table, _ = even_and_uneven(name.removeprefix("i"))
-        like = results.like if name in results.ROWS and results.is_like_input(name) else None
+        row = results.ROWS.get(name)
+        if row is not None and row.makes and row.elementwise and not (row.rooted or row.nothing_at_0):
+            like = results.like  # every rank's result has the shape of its input
         returns, elementwise = _RETURNS_OUT, table.elementwise
         meanings = {**_MEANINGS, "counts": _RECVCOUNTS if table.gathers else _SENDCOUNTS}
         if not table.moves:

@@ -12,20 +12,25 @@ from mpicoll.launch.launch_env import launched_rank
 
 torch_versions.check(torch.__version__, speaks=launched_rank() in (None, 0))
 
-from mpicoll.torch import barriers, collectives, lists, messages, objects
-from mpicoll.torch.barriers import barrier, monitored_barrier
+from mpicoll.torch import barriers, collectives, making, messages, objects
+from mpicoll.torch.barriers import monitored_barrier
 from mpicoll.torch.collectives import (
+    all_gather,
     all_gather_into_tensor,
     all_gather_single,
     all_reduce,
+    all_to_all,
     all_to_all_single,
+    barrier,
     broadcast,
+    gather,
     reduce,
+    reduce_scatter,
     reduce_scatter_single,
     reduce_scatter_tensor,
+    scatter,
 )
-from mpicoll.torch.group import ProcessGroup
-from mpicoll.torch.lists import all_gather, all_to_all, gather, reduce_scatter, scatter
+from mpicoll.torch.group import GroupMember, ProcessGroup, group
 from mpicoll.torch.memory import empty, share_
 from mpicoll.torch.messages import P2POp, batch_isend_irecv, irecv, isend, recv, send
 from mpicoll.torch.objects import (
@@ -52,7 +57,6 @@ from mpicoll.torch.process_groups import (
     new_group,
 )
 from mpicoll.torch.work import Work
-from mpicoll.torch.world import GroupMember, group
 
 __all__ = [
     "GroupMember", "P2POp", "ProcessGroup", "ReduceOp", "Work", "all_gather", "all_gather_into_tensor",
@@ -72,7 +76,7 @@ def __dir__() -> list[str]:
 
 
 # torch.compile may look into the functions of process_groups and memory: in a graph, a rank is a constant.
-for _module in (barriers, collectives, lists, messages, objects):
+for _module in (barriers, collectives, making, messages, objects):
     for _function in vars(_module).values():
         if getattr(_function, "__module__", None) == _module.__name__:
             uncompiled(_function)

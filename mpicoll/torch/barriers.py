@@ -1,4 +1,4 @@
-"""Barriers: one that all ranks must reach, and one that names the ranks that did not come in time."""
+"""The barrier that names the ranks that did not come in time."""
 
 from __future__ import annotations
 
@@ -9,39 +9,16 @@ from typing import Any
 import numpy as np
 
 from mpicoll.errors import TimeoutError
-from mpicoll.torch.caller import NEW, caller_of, checked_timeout
-from mpicoll.torch.collectives import carried_out
-from mpicoll.torch.group import ProcessGroup
-from mpicoll.torch.work import PAUSE, Work, complete_before
-from mpicoll.torch.world import GivenGroup
+from mpicoll.torch.caller import caller_of, checked_timeout
+from mpicoll.torch.group import GivenGroup, ProcessGroup
+from mpicoll.torch.work import PAUSE, complete_before
 
-# A monitored barrier, in messages of its own:
+# It uses messages of its own:
 # - Rank 0 calls every other rank. The message is [number of the barrier, _CALL, -1 ...].
 # - A rank that has come answers with the number. An answer to an earlier barrier, which failed without that rank,
 #   carries an earlier number, and rank 0 does not take it for an answer to this one.
 # - Rank 0 tells each rank that answered how it ended. The message is [number, _END, the missing ranks, -1 ...].
 _CALL, _END = range(2)
-
-
-def barrier(
-    group: GivenGroup = None,
-    async_op: bool = False,
-    device_ids: Any = None,
-    timeout: timedelta | None = None,
-    *,
-    algorithm: str | None = None,
-) -> Work | None:
-    """Wait until all ranks of the group have called this. With ``async_op`` the Work's ``wait`` does that.
-
-    ``device_ids`` and ``timeout`` change nothing here. A blocking MPI call has no timeout: use
-    :func:`monitored_barrier`, or ``async_op`` and the Work's ``wait(timeout)``.
-    """
-    caller = caller_of("barrier", group)
-    if caller is None:
-        return None
-    if (known := caller.repeated(async_op, "barrier", None, None, None, 0, algorithm)) is not NEW:
-        return known
-    return carried_out(caller, "barrier", None, None, async_op, algorithm, {})
 
 
 def monitored_barrier(group: GivenGroup = None, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:

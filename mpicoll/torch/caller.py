@@ -5,10 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from datetime import timedelta
-from enum import Enum
-from functools import partial
-from threading import get_ident
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch.distributed import ReduceOp
@@ -17,13 +14,7 @@ from mpicoll.arrays.buffers import as_buffer, repeats
 from mpicoll.arrays.dtypes import Op
 from mpicoll.calls.arguments import as_rank
 from mpicoll.errors import ArgumentError, DeviceError, DtypeError
-from mpicoll.torch.group import ProcessGroup
-from mpicoll.torch.private import profiler
-from mpicoll.torch.work import Complete, Work
-from mpicoll.torch.world import GivenGroup, joined, member, world
-
-if TYPE_CHECKING:
-    from mpicoll.node.kernel import BegunCall
+from mpicoll.torch.group import GivenGroup, ProcessGroup, joined, member, world
 
 GivenOp: TypeAlias = ReduceOp | ReduceOp.RedOpType
 """What a caller may pass as ``op``: an instance of ReduceOp, or a constant such as ReduceOp.SUM."""
@@ -46,15 +37,6 @@ _BY_NUMBER = {hash(op): name for name, op in _OPS.items()}
 """The same by torch's number of the constant. It is the hash of the constant, and of a ReduceOp of that kind."""
 
 
-class Answer(Enum):
-    """What the kernel says of a call that it does not know."""
-
-    NEW = "new"
-
-
-NEW: Final = Answer.NEW
-
-
 class Caller:
     """This rank, a member of ``group``, as the caller of the function ``operation``.
 
@@ -68,7 +50,6 @@ class Caller:
         self.operation, self.group = operation, group
 
     def error(self, argument: str, expected: str, given: str) -> ArgumentError:
-        """The error to raise for a wrong argument."""
         return ArgumentError(self.operation, argument, expected, given)
 
     def tensor(self, argument: str, x: Any) -> torch.Tensor:
@@ -121,59 +102,15 @@ class Caller:
                 raise self.error(f"{argument}[{i}]", "a tensor that can be written to", given)
         return tensors
 
-    def repeated(
-        self,
-        async_op: bool,
-        collective: str,
-        x: Any,
-        out: Any,
-        op: str | Op | None = None,
-        root: int = 0,
-        algorithm: str | None = None,
-        sendcounts: Sequence[int] | None = None,
-        recvcounts: Sequence[int] | None = None,
-    ) -> Work | Literal[Answer.NEW] | None:
-        """Make a call that the kernel knows, or begin it if ``async_op``. Arguments like these were checked before.
-
-        Returns what the function returns, a Work or None, or ``NEW``.
-        """
-        g = self.group
-        calls = g.engine.calls
-        if calls is None or profiler._is_profiler_enabled or not g.progress.idle() or g.inside:
-            return NEW
-        given = None if type(x) is list and not x else x
-        taken = None if type(out) is list and not out else out
-        g.inside = get_ident()
-        try:
-            if not async_op:
-                known = calls.run(collective, given, taken, op, root, algorithm, sendcounts, recvcounts)
-                return None if known else NEW
-            if not g.any_thread:
-                return NEW
-            begun = calls.begin(collective, given, taken, op, root, algorithm, sendcounts, recvcounts, None)
-            if begun is None:
-                return NEW
-            if begun.test(True):
-                g.engine.recorder.under_way = False
-                begun.unpack()
-                return Complete(written_by(x, out))
-            return g.in_turn(self.operation, partial(self._finish, begun), written_by(x, out), True, (), True)
-        finally:
-            g.inside = 0
-
-    def _finish(self, begun: BegunCall) -> None:
-        self.group.engine.finish_call(begun, self.operation)
-        begun.unpack()
-
-    def no_list(self, argument: str, xs: Any, owner: str, root: int) -> None:
-        """Raise ArgumentError if this rank passes a list, which only the root, the call's ``owner``, may do."""
+    def no_list(self, argument: str, xs: Any, owner: str, root: int) -> list[Any]:
+        """Nothing. Raises ArgumentError if this rank passes a list, which only the root, the ``owner``, may do."""
         if xs:
             g = self.group
             only = f"only the {owner}, rank {g.global_rank(root)}, passes a list"
             raise self.error(argument, f"None on rank {g.global_rank(g.rank())}: {only}", f"a list of {len(xs)}")
+        return []
 
     def op(self, op: GivenOp) -> str | Op:
-        """mpicoll's operation for torch's ``op``."""
         return op_of(op, self.operation)
 
     def root(self, argument: str, given: int | None, in_group: int | None, default: int | None = None) -> int:
@@ -201,12 +138,6 @@ class Caller:
     def source(self, given: int | None, in_group: int | None) -> int | None:
         """The same for the sender of a message: None, which is any rank, if neither is given."""
         return None if given is None and in_group is None else self.root("src", given, in_group)
-
-
-def written_by(x: Any, out: Any) -> list[torch.Tensor]:
-    """The tensors that a call from ``x`` to ``out`` writes, which may be lists."""
-    written = x if out is None else out
-    return [] if written is None else [written] if isinstance(written, torch.Tensor) else [*written]
 
 
 def caller_of(operation: str, group: GivenGroup) -> Caller | None:

@@ -1,6 +1,4 @@
-"""Collectives of which each rank passes one tensor, or one input and one output.
-
-What these and the collectives of lists have in common:
+"""Collectives of tensors. What they have in common:
 
 - ``group``: None is the default group. A rank that is not in the group gets a warning and None, and takes no part.
 - ``src`` and ``dst`` are global ranks; ``group_src`` and ``group_dst`` are ranks of the group.
@@ -20,22 +18,29 @@ What these and the collectives of lists have in common:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
 
 import torch
 from torch.distributed import ReduceOp
 
 from mpicoll.calls.arguments import checked_counts, sequence_of
-from mpicoll.errors import ArgumentError
-from mpicoll.torch.caller import NEW, Caller, GivenOp, caller_of, renamed
+from mpicoll.torch.caller import Caller, GivenOp, caller_of
+from mpicoll.torch.group import GivenGroup
+from mpicoll.torch.making import make
 from mpicoll.torch.work import Work
-from mpicoll.torch.world import GivenGroup
 
+_NO_ARRAY: dict[str, str] = {}
 _IN_PLACE = {"x": "tensor"}
-_INPUT_OUTPUT = {"xs": "input", "out": "output"}
 _GATHERED = {"x": "input_tensor", "out": "output_tensor"}
-_EXCHANGED = {**_INPUT_OUTPUT, "sendcounts": "input_split_sizes", "recvcounts": "output_split_sizes"}
+_SCATTERED = {"xs": "input", "out": "output"}
+_EXCHANGED = {**_SCATTERED, "sendcounts": "input_split_sizes", "recvcounts": "output_split_sizes"}
+_ALL_GATHERED_LIST = {"x": "tensor", "out": "tensor_list"}
+_GATHERED_LIST = {"x": "tensor", "out": "gather_list"}
+_SCATTERED_LIST = {"xs": "scatter_list", "out": "tensor"}
+_REDUCED_LIST = {"xs": "input_list", "out": "output"}
+_EXCHANGED_LISTS = {"xs": "input_tensor_list", "out": "output_tensor_list"}
 """The Communicator's names of arguments, and the names of them here."""
 
 
@@ -55,11 +60,7 @@ def all_reduce(
     caller = caller_of("all_reduce", group)
     if caller is None:
         return None
-    how = caller.op(op)
-    if (known := caller.repeated(async_op, "allreduce", tensor, None, how, 0, algorithm)) is not NEW:
-        return known
-    caller.tensor("tensor", tensor)
-    return carried_out(caller, "allreduce", tensor, None, async_op, algorithm, _IN_PLACE, how)
+    return make(caller, _IN_PLACE, async_op, "allreduce", tensor, None, caller.op(op), 0, algorithm)
 
 
 def broadcast(
@@ -76,10 +77,7 @@ def broadcast(
     if caller is None:
         return None
     root = caller.root("src", src, group_src)
-    if (known := caller.repeated(async_op, "bcast", tensor, None, None, root, algorithm)) is not NEW:
-        return known
-    caller.tensor("tensor", tensor)
-    return carried_out(caller, "bcast", tensor, None, async_op, algorithm, _IN_PLACE, root=root)
+    return make(caller, _IN_PLACE, async_op, "bcast", tensor, None, None, root, algorithm)
 
 
 def reduce(
@@ -99,11 +97,8 @@ def reduce(
     caller = caller_of("reduce", group)
     if caller is None:
         return None
-    root, how = caller.root("dst", dst, group_dst), caller.op(op)
-    if (known := caller.repeated(async_op, "reduce", tensor, None, how, root, algorithm)) is not NEW:
-        return known
-    caller.tensor("tensor", tensor)
-    return carried_out(caller, "reduce", tensor, None, async_op, algorithm, _IN_PLACE, how, root)
+    root = caller.root("dst", dst, group_dst)
+    return make(caller, _IN_PLACE, async_op, "reduce", tensor, None, caller.op(op), root, algorithm)
 
 
 def all_gather_into_tensor(
@@ -122,11 +117,7 @@ def all_gather_into_tensor(
     caller = caller_of("all_gather_into_tensor", group)
     if caller is None:
         return None
-    if (known := caller.repeated(async_op, "allgather", input_tensor, output_tensor, None, 0, algorithm)) is not NEW:
-        return known
-    caller.tensor("output_tensor", output_tensor)
-    caller.tensor("input_tensor", input_tensor)
-    return carried_out(caller, "allgather", input_tensor, output_tensor, async_op, algorithm, _GATHERED)
+    return make(caller, _GATHERED, async_op, "allgather", input_tensor, output_tensor, None, 0, algorithm)
 
 
 def reduce_scatter_tensor(
@@ -146,12 +137,7 @@ def reduce_scatter_tensor(
     caller = caller_of("reduce_scatter_tensor", group)
     if caller is None:
         return None
-    how = caller.op(op)
-    if (known := caller.repeated(async_op, "reduce_scatter", input, output, how, 0, algorithm)) is not NEW:
-        return known
-    caller.tensor("output", output)
-    caller.tensor("input", input)
-    return carried_out(caller, "reduce_scatter", input, output, async_op, algorithm, _INPUT_OUTPUT, how)
+    return make(caller, _SCATTERED, async_op, "reduce_scatter", input, output, caller.op(op), 0, algorithm)
 
 
 # torch's names of them since torch 2.13.
@@ -187,56 +173,131 @@ def all_to_all_single(
     if output_rows is None and input_rows is None and output.numel() != input.numel():
         given = f"{output.numel()} (shape {tuple(output.shape)})"
         raise caller.error("output", f"{input.numel()} elements for input of {input.numel()}", given)
-    if (known := caller.repeated(async_op, "alltoallv", input, output, None, 0, algorithm, sent, expected)) is not NEW:
-        return known
-    counts = sent, expected
-    return carried_out(caller, "alltoallv", input, output, async_op, algorithm, _EXCHANGED, counts=counts)
+    return make(caller, _EXCHANGED, async_op, "alltoallv", input, output, None, 0, algorithm, sent, expected)
 
 
-class Lists(NamedTuple):
-    """Tensors in the place of which others travel, and the copies before and after that."""
-
-    ins: list[torch.Tensor]
-    before: Callable[[], object]
-    outs: list[torch.Tensor]
-    after: Callable[[], object]
-
-
-def carried_out(
-    caller: Caller,
-    collective: str,
-    x: torch.Tensor | None,
-    out: torch.Tensor | None,
-    async_op: bool,
-    algorithm: str | None,
-    names: dict[str, str],
-    op: Any = None,
-    root: int = 0,
-    counts: Sequence[Sequence[int]] = (),
-    lists: Lists | None = None,
+def barrier(
+    group: GivenGroup = None,
+    async_op: bool = False,
+    device_ids: Any = None,
+    timeout: timedelta | None = None,
+    *,
+    algorithm: str | None = None,
 ) -> Work | None:
-    """Carry out a collective from ``x`` to ``out``, or in place. ``names`` are the caller's names of its arguments.
+    """Wait until all ranks of the group have called this. With ``async_op`` the Work's ``wait`` does that.
 
-    ``counts`` are those of a method for uneven blocks. ``x`` and ``out`` may stand for ``lists`` of tensors.
+    ``device_ids`` and ``timeout`` change nothing here. A blocking MPI call has no timeout: use
+    :func:`mpicoll.torch.monitored_barrier`, or ``async_op`` and the Work's ``wait(timeout)``.
     """
-    engine, operation = caller.group.engine, caller.operation
-    call = collective, x, out, op, root, algorithm, *counts
-    try:
-        plan = engine.plan(*call)
-    except ArgumentError as e:
-        raise renamed(e, operation, names) from None
-    engine.keep(plan, call)
+    caller = caller_of("barrier", group)
+    if caller is None:
+        return None
+    return make(caller, _NO_ARRAY, async_op, "barrier", None, None, None, 0, algorithm)
 
-    def run(_keep: Any = (x, out)) -> None:  # a plan holds addresses: this keeps the memory
-        if lists is not None:
-            lists.before()
-        engine.execute(plan, operation)
-        if lists is not None:
-            lists.after()
 
-    written = [] if x is None else [x if out is None else out]
-    ins, outs = ((), written) if lists is None else (lists.ins, lists.outs)
-    return caller.group.in_turn(operation, run, outs, async_op, ins)
+# -- lists: one tensor for each rank of the group --------------------------------------------------------------------
+
+
+def all_gather(
+    tensor_list: Sequence[torch.Tensor],
+    tensor: torch.Tensor,
+    group: GivenGroup = None,
+    async_op: bool = False,
+    *,
+    algorithm: str | None = None,
+) -> Work | None:
+    """``tensor_list[r]`` becomes rank r's ``tensor``. It has the shape, dtype and device of ``tensor``."""
+    caller = caller_of("all_gather", group)
+    if caller is None:
+        return None
+    return make(caller, _ALL_GATHERED_LIST, async_op, "all_gather_list", tensor, tensor_list, None, 0, algorithm)
+
+
+def gather(
+    tensor: torch.Tensor,
+    gather_list: Sequence[torch.Tensor] | None = None,
+    dst: int | None = None,
+    group: GivenGroup = None,
+    async_op: bool = False,
+    group_dst: int | None = None,
+    *,
+    algorithm: str | None = None,
+) -> Work | None:
+    """The destination's ``gather_list[r]`` becomes rank r's ``tensor``. The other ranks pass None or an empty list.
+
+    ``dst`` is rank 0 if neither ``dst`` nor ``group_dst`` is given. Shapes, dtypes and devices are as in
+    :func:`all_gather`.
+    """
+    caller = caller_of("gather", group)
+    if caller is None:
+        return None
+    root = caller.root("dst", dst, group_dst, default=0)
+    return make(caller, _GATHERED_LIST, async_op, "gather_list", tensor, gather_list, None, root, algorithm)
+
+
+def scatter(
+    tensor: torch.Tensor,
+    scatter_list: Sequence[torch.Tensor] | None = None,
+    src: int | None = None,
+    group: GivenGroup = None,
+    async_op: bool = False,
+    group_src: int | None = None,
+    *,
+    algorithm: str | None = None,
+) -> Work | None:
+    """Rank r's ``tensor`` becomes the source's ``scatter_list[r]``. The other ranks pass None or an empty list.
+
+    ``src`` is rank 0 if neither ``src`` nor ``group_src`` is given. Shapes, dtypes and devices are as in
+    :func:`all_gather`.
+    """
+    caller = caller_of("scatter", group)
+    if caller is None:
+        return None
+    root = caller.root("src", src, group_src, default=0)
+    return make(caller, _SCATTERED_LIST, async_op, "scatter_list", scatter_list, tensor, None, root, algorithm)
+
+
+def reduce_scatter(
+    output: torch.Tensor,
+    input_list: Sequence[torch.Tensor],
+    op: GivenOp = ReduceOp.SUM,
+    group: GivenGroup = None,
+    async_op: bool = False,
+    *,
+    algorithm: str | None = None,
+) -> Work | None:
+    """Rank r's ``output`` becomes the reduction of all ranks' ``input_list[r]``.
+
+    The tensors of ``input_list`` have the dtype and device of ``output``, and rank r's ``output`` has the shape of
+    ``input_list[r]``. Dtypes and operations are those of ``all_reduce``.
+    """
+    caller = caller_of("reduce_scatter", group)
+    if caller is None:
+        return None
+    return make(caller, _REDUCED_LIST, async_op, "reduce_scatter_list", input_list, output, caller.op(op), 0, algorithm)
+
+
+def all_to_all(
+    output_tensor_list: Sequence[torch.Tensor],
+    input_tensor_list: Sequence[torch.Tensor],
+    group: GivenGroup = None,
+    async_op: bool = False,
+    *,
+    algorithm: str | None = None,
+) -> Work | None:
+    """Send ``input_tensor_list[r]`` to rank r. ``output_tensor_list[r]`` becomes what rank r sent to this rank.
+
+    All tensors have one dtype and one device. Their sizes may differ from pair to pair of ranks. A rank raises
+    MessageError if another one sends it a tensor of another size than it expects.
+    """
+    caller = caller_of("all_to_all", group)
+    if caller is None:
+        return None
+    ends = input_tensor_list, output_tensor_list
+    return make(caller, _EXCHANGED_LISTS, async_op, "all_to_all_list", *ends, None, 0, algorithm)
+
+
+# -- arguments --------------------------------------------------------------------------------------------------------
 
 
 def _listed(caller: Caller, argument: str, sizes: Any) -> Sequence[Any] | None:

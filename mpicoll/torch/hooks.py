@@ -17,7 +17,7 @@ import torch
 from torch.distributed import GradBucket
 
 from mpicoll.torch.collectives import all_reduce
-from mpicoll.torch.world import joined
+from mpicoll.torch.group import joined
 
 Hook = Callable[[Any, GradBucket], torch.futures.Future[torch.Tensor]]
 

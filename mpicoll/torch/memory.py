@@ -17,9 +17,8 @@ from torch.nn.parameter import is_lazy
 from mpicoll.errors import ArgumentError
 from mpicoll.machine import blocks
 from mpicoll.supervise import sites
-from mpicoll.torch.group import ProcessGroup
+from mpicoll.torch.group import GivenGroup, ProcessGroup, member
 from mpicoll.torch.private import in_shared_file
-from mpicoll.torch.world import GivenGroup, member
 
 _Shared = TypeVar("_Shared", torch.Tensor, torch.nn.Module)
 

@@ -17,8 +17,8 @@ import torch
 from mpicoll.calls.arguments import as_rank
 from mpicoll.errors import ArgumentError
 from mpicoll.torch.caller import Caller, caller_of, joined_caller, renamed
+from mpicoll.torch.group import GivenGroup
 from mpicoll.torch.work import MessageWork, Work
-from mpicoll.torch.world import GivenGroup
 
 _NAMES = {"x": "tensor", "dest": "group_dst", "source": "group_src"}
 """The Communicator's names of arguments, and the names of them here."""

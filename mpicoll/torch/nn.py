@@ -16,16 +16,15 @@ gets an ArgumentError. Other errors are those of ``mpicoll.torch``'s collectives
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.distributed import ReduceOp
 
 from mpicoll.arrays.dtypes import Op
-from mpicoll.torch import collectives, lists
+from mpicoll.torch import collectives
 from mpicoll.torch.caller import Caller, GivenOp, joined_caller
-from mpicoll.torch.group import ProcessGroup
-from mpicoll.torch.world import GivenGroup
+from mpicoll.torch.group import GivenGroup, ProcessGroup
 
 __all__ = [
     "all_gather", "all_reduce", "all_to_all", "all_to_all_single", "broadcast", "gather", "reduce", "reduce_scatter",
@@ -61,52 +60,48 @@ def _linear(there: Map, back: Map, outs: Tensors, xs: Tensors) -> tuple[torch.Te
     return apply(there, back, [y.detach() for y in outs], *xs)
 
 
-# -- the functions ----------------------------------------------------------------------------------------------------
-
-
 def broadcast(tensor: torch.Tensor, src: int, group: GivenGroup = None) -> torch.Tensor:
     """The source's ``tensor``. The other ranks pass any tensor of its shape and dtype."""
     caller = joined_caller("broadcast", group)
-    g, root = caller.group, caller.root("src", src, None)
-    return _linear(_broadcast(g, root), _reduce(g, root), _like(caller, tensor), [tensor])[0]
+    maps = _Maps(caller.group, caller.root("src", src, None))
+    return _linear(maps.broadcast, maps.reduce, _like(caller, tensor), [tensor])[0]
 
 
 def reduce(tensor: torch.Tensor, dst: int, op: GivenOp = ReduceOp.SUM, group: GivenGroup = None) -> torch.Tensor:
     """The reduction of all ranks' ``tensor`` at the destination, zeros elsewhere."""
     caller = joined_caller("reduce", group)
-    g, root = caller.group, caller.root("dst", dst, None)
-    back = _times(_weight(caller, op, [tensor]), _broadcast(g, root))
-    return _linear(_reduce(g, root, op), back, _like(caller, tensor), [tensor])[0]
+    maps = _Maps(caller.group, caller.root("dst", dst, None), op)
+    back = _times(_weight(caller, op, [tensor]), maps.broadcast)
+    return _linear(maps.reduce, back, _like(caller, tensor), [tensor])[0]
 
 
 def all_reduce(tensor: torch.Tensor, op: GivenOp = ReduceOp.SUM, group: GivenGroup = None) -> torch.Tensor:
     """The reduction of all ranks' ``tensor``."""
     caller = joined_caller("all_reduce", group)
-    g = caller.group
-    back = _times(_weight(caller, op, [tensor]), _all_reduce(g))
-    return _linear(_all_reduce(g, op), back, _like(caller, tensor), [tensor])[0]
+    back = _times(_weight(caller, op, [tensor]), _Maps(caller.group).all_reduce)
+    return _linear(_Maps(caller.group, op=op).all_reduce, back, _like(caller, tensor), [tensor])[0]
 
 
 def gather(tensor: torch.Tensor, dst: int = 0, group: GivenGroup = None) -> tuple[torch.Tensor, ...]:
     """All ranks' ``tensor`` in rank order at the destination, zeros elsewhere."""
     caller = joined_caller("gather", group)
-    g, root = caller.group, caller.root("dst", dst, None)
-    return _linear(_gather(g, root), _scatter(g, root), _like(caller, tensor, g.size()), [tensor])
+    maps = _Maps(caller.group, caller.root("dst", dst, None))
+    return _linear(maps.gather, maps.scatter, _like(caller, tensor, caller.group.size()), [tensor])
 
 
 def scatter(tensors: Sequence[torch.Tensor], src: int = 0, group: GivenGroup = None) -> torch.Tensor:
     """The source's ``tensors[rank]``. The other ranks pass a list of any tensors of the same shape and dtype."""
     caller = joined_caller("scatter", group)
-    g, root = caller.group, caller.root("src", src, None)
+    maps = _Maps(caller.group, caller.root("src", src, None))
     xs = caller.tensors("tensors", tensors)
-    return _linear(_scatter(g, root), _gather(g, root), _like(caller, xs[0]), xs)[0]
+    return _linear(maps.scatter, maps.gather, _like(caller, xs[0]), xs)[0]
 
 
 def all_gather(tensor: torch.Tensor, group: GivenGroup = None) -> tuple[torch.Tensor, ...]:
     """All ranks' ``tensor``, in rank order."""
     caller = joined_caller("all_gather", group)
-    g = caller.group
-    return _linear(_all_gather(g), _reduce_scatter(g), _like(caller, tensor, g.size()), [tensor])
+    maps = _Maps(caller.group)
+    return _linear(maps.all_gather, maps.reduce_scatter, _like(caller, tensor, caller.group.size()), [tensor])
 
 
 def reduce_scatter(
@@ -114,20 +109,18 @@ def reduce_scatter(
 ) -> torch.Tensor:
     """The reduction of all ranks' ``input_list[rank]``, in the memory of ``output``."""
     caller = joined_caller("reduce_scatter", group)
-    g = caller.group
-    caller.tensor("output", output)
-    xs = caller.tensors("input_list", input_list, output)
-    back = _times(_weight(caller, op, xs), _all_gather(g))
-    return _linear(_reduce_scatter(g, op), back, [output], xs)[0]
+    maps = _Maps(caller.group, op=op)
+    xs = caller.tensors("input_list", input_list, caller.tensor("output", output))
+    return _linear(maps.reduce_scatter, _times(_weight(caller, op, xs), maps.all_gather), [output], xs)[0]
 
 
 def _all_gather_base(output_tensor: torch.Tensor, input_tensor: torch.Tensor, group: GivenGroup = None) -> torch.Tensor:
     """All ranks' ``input_tensor`` one after another, in the memory of ``output_tensor``."""
     caller = joined_caller("all_gather_into_tensor", group)
-    g = caller.group
+    maps = _Maps(caller.group)
     caller.tensor("output_tensor", output_tensor)
     caller.tensor("input_tensor", input_tensor)
-    return _linear(_all_gather_into_tensor(g), _reduce_scatter_tensor(g), [output_tensor], [input_tensor])[0]
+    return _linear(maps.all_gather_single, maps.reduce_scatter_single, [output_tensor], [input_tensor])[0]
 
 
 def all_to_all(
@@ -135,10 +128,10 @@ def all_to_all(
 ) -> tuple[torch.Tensor, ...]:
     """All ranks' ``input_tensor_list[rank]``, in the memory of the tensors of ``output_tensor_list``."""
     caller = joined_caller("all_to_all", group)
-    g = caller.group
+    maps = _Maps(caller.group)
     xs = caller.tensors("input_tensor_list", input_tensor_list, shapes=False)
     outs = caller.outputs("output_tensor_list", output_tensor_list, xs[0], shapes=False)
-    return _linear(_all_to_all(g), _all_to_all(g), outs, xs)
+    return _linear(maps.all_to_all, maps.all_to_all, outs, xs)
 
 
 def all_to_all_single(
@@ -153,75 +146,61 @@ def all_to_all_single(
     Without split sizes the blocks are equal.
     """
     caller = joined_caller("all_to_all_single", group)
-    g = caller.group
     caller.tensor("output", output)
     caller.tensor("input", input)
-    there = _all_to_all_single(g, output_split_sizes, input_split_sizes)
-    back = _all_to_all_single(g, input_split_sizes, output_split_sizes)
+    there = _Maps(caller.group, sizes=(output_split_sizes, input_split_sizes)).all_to_all_single
+    back = _Maps(caller.group, sizes=(input_split_sizes, output_split_sizes)).all_to_all_single
     return _linear(there, back, [output], [input])[0]
 
 
-# -- the maps ---------------------------------------------------------------------------------------------------------
+class _Maps(NamedTuple):
+    """The collectives of a group as maps. Those that go to one rank write zeros on all others."""
 
+    g: ProcessGroup
+    root: int = 0
+    op: GivenOp = ReduceOp.SUM
+    sizes: tuple[Sequence[int] | None, Sequence[int] | None] = (None, None)
+    """The rows of each block that is received, and of each that is sent."""
 
-def _broadcast(g: ProcessGroup, root: int) -> Map:
-    def run(outs: Tensors, xs: Tensors) -> None:
-        if g.rank() == root:
+    def broadcast(self, outs: Tensors, xs: Tensors) -> None:
+        if self.g.rank() == self.root:
             outs[0].copy_(xs[0])
-        collectives.broadcast(outs[0], group=g, group_src=root)
+        collectives.broadcast(outs[0], group=self.g, group_src=self.root)
 
-    return run
-
-
-def _reduce(g: ProcessGroup, root: int, op: GivenOp = ReduceOp.SUM) -> Map:
-    def run(outs: Tensors, xs: Tensors) -> None:
-        collectives.reduce(outs[0].copy_(xs[0]), op=op, group=g, group_dst=root)
-        if g.rank() != root:
+    def reduce(self, outs: Tensors, xs: Tensors) -> None:
+        collectives.reduce(outs[0].copy_(xs[0]), op=self.op, group=self.g, group_dst=self.root)
+        if self.g.rank() != self.root:
             outs[0].zero_()
 
-    return run
-
-
-def _gather(g: ProcessGroup, root: int) -> Map:
-    def run(outs: Tensors, xs: Tensors) -> None:
-        lists.gather(xs[0], outs if g.rank() == root else None, group=g, group_dst=root)
-        if g.rank() != root:
+    def gather(self, outs: Tensors, xs: Tensors) -> None:
+        collectives.gather(xs[0], outs if self.g.rank() == self.root else None, group=self.g, group_dst=self.root)
+        if self.g.rank() != self.root:
             for y in outs:
                 y.zero_()
 
-    return run
+    def scatter(self, outs: Tensors, xs: Tensors) -> None:
+        collectives.scatter(outs[0], xs if self.g.rank() == self.root else None, group=self.g, group_src=self.root)
 
+    def all_reduce(self, outs: Tensors, xs: Tensors) -> None:
+        collectives.all_reduce(outs[0].copy_(xs[0]), self.op, self.g)
 
-def _scatter(g: ProcessGroup, root: int) -> Map:
-    return lambda outs, xs: lists.scatter(outs[0], xs if g.rank() == root else None, group=g, group_src=root)
+    def all_gather(self, outs: Tensors, xs: Tensors) -> None:
+        collectives.all_gather(outs, xs[0], self.g)
 
+    def reduce_scatter(self, outs: Tensors, xs: Tensors) -> None:
+        collectives.reduce_scatter(outs[0], xs, self.op, self.g)
 
-def _all_reduce(g: ProcessGroup, op: GivenOp = ReduceOp.SUM) -> Map:
-    return lambda outs, xs: collectives.all_reduce(outs[0].copy_(xs[0]), op, g)
+    def all_gather_single(self, outs: Tensors, xs: Tensors) -> None:
+        collectives.all_gather_into_tensor(outs[0], xs[0], self.g)
 
+    def reduce_scatter_single(self, outs: Tensors, xs: Tensors) -> None:
+        collectives.reduce_scatter_tensor(outs[0], xs[0], group=self.g)
 
-def _all_gather(g: ProcessGroup) -> Map:
-    return lambda outs, xs: lists.all_gather(outs, xs[0], g)
+    def all_to_all(self, outs: Tensors, xs: Tensors) -> None:
+        collectives.all_to_all(outs, xs, self.g)
 
-
-def _reduce_scatter(g: ProcessGroup, op: GivenOp = ReduceOp.SUM) -> Map:
-    return lambda outs, xs: lists.reduce_scatter(outs[0], xs, op, g)
-
-
-def _all_gather_into_tensor(g: ProcessGroup) -> Map:
-    return lambda outs, xs: collectives.all_gather_into_tensor(outs[0], xs[0], g)
-
-
-def _reduce_scatter_tensor(g: ProcessGroup) -> Map:
-    return lambda outs, xs: collectives.reduce_scatter_tensor(outs[0], xs[0], group=g)
-
-
-def _all_to_all(g: ProcessGroup) -> Map:
-    return lambda outs, xs: lists.all_to_all(outs, xs, g)
-
-
-def _all_to_all_single(g: ProcessGroup, expected: Sequence[int] | None, sent: Sequence[int] | None) -> Map:
-    return lambda outs, xs: collectives.all_to_all_single(outs[0], xs[0], expected, sent, g)
+    def all_to_all_single(self, outs: Tensors, xs: Tensors) -> None:
+        collectives.all_to_all_single(outs[0], xs[0], *self.sizes, self.g)
 
 
 def _times(weight: complex, run: Map) -> Map:
@@ -249,9 +228,6 @@ def _weight(caller: Caller, op: GivenOp, xs: Tensors) -> complex:
     if known not in ("sum", "avg") and torch.is_grad_enabled() and any(x.requires_grad for x in xs):
         raise caller.error("op", "SUM, AVG or PREMUL_SUM, which have a gradient", repr(op))
     return 1 / caller.group.size() if known == "avg" else 1
-
-
-# -- arguments --------------------------------------------------------------------------------------------------------
 
 
 def _like(caller: Caller, x: Any, n: int = 1) -> list[torch.Tensor]:

@@ -14,7 +14,7 @@ import torch
 
 from mpicoll.errors import MessageError
 from mpicoll.torch.caller import Caller, caller_of
-from mpicoll.torch.world import GivenGroup
+from mpicoll.torch.group import GivenGroup
 
 
 def all_gather_object(object_list: list[Any], obj: Any, group: GivenGroup = None, weights_only: bool = False) -> None:

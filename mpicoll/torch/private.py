@@ -54,11 +54,6 @@ OPTIONS = {
 }  # fmt: skip
 """What torch passes to a group's methods. torch.distributed has most of these names, and not all."""
 
-PreHookArgs: Any = getattr(_c10d, "PreHookArgs", None)
-PostHookArgs: Any = getattr(_c10d, "PostHookArgs", None)
-HookOpName: Any = getattr(_c10d, "HookOpName", None)
-"""What torch passes to the hooks of a group, from torch 2.15 on."""
-
 torchs_world = torch.distributed.distributed_c10d._world
 """Knows torch's default group. The public ``torch.distributed.group.WORLD`` costs more in each call."""
 

@@ -16,8 +16,7 @@ from mpicoll.communicator.communicator import Communicator
 from mpicoll.errors import ArgumentError, LaunchError, StateError
 from mpicoll.launch.lifecycle import is_forked
 from mpicoll.torch.caller import checked_timeout
-from mpicoll.torch.group import ProcessGroup
-from mpicoll.torch.world import GivenGroup, GroupMember, is_no_group, joined, member, world
+from mpicoll.torch.group import GivenGroup, GroupMember, ProcessGroup, is_no_group, joined, member, world
 
 _TIMEOUT = timedelta(minutes=30)
 

@@ -1,11 +1,12 @@
-"""A whole group of mpicoll's that torch.distributed makes: how it is made, its names, and its end."""
+"""What torch.distributed makes: a whole group of mpicoll's, or a backend for some devices of a group of torch's own."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
+from weakref import proxy
 
 import torch
 import torch.distributed as dist
@@ -17,13 +18,29 @@ from mpicoll.launch import elastic, mpi_init
 from mpicoll.supervise.ending import limited
 from mpicoll.torch import ddp
 from mpicoll.torch.caller import checked_timeout
-from mpicoll.torch.device_backend import DeviceBackend, Supports, serve_devices
+from mpicoll.torch.group import world
 from mpicoll.torch.memory import new
-from mpicoll.torch.private import BACKENDS_IN_PYTHON, RECORDS_BACKENDS_IN_PYTHON, in_the_making
+from mpicoll.torch.private import BACKENDS_IN_PYTHON, RECORDS_BACKENDS_IN_PYTHON, Backend, in_the_making, uncompiled
 from mpicoll.torch.torch_calls import TorchCalls
-from mpicoll.torch.world import world
 
 _TorchsGroup: Any = dist.ProcessGroup  # torch's stubs lack its overloads, and the methods that only C++ calls
+_CUSTOM = dist.ProcessGroup.BackendType.CUSTOM
+_FORWARDED = (
+    *(name for name, method in vars(TorchCalls).items() if hasattr(method, "is_operation")),
+    "send", "recv", "recv_anysource", "start_coalescing", "end_coalescing", "abort", "shutdown", "set_timeout",
+    "eager_connect_single_device", "getBackendName", "_get_sequence_number_for_group",
+    "_set_sequence_number_for_group",
+)  # fmt: skip
+"""Methods that torch's C++ calls, and that the group has, too."""
+
+
+class Supports:
+    """What torch asks of a group, and of its backends."""
+
+    supports_coalescing = True
+    supports_splitting = True
+    supports_time_estimate = _supports_time_estimate = supports_shrinking = False
+    supports_window = supports_reconfigure = supports_abort_hooks = supports_completion_hooks = False
 
 
 class RegisteredGroup(TorchCalls, Supports, _TorchsGroup):  # type: ignore[misc]
@@ -47,7 +64,11 @@ class RegisteredGroup(TorchCalls, Supports, _TorchsGroup):  # type: ignore[misc]
         if device is not None:
             self.bound_device_id = device  # torch's new_group gives it to other groups
         self.reducer_waits, self.buckets = ddp.waits(), ddp.Buckets()
-        serve_devices(self)
+        if BACKENDS_IN_PYTHON:  # torch's C++ looks for them in every group
+            backend = DeviceBackend(proxy(self))
+            for kind in ("cpu", "cuda"):
+                self._register_backend(torch.device(kind), _CUSTOM, backend)
+            self._set_default_backend(_CUSTOM)
         world().registered.append(self)
 
     # -- names and properties -----------------------------------------------------------------------------------------
@@ -126,8 +147,12 @@ class RegisteredGroup(TorchCalls, Supports, _TorchsGroup):  # type: ignore[misc]
     splitGroup = split_group
 
     def comm_split_count(self) -> int:
-        """The number of groups made of this one."""
         return self._splits
+
+    def _refuse_hooks(self, *_: object) -> None:
+        raise StateError("a whole group of mpicoll's calls no hooks that torch's register_pre_hook is given")
+
+    register_pre_hook = register_post_hook = unregister_pre_hook = unregister_post_hook = _refuse_hooks
 
     def eager_connect_single_device(self, device: Any = None) -> None:
         """Do nothing: ranks are connected from the start."""
@@ -158,6 +183,45 @@ class RegisteredGroup(TorchCalls, Supports, _TorchsGroup):  # type: ignore[misc]
             world().aborted.append(self)
             self.engine.abandon("it was aborted")
             self.progress.abandon(StateError(f"{self} was aborted"))
+
+
+class DeviceBackend(Supports, Backend):  # type: ignore[misc]
+    """torch's C++ calls the methods, and the group of mpicoll's carries them out."""
+
+    # There is no supports_tensor_alloc: torch 2.15 would call allocate_tensor with options that it cannot convert.
+
+    def __init__(self, group: Any) -> None:
+        """``group`` is a RegisteredGroup, or a weak proxy of one."""
+        super().__init__(group.rank(), group.size())
+        self._group = group
+
+    @property
+    def options(self) -> Any:
+        """What torch's ``split_group`` copies for the new group."""
+        found = Backend.Options("mpicoll", self._group.timeout)
+        found.global_ranks_in_group = list(self._group.ranks)
+        found.group_name = self._group.group_name
+        return found
+
+    def split(self, store: Any, ranks: list[int], options: Any) -> DeviceBackend | None:
+        part = self._group.split_group(ranks, options._timeout, group_name=options.group_name)
+        return None if part is None else DeviceBackend(part)
+
+    def monitored_barrier(self, options: Any, wait_all_ranks: bool) -> None:
+        given = options.timeout if options.timeout >= timedelta(0) else None  # torch passes -1 ms if none is given
+        self._group.monitored_barrier(given, wait_all_ranks)
+
+
+def _forwarded(name: str) -> Callable[..., Any]:
+    def call(self: DeviceBackend, *arguments: Any) -> Any:
+        return getattr(self._group, name)(*arguments)
+
+    return call
+
+
+for _name in _FORWARDED:
+    setattr(DeviceBackend, _name, _forwarded(_name))
+uncompiled(DeviceBackend)
 
 
 def make(options: Any) -> RegisteredGroup | DeviceBackend:

@@ -1,32 +1,181 @@
 """A group's collectives and messages, by the names and with the arguments with which torch calls them.
 
-Python calls them (torch.distributed's functions), and so does C++ (functional collectives, DDP's reducer).
+Python calls them (torch.distributed's functions), and so does C++ (functional collectives, DDP's reducer). torch itself
+passes lists and an object of options: ``group.broadcast([tensor], options)``. To a program it offers simple forms, too:
+``group.broadcast(tensor, 0)``. A ``timeout`` changes nothing there, except in ``barrier``: that of the group counts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from datetime import timedelta
-from functools import partial
+from functools import wraps
+from inspect import BoundArguments, Parameter, Signature, signature
+from time import monotonic
 from typing import Any
 
 import torch
+from torch.distributed import ReduceOp
 
 from mpicoll.errors import ArgumentError, TimeoutError
-from mpicoll.torch import barriers, collectives, ddp, lists
-from mpicoll.torch.caller import caller_of
+from mpicoll.torch import barriers, collectives, ddp
+from mpicoll.torch.caller import GivenOp, caller_of
 from mpicoll.torch.group import ProcessGroup
-from mpicoll.torch.handles import FINISHED, Handle, Several, in_future
 from mpicoll.torch.messages import made
-from mpicoll.torch.operations import DEFAULTS, CallHooks, operation
-from mpicoll.torch.private import uncompiled
-from mpicoll.torch.work import CollectiveWork, Complete, MessageWork, Work
+from mpicoll.torch.private import OPTIONS, CallbackWork, uncompiled, work_of_future
+from mpicoll.torch.work import CollectiveWork, Complete, MessageWork, Work, seconds_of
 
 Tensors = Sequence[torch.Tensor]
+Method = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the group's methods read of torch's options, whose names these are."""
+
+    reduceOp: GivenOp = ReduceOp.SUM
+    rootRank: Any = 0
+    asyncOp: bool = True
+    timeout: timedelta = timedelta(0)
+
+
+DEFAULTS = Options()
+
+
+def operation(simple: str | None = None) -> Callable[[Method], Method]:
+    """Makes a method one that torch calls. It returns a Work, several of them, or None if it is complete, and torch
+    gets what the group's ``handle`` makes of that. ``simple`` has the parameters of torch's simple form, if there is
+    one."""
+    kind, defaults = Parameter.POSITIONAL_OR_KEYWORD, {"root": 0, "op": ReduceOp.SUM, "timeout": None}
+    words = [] if simple is None else [*simple.split(), "timeout"]
+    form = Signature([Parameter(word, kind, default=defaults.get(word, Parameter.empty)) for word in words])
+
+    def made(method: Method) -> Method:
+        names = signature(method).parameters.keys()
+
+        @wraps(method)
+        def call(self: Any, *given: Any, **named: Any) -> Any:
+            if simple is not None:
+                as_torch = (given and type(given[-1]) in OPTIONS) or (named and named.keys() <= names)
+                if not as_torch:
+                    try:
+                        given, named = _with_options(form.bind(*given, **named)), {}
+                    except TypeError as e:
+                        raise TypeError(f"{method.__name__}: {e}") from None
+            work = method(self, *given, **named)
+            if work is None:
+                self.calls += 1
+                return FINISHED
+            return self.handle(work)
+
+        call.is_operation = True  # type: ignore[attr-defined]
+        return call
+
+    return made
+
+
+def _with_options(simple: BoundArguments) -> tuple[Any, ...]:
+    """The arguments of a simple form as torch itself passes them. Tensors may be in lists already."""
+    simple.apply_defaults()
+    tensors = dict(simple.arguments)
+    timeout, root, op = tensors.pop("timeout"), tensors.pop("root", 0), tensors.pop("op", ReduceOp.SUM)
+    waits = timeout is not None and not tensors  # a barrier, of which alone the time is limited
+    are_single = any(isinstance(value, torch.Tensor) for value in tensors.values())
+    listed = ([value] if are_single else value for value in tensors.values())
+    return *listed, Options(op, root, not waits, timeout or timedelta(0))
+
+
+# -- mpicoll's Works as torch's ----------------------------------------------------------------------------------------
+
+# C++ (functional collectives, DDP's reducer, Join) may keep a Work for longer than Python does. A class of Python's
+# that is derived from torch's Work would lose its Python half then. torch's PythonCallbackWork would not: it waits by
+# calling a function, raises what that raises, and has a future of its own. So C++ gets one of those for each Work.
+
+
+_nothing: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future()
+_nothing.set_result([])
+FINISHED = work_of_future(_nothing)
+"""What every synchronous call returns. It is all C++, so to wait for it costs the least."""
+
+
+def in_future(work: CollectiveWork) -> Any:
+    """A Work for C++ that asks for its future, and goes on when its streams have come to that. A Handle's future knows
+    no streams."""
+    return work_of_future(work.get_future())
+
+
+class Handle(CallbackWork):  # type: ignore[misc]
+    """A Work of mpicoll's as one of torch's. Python's questions go to mpicoll's Work.
+
+    Python's future of a collective and C++'s complete even if nobody waits.
+    """
+
+    def __init__(self, ours: Work) -> None:
+        self._ours = ours
+        if isinstance(ours, CollectiveWork):
+            self._complete_with(ours)
+        elif isinstance(ours, Complete):
+            CallbackWork.__init__(self, lambda _: True)
+            CallbackWork.get_future(self).set_result(ours.tensors)
+        else:
+            CallbackWork.__init__(self, lambda _: ours.wait())
+
+    def _complete_with(self, ours: CollectiveWork) -> None:
+        def wait(_: timedelta) -> bool:
+            ours.wait()
+            future.wait()  # otherwise C++ might complete its future before it has a result
+            return True
+
+        def complete() -> None:
+            if ours.error is None:
+                future.set_result(ours.join())
+            with suppress(Exception):  # the wait raises the failure, and stores it in C++'s future on the way
+                CallbackWork.wait(self)
+
+        CallbackWork.__init__(self, wait)
+        future = CallbackWork.get_future(self)
+        ours.when_complete(complete)
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        return self._ours.wait(timeout)
+
+
+def _asked(name: str) -> Callable[[Handle], Any]:
+    return lambda self: getattr(self._ours, name)()
+
+
+for _name in ("is_completed", "is_success", "exception", "synchronize", "get_future", "result", "source_rank"):
+    setattr(Handle, _name, _asked(_name))
+Handle._source_rank = Handle.source_rank
+
+
+class Several(Work):
+    """Several operations as one."""
+
+    def __init__(self, works: Sequence[Work]) -> None:
+        self._works = works
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        seconds = seconds_of(timeout)
+        deadline = None if seconds is None else monotonic() + seconds
+        for work in self._works:
+            work.wait(None if deadline is None else timedelta(seconds=max(0.0, deadline - monotonic())))
+        return True
+
+    def is_completed(self) -> bool:
+        return all(work.is_completed() for work in self._works)
+
+    def exception(self) -> BaseException | None:
+        return next(filter(None, (work.exception() for work in self._works)), None)
+
+
+# -- the group --------------------------------------------------------------------------------------------------------
 
 
 @uncompiled
-class TorchCalls(CallHooks, ProcessGroup):
+class TorchCalls(ProcessGroup):
     """A group with torch's methods for collectives and messages."""
 
     reducer_waits: bool
@@ -36,7 +185,6 @@ class TorchCalls(CallHooks, ProcessGroup):
     """DDP's, which move to shared memory."""
 
     calls = 0
-    """The number of collectives that this rank has called."""
 
     _coalescing: list[Work] | None = None
     """The operations since ``start_coalescing``; None while nothing is coalesced."""
@@ -78,12 +226,11 @@ class TorchCalls(CallHooks, ProcessGroup):
         self.calls = 0
 
     def _get_sequence_number_for_group(self) -> int:
-        """The number of collectives that this rank has called."""
         return self.calls
 
     # -- collectives --------------------------------------------------------------------------------------------------
 
-    @operation("ALLREDUCE", 0, simple="tensor op")
+    @operation("tensor op")
     def allreduce(self, tensors: Tensors, opts: Any = DEFAULTS) -> Any:
         tensor = _only(tensors, "all_reduce")
         if not opts.asyncOp:
@@ -100,46 +247,46 @@ class TorchCalls(CallHooks, ProcessGroup):
                 return in_future(work)
         return work
 
-    @operation("ALLREDUCE_COALESCED", 0)
+    @operation()
     def allreduce_coalesced(self, tensors: Tensors, opts: Any = DEFAULTS) -> Any:
         return [collectives.all_reduce(tensor, opts.reduceOp, self, opts.asyncOp) for tensor in tensors]
 
-    @operation("REDUCE", 0, simple="tensor root op")
+    @operation("tensor root op")
     def reduce(self, tensors: Tensors, opts: Any = DEFAULTS) -> Any:
         tensor = _only(tensors, "reduce")
         return collectives.reduce(tensor, None, opts.reduceOp, self, opts.asyncOp, group_dst=opts.rootRank)
 
-    @operation("BROADCAST", 0, simple="tensor root")
+    @operation("tensor root")
     def broadcast(self, tensors: Tensors, opts: Any = DEFAULTS) -> Any:
         tensor = _only(tensors, "broadcast")
         return collectives.broadcast(tensor, None, self, opts.asyncOp, group_src=opts.rootRank)
 
-    @operation("ALLGATHER", 1, 0, simple="output_tensors input_tensor")
+    @operation("output_tensors input_tensor")
     def allgather(self, output_tensors: Sequence[Tensors], input_tensors: Tensors, opts: Any = DEFAULTS) -> Any:
         outs, tensor = _only(output_tensors, "all_gather"), _only(input_tensors, "all_gather")
-        return lists.all_gather(outs, tensor, self, opts.asyncOp)
+        return collectives.all_gather(outs, tensor, self, opts.asyncOp)
 
-    @operation("ALLGATHER_BASE", 1, 0)
+    @operation()
     def all_gather_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any = DEFAULTS) -> Any:
         return collectives.all_gather_into_tensor(output, input, self, opts.asyncOp)
 
-    @operation("ALLGATHER_COALESCED", 1, 0)
+    @operation()
     def allgather_coalesced(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any = DEFAULTS) -> Any:
         pairs = zip(zip(*outputs, strict=True), inputs, strict=True)
-        return [lists.all_gather(outs, tensor, self, opts.asyncOp) for outs, tensor in pairs]
+        return [collectives.all_gather(outs, tensor, self, opts.asyncOp) for outs, tensor in pairs]
 
-    @operation("ALLGATHER_INTO_TENSOR_COALESCED", 1, 0)
+    @operation()
     def all_gather_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = DEFAULTS) -> Any:
         pairs = zip(outputs, inputs, strict=True)
         return [collectives.all_gather_into_tensor(out, x, self, opts.asyncOp) for out, x in pairs]
 
-    @operation("GATHER", 1, 0, simple="output_tensors input_tensor root")
+    @operation("output_tensors input_tensor root")
     def gather(self, output_tensors: Sequence[Tensors], input_tensors: Tensors, opts: Any = DEFAULTS) -> Any:
         outs = output_tensors[0] if output_tensors else None
         tensor = _only(input_tensors, "gather")
-        return lists.gather(tensor, outs, None, self, opts.asyncOp, group_dst=opts.rootRank)
+        return collectives.gather(tensor, outs, None, self, opts.asyncOp, group_dst=opts.rootRank)
 
-    @operation("GATHER", 1, 0)
+    @operation()
     def gather_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any = DEFAULTS) -> Any:
         outs = None
         if self.rank() == opts.rootRank:
@@ -148,44 +295,44 @@ class TorchCalls(CallHooks, ProcessGroup):
                 expected = f"a contiguous tensor of {elements} elements"
                 raise ArgumentError("gather_single", "gather_tensor", expected, f"{tuple(output.shape)}")
             outs = [*output.view(self.size(), *input.shape)]
-        return lists.gather(input, outs, None, self, opts.asyncOp, group_dst=opts.rootRank)
+        return collectives.gather(input, outs, None, self, opts.asyncOp, group_dst=opts.rootRank)
 
-    @operation("SCATTER", 1, 0, simple="output_tensor input_tensors root")
+    @operation("output_tensor input_tensors root")
     def scatter(self, output_tensors: Tensors, input_tensors: Sequence[Tensors], opts: Any = DEFAULTS) -> Any:
         ins = input_tensors[0] if input_tensors else None
         tensor = _only(output_tensors, "scatter")
-        return lists.scatter(tensor, ins, None, self, opts.asyncOp, group_src=opts.rootRank)
+        return collectives.scatter(tensor, ins, None, self, opts.asyncOp, group_src=opts.rootRank)
 
-    @operation("REDUCE_SCATTER", 1, 0, simple="output input op")
+    @operation("output input op")
     def reduce_scatter(self, output_tensors: Tensors, input_tensors: Sequence[Tensors], opts: Any = DEFAULTS) -> Any:
         output, ins = _only(output_tensors, "reduce_scatter"), _only(input_tensors, "reduce_scatter")
-        return lists.reduce_scatter(output, ins, opts.reduceOp, self, opts.asyncOp)
+        return collectives.reduce_scatter(output, ins, opts.reduceOp, self, opts.asyncOp)
 
-    @operation("REDUCE_SCATTER_BASE", 1, 0)
+    @operation()
     def reduce_scatter_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any = DEFAULTS) -> Any:
         return collectives.reduce_scatter_tensor(output, input, opts.reduceOp, self, opts.asyncOp)
 
-    @operation("REDUCE_SCATTER_TENSOR_COALESCED", 1, 0)
+    @operation()
     def reduce_scatter_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = DEFAULTS) -> Any:
         pairs = zip(outputs, inputs, strict=True)
         return [collectives.reduce_scatter_tensor(out, x, opts.reduceOp, self, opts.asyncOp) for out, x in pairs]
 
-    @operation("ALLTOALL", 1, 0)
+    @operation()
     def alltoall(self, output_tensors: Tensors, input_tensors: Tensors, opts: Any = DEFAULTS) -> Any:
-        return lists.all_to_all(output_tensors, input_tensors, self, opts.asyncOp)
+        return collectives.all_to_all(output_tensors, input_tensors, self, opts.asyncOp)
 
-    @operation("ALLTOALL_BASE", 1, 0)
+    @operation()
     def all_to_all_single(
         self, output: Any, input: Any, output_split_sizes: Any, input_split_sizes: Any, opts: Any = DEFAULTS
     ) -> Any:
         sizes = output_split_sizes, input_split_sizes
         return collectives.all_to_all_single(output, input, *sizes, self, opts.asyncOp)
 
-    @operation("BARRIER", simple="")
+    @operation("")
     def barrier(self, opts: Any = DEFAULTS) -> Any:
         if opts.asyncOp or opts.timeout <= timedelta(0):  # torch passes a negative one if none is given
-            return barriers.barrier(self, opts.asyncOp)
-        work = barriers.barrier(self, async_op=True)
+            return collectives.barrier(self, opts.asyncOp)
+        work = collectives.barrier(self, async_op=True)
         assert work is not None
         try:
             work.wait(opts.timeout)
@@ -207,10 +354,10 @@ class TorchCalls(CallHooks, ProcessGroup):
     # -- messages -----------------------------------------------------------------------------------------------------
 
     def send(self, tensors: Tensors, dstRank: int, tag: int) -> Any:
-        return (self._message if self.hooks is None else self._hooked_message)("send", tensors, dstRank, tag, False)
+        return self._message("send", tensors, dstRank, tag, False)
 
     def recv(self, tensors: Tensors, srcRank: int | None, tag: int) -> Any:
-        return (self._message if self.hooks is None else self._hooked_message)("recv", tensors, srcRank, tag, True)
+        return self._message("recv", tensors, srcRank, tag, True)
 
     def recv_anysource(self, tensors: Tensors, tag: int) -> Any:
         return self.recv(tensors, None, tag)
@@ -222,12 +369,6 @@ class TorchCalls(CallHooks, ProcessGroup):
         if self._coalescing is not None:
             self._coalescing.append(work)
         return Handle(work)
-
-    def _hooked_message(self, operation: str, tensors: Tensors, *how: Any) -> Any:
-        assert self.hooks is not None
-        inputs, outputs = (None, tensors) if operation == "recv" else (tensors, None)
-        begin = partial(self._message, operation, tensors, *how)
-        return self.hooks.around(operation.upper(), inputs, outputs, None, begin)
 
 
 def _only(given: Sequence[Any], operation: str) -> Any:

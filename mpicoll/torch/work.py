@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from datetime import timedelta
 from time import monotonic, sleep
 
 import torch
 
+from mpicoll.arrays.buffers import as_buffer
 from mpicoll.communicator.engine.progress import Submitted, failure_of
 from mpicoll.communicator.engine.requests import Request
+from mpicoll.devices.cuda import device_named
+from mpicoll.devices.device import Device, Event, Stream
 from mpicoll.errors import ArgumentError, DeviceFailure, StateError, TimeoutError
 from mpicoll.launch.lifecycle import is_forked
 from mpicoll.torch.private import profiler, uncompiled
-from mpicoll.torch.streams import StreamGuard
 
 PAUSE = 1e-4
 """Seconds between two looks at a message. A rank that waits for long leaves its core to others."""
@@ -68,6 +70,71 @@ def seconds_of(timeout: timedelta | None) -> float | None:
         raise ArgumentError("wait", "timeout", "a datetime.timedelta", repr(timeout))
     return min(timeout.total_seconds(), threading.TIMEOUT_MAX)
 
+
+# -- the place of a collective in the queues of devices ----------------------------------------------------------------
+
+# A collective of the group's queue works in another thread than the one that called it. There the device's current
+# queue is not the caller's. So the group has a queue of its own on each device. It waits for what the caller had queued
+# when it called, and whoever waits for the collective lets its own queue wait for its end, and for no more than that.
+
+
+class GroupStreams:
+    """The queues of a group, one for each device that its collectives have worked on."""
+
+    def __init__(self) -> None:
+        self._of: dict[str, Stream] = {}
+
+    def guard(self, tensors: Iterable[torch.Tensor]) -> StreamGuard | None:
+        """The guard of a collective on these tensors, after what this thread has queued. None if no device has them."""
+        elsewhere = [tensor for tensor in tensors if not tensor.is_cpu]
+        if not elsewhere:
+            return None
+        names = dict.fromkeys(as_buffer(tensor, "mpicoll.torch", "tensor").device for tensor in elsewhere)
+        for name in names.keys() - self._of.keys():
+            self._of[name] = device_named(name).new_stream()
+        return StreamGuard([(device_named(name), self._of[name]) for name in names], elsewhere)
+
+
+class StreamGuard:
+    """The place of one collective in the queues of its group."""
+
+    def __init__(self, queues: list[tuple[Device, Stream]], tensors: Iterable[torch.Tensor]) -> None:
+        self._queues = queues
+        self._begun = [device.current().record() for device, _ in queues]
+        self._ended: list[Event] = []
+        storages = {tensor.untyped_storage().device for tensor in tensors}
+        self.known_to_torch = sorted(str(device) for device in storages if device.type != "cpu")
+        """The devices whose streams torch's futures know. A simulated device is none of them."""
+
+    def enter(self, stack: ExitStack) -> None:
+        """Make the group's queues current here until the stack is closed."""
+        for (device, queue), begun in zip(self._queues, self._begun, strict=True):
+            queue.wait_for(begun)
+            stack.enter_context(device.using(queue))
+
+    def take(self, run: Callable[[], None]) -> None:
+        """Hand in the collective's work, by ``run``."""
+        try:
+            run()
+        finally:
+            self._ended = [queue.record() for _, queue in self._queues]
+
+    def follow(self) -> None:
+        """Let this thread's current queues go on after the collective."""
+        for (device, _), ended in zip(self._queues, self._ended, strict=False):  # none has ended if it was given up
+            device.current().wait_for(ended)
+
+    def is_past(self) -> bool:
+        """Whether the devices have come to its end."""
+        return all(ended.is_past() for ended in self._ended)
+
+    def wait(self) -> None:
+        """Let the host wait until they have. Raises DeviceFailure if their work failed."""
+        for ended in self._ended:
+            ended.wait()
+
+
+# -- collectives ------------------------------------------------------------------------------------------------------
 
 _completing = threading.Lock()
 """Held for a moment where a future may come, or be completed, in two threads at once."""
@@ -129,7 +196,7 @@ class CollectiveWork(Submitted, Work):
             return
 
         def run_there() -> None:
-            stack.enter_context(guard)
+            guard.enter(stack)
             guard.take(self._run)
 
         with ExitStack() as stack:  # the future's callbacks, too, work on the group's queues

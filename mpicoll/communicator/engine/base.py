@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 import weakref
 from collections.abc import Callable
 from dataclasses import replace
@@ -18,16 +19,14 @@ from mpicoll.calls.call import Call
 from mpicoll.calls.choose import AlgorithmName
 from mpicoll.calls.plan import CachedPlan, Plan, Plans, Workspace, key_by
 from mpicoll.calls.settings import checked_check, checked_timeout
-from mpicoll.communicator.engine import kinds, nans
-from mpicoll.communicator.engine.agreement import Agreement, same_settings
-from mpicoll.communicator.engine.cut import Cut
+from mpicoll.communicator.engine import kinds
+from mpicoll.communicator.engine.checks import Agreement, NanError, look_for_nans, same_settings
 from mpicoll.communicator.engine.device_calls import DeviceCalls
 from mpicoll.communicator.engine.message import Message, Startable
-from mpicoll.communicator.engine.packing import copied_to_host
 from mpicoll.communicator.engine.requests import InFlight
 from mpicoll.devices import cuda
 from mpicoll.errors import ArgumentError, MessageError, MismatchError, MpicollError, RankLost, StateError
-from mpicoll.fabrics.fabric import Fabric
+from mpicoll.fabrics.fabric import ElasticFabric, Fabric
 from mpicoll.fabrics.routes.devices import ipc
 from mpicoll.fabrics.thread_job import here
 from mpicoll.launch import lifecycle, mpi_init
@@ -50,6 +49,9 @@ if TYPE_CHECKING:
 
 Check = Callable[[Call, Record], list[Plan]]
 """Gives what is to be done each time before a call."""
+_SECONDS_TO_KNOW = 5.0
+"""What it may take until a rank knows why another one has cut their communicator."""
+_PAUSE = 0.01
 
 
 class Base:
@@ -112,7 +114,7 @@ class Base:
             self.checks: list[Check] = []
             """What comes before each call, in this order."""
             if settings.check_nan if check_nan is None else check_nan:
-                self.checks.append(partial(nans.before, self.rank, self.size, copied_to_host))
+                self.checks.append(partial(look_for_nans, self.rank, self.size))
             if self.agreement is not None:
                 self.checks.append(self.agreement.before)
             if (check != "off" or self.cut is not None) and self.size > 1:  # a watcher cuts it, and tells of losses
@@ -134,7 +136,6 @@ class Base:
         return watch.watch(group, self.recorder, waits, timeout, agrees, self.cut, settings.dump, settings.trace)
 
     def _agreement_of(self, check: str) -> Agreement | None:
-        """How ranks agree on calls; None where they do not."""
         if check != "full" or self.size == 1:
             return None
         self._limit_messages()
@@ -230,14 +231,13 @@ class Base:
 
     def end_midway(self, operation: str, e: BaseException) -> None:
         how = "ended midway"
-        if isinstance(e, nans.NanError):
+        if isinstance(e, NanError):
             how = "was refused on this rank"
         elif isinstance(e, MismatchError):
             how = "was not the same on all ranks"
         self.close(f"its {operation} {how}, so its ranks may be at different calls; make a new one ({e})")
 
     def forget_plans(self) -> None:
-        """Let every call be bound afresh the next time."""
         for plans in (self.plans, self.bound_messages, self.startable):
             plans.clear()
         if self.calls is not None:
@@ -270,6 +270,47 @@ class Base:
         self.plans, self.bound_messages, self.startable = Plans(), Plans(), Plans()
         self.under_way.abandon(why)
         self.close(why)
+
+
+class Cut:
+    """Ends a communicator whose ranks were lost, or cannot go on with it: it cuts it in the watcher's thread, and says
+    why in the thread whose call ends by that."""
+
+    def __init__(self, fabric: ElasticFabric) -> None:
+        self._fabric, self._in_job = weakref.ref(fabric), fabric.in_world()  # a program may drop a communicator
+        self._error: MpicollError | None = None
+
+    def look(self) -> list[int]:
+        """See whether ranks of the communicator are lost, and cut it then. Returns which."""
+        fabric = self._fabric()
+        lost = fabric.lost() if fabric is not None else []
+        if lost:
+            self._cut()
+        return lost
+
+    def fail(self, error: MpicollError) -> None:
+        """The ranks cannot go on together, for this reason."""
+        self._error = self._error or error
+        self._cut()
+
+    def _cut(self) -> None:
+        if (fabric := self._fabric()) is not None:
+            fabric.cut()
+
+    def why(self, operation: str, e: BaseException) -> MpicollError | None:
+        """The error of a call that the fabric has ended with ``e``; None if it has nothing to do with this."""
+        fabric = self._fabric()
+        if fabric is None or not fabric.is_cut(e):
+            return None
+        fabric.cut()  # other ranks may be in calls that do not need the lost one
+        deadline = time.monotonic() + _SECONDS_TO_KNOW
+        while not (self._error or fabric.lost()) and time.monotonic() < deadline:
+            time.sleep(_PAUSE)
+        return self._error or self.loss(operation)
+
+    def loss(self, operation: str) -> RankLost:
+        fabric = self._fabric()
+        return RankLost(operation, fabric.lost() if fabric is not None else (), self._in_job)
 
 
 def fabric_of(comm: MPI.Comm | Fabric | None) -> Fabric:

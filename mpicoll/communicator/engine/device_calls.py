@@ -143,7 +143,6 @@ class DeviceCalls:
         return self._found
 
     def free(self) -> None:
-        """Give up the memory of other processes, and the slots."""
         for kept in self._kept.values():
             kept.peers.free()
         self._kept.clear()
@@ -171,8 +170,6 @@ class DeviceCalls:
 
 
 class _Kept:
-    """What a communicator keeps for one device."""
-
     def __init__(self, device: Device, fabric: Fabric) -> None:
         self.device = device
         self.ring = staged.Ring(device, fabric.info.shares_memory)

@@ -48,7 +48,6 @@ class Submitted:
     over = False
     """Whether the collective is complete, but for what devices still have to do."""
     error: Exception | None = None
-    """What it raised."""
     failed_unseen = False
     """Whether it raised, and nobody else will tell the program."""
 
@@ -121,7 +120,6 @@ class Submitted:
 
 
 def failure_of(run: Callable[[], None]) -> Exception | None:
-    """What ``run`` raises."""
     try:
         run()
     except Exception as e:  # whoever waits gets it
@@ -131,28 +129,6 @@ def failure_of(run: Callable[[], None]) -> Exception | None:
 
 def nothing() -> None:
     """In the place of a collective that is over."""
-
-
-class _Calls:
-    """A queue for one thread. Python's own ``queue.SimpleQueue`` was seen to wait for ever where it was to wait for a
-    moment, on a busy machine with Python 3.11."""
-
-    def __init__(self) -> None:
-        self._calls: deque[bool | None] = deque()
-        self._empty = threading.Lock()
-        """Released when a call has come. Whoever gets it looks again."""
-
-    def put(self, call: bool | None) -> None:
-        self._calls.append(call)
-        with suppress(RuntimeError):  # it was released already
-            self._empty.release()
-
-    def get(self, seconds: float) -> bool | None:
-        """The next call. Waits so many seconds for one, or for ever if that is negative. Raises IndexError if none has
-        come."""
-        while not self._calls and self._empty.acquire(timeout=seconds):
-            pass
-        return self._calls.popleft()
 
 
 class ProgressThread:
@@ -167,17 +143,20 @@ class ProgressThread:
         self._waiting: deque[Submitted] = deque()
         """The same, with what is to be done."""
         self._begun = 0
-        """How many have begun."""
         self._carries_out = threading.Lock()
         """Whoever has it carries collectives out: one thread at a time."""
         self._who = 0
         """The number of that thread; 0 if there is none."""
         self._thread: Helper | None = None
-        self._calls = _Calls()
-        """What wakes the thread. True: carry out what waits; False: look in a moment; None: end."""
+        self._wakes = threading.Lock()
+        """Released to wake the thread. Python's ``queue.SimpleQueue`` was seen to wait for ever instead of a moment, on
+        a busy machine with Python 3.11."""
+        self._hurries = self._ends = False
+        """Whether the thread is to carry out what waits at once, and whether it is to end."""
         self._sleeps = True
         self._given_up = False
         """Whether nobody waits any more for what is pending."""
+        self._wakes.acquire()
         self._under_way: Submitted | None = None
         self._failed: list[Submitted] = []
         _all.add(self)
@@ -185,6 +164,7 @@ class ProgressThread:
     def submit(self, work: Submitted, operation: str, nbytes: int) -> None:
         """Put a collective of so many bytes into the queue. Others see it as ``operation`` until it begins."""
         if self._thread is None:
+            self._ends = self._given_up
             self._thread = Helper(self._serve)
             self._thread.start()
         work.site, _ = sites.site_of(sys._getframe(1))
@@ -204,11 +184,15 @@ class ProgressThread:
         if self._is_left(work) or (nbytes > SHORT and not work.has_begun):  # the kernel goes on with what has begun
             self.hurry()
         elif self._sleeps:
-            self._calls.put(False)
+            self._wake()
 
     def hurry(self) -> None:
-        """Let the thread begin at once."""
-        self._calls.put(True)
+        self._hurries = True
+        self._wake()
+
+    def _wake(self) -> None:
+        with suppress(RuntimeError):  # it was released already
+            self._wakes.release()
 
     def idle(self) -> bool:
         """Whether every collective is complete and all callbacks, which may call collectives, have returned."""
@@ -260,7 +244,8 @@ class ProgressThread:
         unless that is a loss of ranks, which every call of the program raises."""
         if self._thread is not None:
             self.drain()
-            self._calls.put(None)
+            self._ends = True
+            self._wake()
             self._thread.join()
             self._thread = None
         failed, self._failed = self._failed, []
@@ -280,8 +265,8 @@ class ProgressThread:
         with suppress(IndexError):
             while True:
                 self._waiting.popleft().settle(why)
-        self._given_up = True
-        self._calls.put(None)
+        self._given_up = self._ends = True
+        self._wake()
 
     def has_ended(self) -> bool:
         """Whether the thread has ended. This waits for it for a moment."""
@@ -329,14 +314,15 @@ class ProgressThread:
     def _serve(self, thread: Helper) -> None:
         begun = quiet = 0
         while True:
-            try:
-                now = self._calls.get(-1 if self._sleeps else self.nap)
-                self._sleeps = False
-            except IndexError:
+            woken = self._wakes.acquire(timeout=-1 if self._sleeps else self.nap)
+            if self._ends:
+                return
+            self._sleeps, now = False, self._hurries
+            if now:
+                self._hurries = False  # before it begins: whoever hurries it meanwhile is heard
+            elif not woken:
                 now = bool(self._waiting) and self._begun == begun  # the oldest one has waited for a nap
                 quiet = 0 if self._waiting or self._begun > begun else quiet + 1
-            if now is None:
-                return
             if now:
                 self.execute()
             begun = self._begun

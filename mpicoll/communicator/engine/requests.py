@@ -59,7 +59,6 @@ class InFlight:
         self.begin_message: Callable[[Pending], object] = lambda _: None
         """Told of all that is begun."""
         self.waits = Waits()
-        """What threads wait for now."""
         self.budget = _of_mpi if self.by_mpi else [LEAST]
         """The bytes that may be begun before the next look at what is complete. All that goes through MPI has one
         budget: a program may drop a communicator, and what it has begun on that."""
@@ -90,7 +89,6 @@ class InFlight:
         return [each for each in [*_open] if each._under_way.budget is self.budget and not each._under_way.lost]
 
     def error(self, message: Message, array: object, e: BaseException) -> MpicollError:
-        """The error of a message of which the fabric reports ``e``."""
         lost = self.loss(message.pending.operation, e)
         if lost is None:
             return message.failed(e)
@@ -102,7 +100,6 @@ _all: WeakValueDictionary[int, InFlight] = WeakValueDictionary()
 _open: set[Request] = set()
 """All that is begun and not complete. The watcher's thread may read it at any time."""
 _of_mpi = [LEAST]
-"""The budget of all that goes through MPI."""
 _of_losses: list[object] = []
 """The arrays of messages that ended because ranks were lost."""
 
@@ -241,7 +238,6 @@ class Request(_Fields):
             self._turn.append(begun)
 
     def _wait_for_other(self) -> None:
-        """Wait while another thread waits for it."""
         its = backoff(float("inf"))
         while not self.done and its.wait():
             self.look()
@@ -374,11 +370,9 @@ class Request(_Fields):
         raise TypeError("a Request cannot be pickled or copied: it is under way in this process")
 
     def _unheard(self) -> None:
-        """It has failed, and nobody can ask about it any more."""
         warnings.warn(f"nobody has waited for this message: {self._failed}", RuntimeWarning, stacklevel=1)
 
     def is_message(self) -> bool:
-        """Whether it is a message, and no collective."""
         return self._message.pending.is_message()
 
     def is_through(self) -> bool:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from mpicoll.torch.streams import StreamGuard
+from mpicoll.torch.work import StreamGuard
 from tests.devices.on import later_and_later
 from tests.devices.tensors import SimulatedGpu, on_any_rank
 from tests.ranks.torch.api import dist
@@ -101,11 +102,11 @@ def test_random_calls(gpu: SimulatedGpu) -> None:
 
 
 def calls_do_not_wait_for_the_caller(monkeypatch: pytest.MonkeyPatch) -> None:
-    def enter(self: StreamGuard) -> None:
+    def enter(self: StreamGuard, stack: ExitStack) -> None:
         for device, queue in self._queues:
-            self._stack.enter_context(device.using(queue))
+            stack.enter_context(device.using(queue))
 
-    monkeypatch.setattr(StreamGuard, "__enter__", enter)
+    monkeypatch.setattr(StreamGuard, "enter", enter)
 
 
 def callers_do_not_wait_for_the_end(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,8 +20,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 import mpicoll.torch
 from mpicoll.errors import ArgumentError, LaunchError, StateError
-from mpicoll.torch.device_backend import DeviceBackend
 from mpicoll.torch.private import BACKENDS_IN_PYTHON, RECORDS_BACKENDS_IN_PYTHON
+from mpicoll.torch.registered_group import DeviceBackend
 from tests.ranks.torch.cases import FUNCTIONS, Case, Group, run
 from tests.ranks.torch.programs.overlap import backward_waits
 

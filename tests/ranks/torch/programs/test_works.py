@@ -17,8 +17,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from mpicoll.communicator.engine.progress import SHORT
 from mpicoll.errors import MessageError, StateError
-from mpicoll.torch.handles import Handle
 from mpicoll.torch.private import CallbackWork
+from mpicoll.torch.torch_calls import Handle
 from mpicoll.torch.work import CollectiveWork, Complete
 from tests.ranks.children import in_child
 from tests.ranks.torch.programs.training import mlp, vectors

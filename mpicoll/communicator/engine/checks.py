@@ -1,19 +1,25 @@
-"""All ranks say what they call, before any data moves: ``check="full"``.
+"""What comes before each call. With ``check="full"``, all ranks say what they call, before any data moves. With
+``check_nan``, each rank looks for NaNs in what it gives.
 
-Each rank sends every other rank one number, a hash of its call. Where all numbers are equal, the call goes on. Where
-they differ, the ranks tell each other the descriptions of their calls, and MismatchError is raised on all of them.
-Where a number does not come in time, TimeoutError names the rank that is missing.
+To agree, each rank sends every other rank one number, a hash of its call. Where all numbers are equal, the call goes
+on. Where they differ, the ranks tell each other the descriptions of their calls, and MismatchError is raised on all of
+them. Where a number does not come in time, TimeoutError names the rank that is missing.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from mpicoll.arrays import kernels
+from mpicoll.arrays.buffers import Buffer
 from mpicoll.calls.call import Call
 from mpicoll.calls.plan import Plan
+from mpicoll.communicator.engine.packing import copied_to_host
 from mpicoll.errors import ArgumentError, MismatchError, TimeoutError
 from mpicoll.fabrics.fabric import Fabric
+from mpicoll.fabrics.routes.node import input_and_output
 from mpicoll.supervise.record import Record
 from mpicoll.units import named, named_in
 
@@ -73,3 +79,25 @@ def same_settings(fabric: Fabric, **settings: Any) -> None:
             ranks = {each: [rank for rank, said in enumerate(given) if said == each] for each in given}
             said = ", ".join(f"{each!r} on {named(of)}" for each, of in ranks.items())
             raise ArgumentError("Communicator", name, "the same on all ranks", said)
+
+
+class NanError(ArgumentError):
+    """A NaN was given. This rank has sent nothing, and others may have made the call."""
+
+
+def look_for_nans(rank: int, size: int, call: Call, record: Record) -> list[Plan]:
+    """A look at this rank's input. It raises ArgumentError for the first NaN."""
+    given, _ = input_and_output(call, rank, size)
+    if given is None or not kernels.has_nans(given.dtype):
+        return []
+    if given.plain and given.device == "cpu":
+        look: Callable[[], Buffer] = partial(given.part, 0, given.count)  # a plan keeps no arrays
+    else:
+        look = partial(copied_to_host, given)
+    return [partial(_check_nans, call.operation, call.input, rank, look)]
+
+
+def _check_nans(operation: str, argument: str, rank: int, look: Callable[[], Buffer]) -> None:
+    at = kernels.first_nan(look())
+    if at is not None:
+        raise NanError(operation, argument, "no NaN, as the check demands", f"NaN at index {at} on rank {rank}")

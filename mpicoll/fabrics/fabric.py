@@ -272,14 +272,9 @@ class Fabric(ABC):
         """A fabric of these ranks. This rank is one of them, and only they call this."""
 
     @abstractmethod
-    def prepare_bounded(self) -> None:
-        """Make ``bounded_allgather`` possible. Collective."""
-
-    @abstractmethod
-    def bounded_allgather(self, number: int, seconds: float) -> list[int | None]:
-        """Tell all ranks a number of 63 bits, and return all ranks' numbers, in rank order.
-
-        None stands for a rank whose number did not come within these seconds."""
+    def bounded_allgather(self) -> Callable[[int, float], list[int | None]]:
+        """A function that tells all ranks a number of 63 bits, and returns all ranks' numbers, in rank order. None
+        stands for a rank whose number did not come within so many seconds."""
 
     @abstractmethod
     def in_world(self) -> list[int]:

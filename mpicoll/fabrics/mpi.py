@@ -308,7 +308,7 @@ class MPIFabric(ElasticFabric):
 
     def shrink(self) -> MPIFabric:
         made = MPIFabric(self._comm, self, shrunk)
-        elastic.gone_without({*self.in_world()}.difference(made.in_world()))
+        elastic.without.update({*self.in_world()}.difference(made.in_world()))
         return made
 
     def all_could(self, could: bool) -> bool:
@@ -329,13 +329,9 @@ class MPIFabric(ElasticFabric):
             self._comm.Free()
             self._messages.Free()
 
-    def prepare_bounded(self) -> None:
-        if self._bounded is None:
-            self._bounded = _BoundedAllgather(make(self._comm.Dup))
-
-    def bounded_allgather(self, number: int, seconds: float) -> list[int | None]:
-        assert self._bounded is not None
-        return self._bounded.numbers(number, seconds)
+    def bounded_allgather(self) -> Callable[[int, float], list[int | None]]:
+        self._bounded = self._bounded or _BoundedAllgather(make(self._comm.Dup))
+        return self._bounded.numbers
 
 
 class _BoundedAllgather:

@@ -80,7 +80,9 @@ class Helper(DaemonThread):
     def __init__(self, serve: Callable[[Helper], None]) -> None:
         super().__init__(serve, "mpicoll", [self])
         self._seat = here.seat
-        self._counting = threading.Lock()
+        self._counting = threading.Lock() if self._seat is None else self._seat.job.changed
+        if self._seat is not None:
+            self._seat.job.helpers.append(self)
 
     def run(self) -> None:
         here.seat, here.is_rank = self._seat, False
@@ -90,15 +92,13 @@ class Helper(DaemonThread):
         """Say that it gets a call."""
         with self._counting:
             self.tasks += 1
-        if self._seat is not None:
-            self._seat.job.hand_in(self)
 
     def complete(self) -> None:
-        """Say that it has carried one out. It says so itself."""
+        """Say that it has no longer to carry one out."""
         with self._counting:
             self.tasks -= 1
-        if self._seat is not None:
-            self._seat.job.complete()
+            if self._seat is not None:
+                self._seat.job.happened()
 
 
 class Job:
@@ -111,13 +111,14 @@ class Job:
         self.changed = threading.Condition()
         self.broken: str | None = None
         """Why no rank can wait for anything any more; None while the job is sound."""
-        # What each rank waits for that has not ended; None while it runs.
-        self._running: dict[int, str | None] = {}
-        # How many tasks the threads have that carry out calls for ranks, and what each of them waits for.
-        self._tasks: Counter[threading.Thread] = Counter()
-        self._waits: dict[threading.Thread, str | None] = {}
-        # The ranks' threads, and those that were there before the job. Any other thread may work for a rank.
+        self.helpers: list[Helper] = []
+        """The threads of mpicoll's that carry out calls for ranks."""
+        self._running: set[int] = set()
+        """The ranks that have not ended."""
+        self._waits: dict[object, str] = {}
+        """What ranks wait for, and threads that carry out calls for them."""
         self._known = set(threading.enumerate())
+        """The ranks' threads, and those that were there before the job. Any other thread may work for a rank."""
 
     def begin(self) -> None:
         """Say that all ranks run from now on. Raises StateError where they run already, or have failed."""
@@ -125,7 +126,7 @@ class Job:
             raise StateError(f"run: the ranks of this job cannot run any more: {self.broken}")
         if self._running:
             raise StateError("run: the ranks of this job are running already")
-        self._running = dict.fromkeys(range(self.size))
+        self._running = {*range(self.size)}
 
     def enter(self, seat: Seat) -> None:
         """Make the calling thread this rank."""
@@ -138,21 +139,9 @@ class Job:
         assert here.seat is not None
         rank, here.seat = here.seat.rank, None
         with self.changed:
-            del self._running[rank]
+            self._running.remove(rank)
             self._check_progress()
             self.changed.notify_all()
-
-    def hand_in(self, thread: threading.Thread) -> None:
-        """Say that this thread gets a task, which it carries out for a rank."""
-        with self.changed:
-            self._known.add(thread)
-            self._tasks[thread] += 1
-
-    def complete(self) -> None:
-        """Say that the calling thread has carried out a task."""
-        with self.changed:
-            self._tasks[threading.current_thread()] -= 1
-            self.happened()
 
     def break_off(self, why: str) -> None:
         """Make every wait raise an error, which says ``why``."""
@@ -163,45 +152,33 @@ class Job:
     def wait_until(self, ready: Callable[[], bool], what: str) -> None:
         """Wait until ``ready``. The caller holds ``changed``. Raises StateError, which says ``what`` the rank waits
         for, if that cannot come any more."""
-        me = here.seat.rank if here.seat is not None and here.is_rank else None
-        thread = threading.current_thread()
-
-        def wait_for(what: str | None) -> None:
-            if me is not None:
-                self._running[me] = what
-            elif thread in self._tasks:
-                self._waits[thread] = what
-
+        me = here.seat.rank if here.seat is not None and here.is_rank else threading.current_thread()
         while not ready():
             if self.broken is not None:
                 raise StateError(f"{what}: {self.broken}")
             if here.seat is None and not self._running:
                 raise StateError(f"{what}: no rank of this job runs now")
-            wait_for(what)
+            self._waits[me] = what
             self._check_progress()
             if self.broken is None:
                 self.changed.wait()
-            wait_for(None)
+            self._waits.pop(me, None)
 
     def happened(self) -> None:
         """Wake all ranks that wait, so that each sees whether it can go on. The caller holds ``changed``."""
-        for rank in self._running:
-            self._running[rank] = None
         self._waits.clear()
         self.changed.notify_all()
 
     def _check_progress(self) -> None:
         """Break the job if all ranks that have not ended wait, and all threads that have tasks of theirs, for they wait
         for each other. But other threads, which the ranks have started, may work for them: then go on waiting."""
-        busy = [thread for thread, tasks in self._tasks.items() if tasks and thread.is_alive()]
-        waits = [*self._running.values(), *map(self._waits.get, busy)]
-        if self._running and None not in waits and self.broken is None and not self._others():
-            self.broken = f"no rank that has not ended can go on: {'; '.join(sorted(set(map(str, waits))))}"
+        waiting = [*self._running, *(each for each in self.helpers if each.tasks and each.is_alive())]
+        if not self._running or self.broken is not None or not self._waits.keys() >= {*waiting}:
+            return
+        if all(each in self._known or isinstance(each, DaemonThread) for each in threading.enumerate()):
+            waits = sorted({self._waits[each] for each in waiting})
+            self.broken = f"no rank that has not ended can go on: {'; '.join(waits)}"
             self.changed.notify_all()
-
-    def _others(self) -> bool:
-        """Whether there are threads that may work for a rank."""
-        return any(each not in self._known and not isinstance(each, DaemonThread) for each in threading.enumerate())
 
 
 class Seat:

@@ -153,11 +153,8 @@ class ThreadFabric(Fabric):
             raise StateError(f"{operation}: the ranks called different collectives: {calls}")
         return [table[r][1] for r in range(self.size)]
 
-    def prepare_bounded(self) -> None:
-        """Threads always can."""
-
-    def bounded_allgather(self, number: int, seconds: float) -> list[int | None]:
-        return self.meet("a collective", number)
+    def bounded_allgather(self) -> Callable[[int, float], list[int | None]]:
+        return lambda number, seconds: self.meet("a collective", number)
 
     # -- fabrics made of this one -------------------------------------------------------------------------------------
 

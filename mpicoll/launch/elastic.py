@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NoReturn
 
@@ -53,7 +53,7 @@ class Outcome:
 # -- in a rank --------------------------------------------------------------------------------------------------------
 
 
-_without: set[int] = set()
+without: set[int] = set()
 """Ranks of MPI's world that this rank has gone on without."""
 _fails = False
 """Whether this rank ends the job."""
@@ -61,24 +61,9 @@ others_are_lost = False
 """Whether ranks were lost, as the coordinator knows at the end."""
 
 
-def gone_without(ranks: Iterable[int]) -> None:
-    """Note that this rank goes on without these ranks of MPI's world."""
-    _without.update(ranks)
-
-
-def lost() -> set[int]:
-    """The ranks of MPI's world that this rank has gone on without."""
-    return _without
-
-
-def left(size: int) -> list[int]:
-    """The ranks of MPI's world, which has so many, that this rank has not gone on without."""
-    return [rank for rank in range(size) if rank not in _without]
-
-
 def go_on_with(ranks: Sequence[int], size: int, me: int) -> None:
     """Note that these ranks of MPI's world are the job from now on, also in the variables that programs read."""
-    gone_without({*range(size)}.difference(ranks))
+    without.update({*range(size)}.difference(ranks))
     if len(ranks) < size and "RANK" in os.environ:
         os.environ.update(RANK=str(ranks.index(me)), WORLD_SIZE=str(len(ranks)))
 
@@ -112,7 +97,7 @@ def _end_mpi() -> None:
     this ends the process without it, which Open MPI lets a rank do."""
     if _fails or not lifecycle.lives():
         return
-    if not (others_are_lost or _without):
+    if not (others_are_lost or without):
         sys.modules["mpi4py.MPI"].Finalize()
         return
     sys.stdout.flush()

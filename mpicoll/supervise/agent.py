@@ -68,11 +68,8 @@ class Agent:
         """The connection to the coordinator, if there is one."""
         self._coordinator: msg.Process | None = None
         """The coordinator's process, after it has said which."""
-        self._silent = self._since_told = self._since_heartbeat = 0.0
-        """Seconds since the coordinator was heard, since it was told of all changes, and since it was asked for an
-        answer."""
-        self._since_lost = 0.0
-        """Seconds since the coordinator was lost."""
+        self._silent = self._since_told = self._since_heartbeat = self._since_lost = 0.0
+        """Seconds since the coordinator was heard, told of all changes, asked for an answer, and lost."""
         self._leaving = self._serves = self._lost = False
         self._questions = Questions()
         self.may_leave = asyncio.Event()
@@ -138,7 +135,7 @@ class Agent:
             self._silent += LOOK
             self._since_told += LOOK
             self._since_heartbeat += LOOK
-            self._since_lost += LOOK if self._lost else 0.0
+            self._since_lost += LOOK * self._lost
             self.tell(everything=self._since_told >= _CHANGES)
             self._check_coordinator()
 
@@ -146,8 +143,7 @@ class Agent:
         return [*self.watched.values()]  # the program adds to it meanwhile
 
     def tell(self, everything: bool = False) -> None:
-        """Tell the coordinator what has changed: how long calls wait at once, all else if it is to be
-        ``everything``."""
+        """Tell the coordinator what has changed: how long calls wait, and if it is to be ``everything`` all else."""
         if self.writer is None:
             return
         if everything:
@@ -169,7 +165,7 @@ class Agent:
 
     def _update(self, states: list[msg.State], code: int = 0, failed: bool = False) -> None:
         if self.writer is not None:
-            without = sorted(elastic.lost())
+            without = sorted(elastic.without)
             say(self.writer, msg.StatusUpdate(states, self.trace, self._leaving, self._serves, without, code, failed))
 
     def _check_coordinator(self) -> None:
@@ -204,10 +200,11 @@ class Agent:
                 self._questions.take(message)
             case msg.Forget(name):
                 self.watched.pop(name, None)
-            case msg.Fail():
-                ending.kill(message.silent)
-                if (failed := self.watched.pop(message.name, None)) is not None and failed.cut is not None:
-                    failed.cut.fail(_failure(message))
+            case msg.Fail(name, operation, calls, text, silent):
+                ending.kill(silent)
+                if (failed := self.watched.pop(name, None)) is not None and failed.cut is not None:
+                    different = errors.MismatchError(operation, dict(calls)) if calls else None
+                    failed.cut.fail(different or errors.TimeoutError(text))
             case msg.End(silent, leads):
                 (ending.end if leads else ending.prepare_to_end)(silent)
             case msg.Leave(lost):
@@ -258,8 +255,7 @@ class Agent:
             report.show(report.files({self.rank: self._write(why, {})}))
 
     async def write_recording(self, file: str, recording: msg.Rows) -> str:
-        """Let the coordinator write a file with what this process and others have recorded for it. Returns why it could
-        not, or an empty text."""
+        """Let the coordinator write what this process and others have recorded. Returns why it could not, or ``""``."""
         self._recordings[file] = recording
         for old in [name for name in self._recordings if name != self.trace][:-_RECORDINGS]:
             del self._recordings[old]
@@ -278,10 +274,6 @@ class Agent:
         answer = self._questions.put(self.writer, question)
         await asyncio.wait([answer], timeout=seconds)
         return answer.result() if answer.done() else None
-
-
-def _failure(told: msg.Fail) -> errors.MpicollError:
-    return errors.MismatchError(told.operation, dict(told.calls)) if told.calls else errors.TimeoutError(told.text)
 
 
 class AgentThread:
@@ -338,8 +330,7 @@ class AgentThread:
             self._loop.call_soon_threadsafe(do)
 
     def do(self, task: Coroutine[Any, Any, T], seconds: float) -> T | None:
-        """Let the thread do it, and wait for that, but no longer than these seconds. Returns its result; None if there
-        is none in time."""
+        """Let the thread do it, and wait for that so many seconds. Returns its result, None if it has none by then."""
         try:
             return asyncio.run_coroutine_threadsafe(task, self._loop).result(seconds)
         except (RuntimeError, CancelledError):  # nobody watches any more

@@ -6,12 +6,12 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Iterable, Sequence
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 from mpicoll.launch import board
-from mpicoll.supervise import ending, report
+from mpicoll.supervise import deadlock, ending, report
 from mpicoll.supervise import messages as msg
-from mpicoll.supervise.deadlock import Deadlocks
 from mpicoll.supervise.dump import kept_by_all
 from mpicoll.supervise.ranks import SECONDS_TO_ANSWER, CommunicatorState, Processes, RankProcess
 from mpicoll.supervise.record import BROKEN, CLOSED, FREED, OPEN
@@ -28,8 +28,7 @@ _SECONDS_FOR_OTHERS, _LOOKS_FOR_OTHERS = 1.0, 10
 _SECONDS_OF_A_FAILURE = 5.0
 """How long others wait in a call that has ended midway on a rank, until nobody expects them to come out of it."""
 _SECONDS_TO_FOLLOW = 2.0
-"""How long the coordinator waits for others to come to their ends, too, when a rank has. The report says at which ranks
-to look, and these are those that do what few do."""
+"""How long others have to come to their ends, too, when a rank has: the report names those that do what few do."""
 _SECONDS_OF_A_LOSS = 0.1
 """What ranks have to say what they do, when the launcher may end them at any time."""
 _SECONDS_OF_THE_LAUNCHER = 5.0
@@ -49,7 +48,6 @@ class Coordinator:
         self._traces: dict[str, Trace] = {}
         """Those of the whole job and of parts of it, by their files."""
         self._communicators: dict[str, CommunicatorState] = {}
-        self._deadlocks = Deadlocks(self._processes, self._communicators)
         self._ending = False
         self._dismissed = asyncio.Event()
         """Set when nobody watches over the processes any more."""
@@ -69,10 +67,8 @@ class Coordinator:
         server = await asyncio.start_server(
             lambda reader, writer: self._tasks.create_task(self.serve(reader, writer)), sock=sock, limit=LIMIT
         )
-        try:
+        with closing(server):
             await self.look_on()
-        finally:
-            server.close()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.writers.add(writer)
@@ -104,15 +100,19 @@ class Coordinator:
         here.gone = 0.0
         if self._outcome is not None:
             self._outcome.gone.add(rank)
-            self._lose(rank)
+            self._lost.add(rank)
+            for each in [*self._communicators.values()]:  # the others have cut them
+                if rank in each.ranks:
+                    del self._communicators[each.name]
+            self._leaving.set()
         elif not (self._ending or self._dismissed.is_set() or self._dumps or here.left is not None):
             await self._say_loss(rank)
 
     async def _say_loss(self, rank: int) -> None:
         """Say what all ranks do when a process has ended too early. The launcher is about to end the others, too. If
         these have made different calls, the process may have crashed of that: MPI writes beyond its memory then."""
-        exit_reason = ending.exit_reason(self._processes[rank].process)
-        if Why.IS_LOST in self._said or (self._host.board.is_told() if self._host is not None else not exit_reason):
+        host, exit_reason = self._host, ending.exit_reason(self._processes[rank].process)
+        if Why.IS_LOST in self._said or (host.board.is_told() if host is not None else not exit_reason):
             return
         self._said.add(Why.IS_LOST)
         each = await self._without(rank, _SECONDS_OF_A_LOSS)
@@ -126,10 +126,10 @@ class Coordinator:
                 number = await self._processes.first_difference(each.name, others, each.compared, calls)
         why = Why.IS_LOST if number is None else Why.DIFFERENT
         statuses, missing = await self._statuses(each, number, _SECONDS_OF_A_LOSS)
-        if self._host is not None:  # it has seen whether the launcher has ended this one because of another one
+        if host is not None:  # it has seen whether the launcher has ended this one because of another one
             first: Sequence[int] = ()
             for _ in range(_LOOKS_FOR_OTHERS):
-                if first := self._host.monitor.first if self._host.monitor is not None else ():
+                if first := host.monitor.first if host.monitor is not None else ():
                     break
                 await asyncio.sleep(_SECONDS_OF_A_LOSS)
             if len(first) != 1 or first[0] not in {*each.ranks} & self._processes.keys():
@@ -142,11 +142,11 @@ class Coordinator:
                 return
         if exit_reason:
             missing[rank] = self._with_last_call(exit_reason, rank)
-            known = rank if self._host is not None and why == Why.IS_LOST else None
+            known = rank if host is not None and why == Why.IS_LOST else None
             report.show(report.text(why, each.ranks, statuses, missing, first=known))
             self._said.add(Why.IS_GONE)
-            if self._host is not None:  # in a rank, a launcher that ends the job may lose these words
-                self._host.board.told()
+            if host is not None:  # in a rank, a launcher that ends the job may lose these words
+                host.board.told()
 
     async def _without(self, rank: int, seconds: float = SECONDS_TO_ANSWER) -> CommunicatorState | None:
         """The communicator of this rank in which others wait, or in which they were last."""
@@ -178,14 +178,6 @@ class Coordinator:
             each.timeout = state.timeout
             if state.ranks and self._lost.isdisjoint(state.ranks):
                 each.ranks = state.ranks
-
-    def _lose(self, rank: int) -> None:
-        """Forget the communicators of a rank that is lost, or at its end: the others have cut them."""
-        self._lost.add(rank)
-        for name, each in [*self._communicators.items()]:
-            if rank in each.ranks:
-                del self._communicators[name]
-        self._leaving.set()
 
     async def _answer(self, asking: int, number: int, question: msg.Question[str]) -> None:
         failure = ""
@@ -296,7 +288,7 @@ class Coordinator:
         """End the job if ranks wait for each other, or for one that does nothing more."""
         if self._dismissed.is_set() or self._outcome is not None:
             return
-        found = await self._deadlocks.found()
+        found = await deadlock.found(self._processes, self._communicators)
         if found is not None and found[0].name in self._communicators:
             each, why, ranks = found
             await self._end(each, None, why, ranks)

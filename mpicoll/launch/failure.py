@@ -31,8 +31,7 @@ _SECONDS_TO_GATHER = 0.5
 """How long a rank waits for other ranks with the same error."""
 _SECONDS_TO_READ = 0.25
 """How long a rank waits for its launcher to read the error's last line. Launchers that end a job drop the rest."""
-_SECONDS_TO_END = 5.0
-_SECONDS_TO_CONNECT = 1.0
+_SECONDS_TO_END, _SECONDS_TO_CONNECT = 5.0, 1.0
 
 _RANK = os.getpid()
 """The process that was started as a rank. What it forks is none."""
@@ -42,7 +41,6 @@ _stderr = 2
 
 
 def keep_stderr() -> None:
-    """Keep this process's stderr."""
     global _stderr
     with suppress(OSError):  # it is closed
         _stderr = os.dup(2)
@@ -74,8 +72,8 @@ def report(kind: type[BaseException], value: BaseException, trace: TracebackType
     text = "".join(traceback.TracebackException(kind, value, _users_part(value, trace)).format())
     if os.getpid() != _RANK:
         _write(text)
-        return
-    _write_once(text, f"{kind.__name__}\n{text}")
+    else:
+        _write_once(text, f"{kind.__name__}\n{text}")
 
 
 def say_exit(error: SystemExit) -> None:
@@ -138,22 +136,18 @@ def _ranks_with(report: str, until_printed: ExitStack) -> list[int]:
 def _meet(what: str) -> tuple[bool, socket.socket]:
     """Meet the ranks of the job on this node that ask for the same. The first one gets a socket that listens, and the
     others one that is connected to it. Raises OSError where they cannot meet, as where another user has the name."""
-    name = _socket_name(what)
-    with ExitStack() as unless_met:
-        sock = unless_met.enter_context(socket.socket(socket.AF_UNIX))
-        try:
-            sock.bind(name)
-            sock.listen(4096)
-            is_first = True
-        except OSError as e:
-            if e.errno != errno.EADDRINUSE:
-                raise
-            _connect(sock, name, _SECONDS_TO_READ)
-            if not linux.is_own(sock):
-                raise
-            is_first = False
-        unless_met.pop_all()
-    return is_first, sock
+    name, sock = _socket_name(what), socket.socket(socket.AF_UNIX)
+    try:
+        sock.bind(name)
+        sock.listen(4096)
+        return True, sock
+    except OSError as e:
+        if e.errno != errno.EADDRINUSE:
+            raise
+    _connect(sock, name, _SECONDS_TO_READ)
+    if not linux.is_own(sock):
+        raise OSError(f"{name} belongs to another user")
+    return False, sock
 
 
 def _connect(sock: socket.socket, name: str, seconds: float) -> None:

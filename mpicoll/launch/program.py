@@ -61,8 +61,8 @@ def main() -> None:
             sys.exit("usage: python -m mpicoll.rank (script.py | -m module | -c code) [argument ...]")
         _run_program()
     except BaseException as error:
-        code = _code(error)
-        if code != 0 and os.getpid() == rank and not _finalised():
+        code, mpi = _code(error), sys.modules.get("mpi4py.MPI")
+        if code != 0 and os.getpid() == rank and not (mpi is not None and mpi.Is_finalized()):
             if not interrupt.came():  # else the others may still save their work
                 elastic.fails(code)
             if isinstance(error, SystemExit) and launched_rank() is not None:
@@ -132,11 +132,6 @@ def _print_lines() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(line_buffering=True, write_through=False)
-
-
-def _finalised() -> bool:
-    mpi = sys.modules.get("mpi4py.MPI")
-    return mpi is not None and bool(mpi.Is_finalized())
 
 
 def _take_stdin(rank: int | None) -> None:

@@ -98,6 +98,10 @@ class Pending(NamedTuple):
     def message(cls, operation: str, what: str, elements: int, dtype: str, ends: Ends, nbytes: int = 0) -> Pending:
         return cls(operation, what, elements, dtype, f"no message {what}", ends, nbytes)
 
+    @property
+    def description(self) -> str:
+        return f"{self.operation}: {self.what}"
+
     def is_message(self) -> bool:
         """Whether it is a message, and no collective."""
         return bool(self.ends.sources or self.ends.targets)
@@ -258,7 +262,7 @@ class Recorder(_Ring):
         """From now on, note on this tape when each call begins and ends."""
         self._tape = tape
         if tape is None:  # another thread may be about to tell the last one, which is kept no longer
-            self._tape_begin = self._tape_end = self._tape_wait = self._tape_message = _nothing
+            self._tape_begin = self._tape_end = self._tape_wait = self._tape_message = nothing
         else:
             self._tape_begin = partial(tape.collective_begins, self)
             self._tape_end = partial(tape.collective_returns, self, DONE)
@@ -300,7 +304,7 @@ class Recorder(_Ring):
             if self._tape is not None:
                 if self.under_way:
                     self._tape.collective_returns(self, ENDED_MIDWAY)
-                self._tape.close(self)
+                self._tape.last.pop(self, None)
             self.under_way = False
 
     def last(self) -> tuple[int, Record, Site]:
@@ -366,7 +370,7 @@ class Recorder(_Ring):
         return begun
 
 
-def _nothing(*_: object) -> None:
+def nothing(*_: object) -> None:
     """In the place of what a tape is told."""
 
 

@@ -44,17 +44,17 @@ class CommunicatorCalls(Calls):
             self.ranks = sorted([*self.ranks, *theirs]) if self.ranks and theirs else []
             self.others = [*map(self.ranks.index, theirs)] if self.ranks else []
 
-    def record(self, name: str, operation: str, op: str | None, root: Any, size: Size) -> Record:
+    def record(self, name: str, operation: str, op: str | None = None, root: Any = None, size: Size = None) -> Record:
         """That of a collective, which has the same waits as mpicoll's ``operation``. Its calls are the same if their
         bytes, their reduction and their root are."""
         key = name, op, root, size
         found: Record | None = self.known.get(key)
         if found is None:
+            nbytes, dtype = size or (0, "")
             # Where MPI computes nothing, ranks may say the same memory in different datatypes.
-            of = "" if size is None else f"of {size[0]} bytes{f' of {size[1]}' if op is not None else ''}"
-            details = [op, of, None if root is None else f"root {root}"]
+            of = f"of {nbytes} bytes{f' of {dtype}' if op is not None else ''}" if size else None
+            text = " ".join(filter(None, [op, of, None if root is None else f"root {root}"]))
             is_rank = isinstance(root, (int, np.integer)) and 0 <= root < self.size  # MPI refuses others
-            text, nbytes = " ".join(filter(None, details)), 0 if size is None else size[0]
             number = int(root) if is_rank else None
             found = self.keep(key, Record(operation, text, nbytes, root=number, name=name))
         return found

@@ -78,15 +78,12 @@ class GroupCalls(Calls):
         self.watch(group, settings)
 
     def record(self, row: Operator, reduction: str | None, memory: Any, root: int | None) -> Record:
-        size = None if memory is None else (sum(each.numel() for each in memory), str(memory[0].dtype)[6:])
-        key = row, reduction, size, root
+        elements, dtype = (sum(each.numel() for each in memory), str(memory[0].dtype)[6:]) if memory else (0, "")
+        key = row, reduction, elements, dtype, root
         found: Record | None = self.known.get(key)
         if found is None:
-            of = "" if size is None else f"of {size[0]} {size[1]}"
-            details = [reduction, of, None if root is None else f"root {root}"]
-            nbytes = 0 if memory is None else sum(each.nbytes for each in memory)
-            elements, dtype = size or (0, "")
-            text = " ".join(filter(None, details))
+            details = [reduction, f"of {elements} {dtype}" * bool(memory), f"root {root}" * (root is not None)]
+            text, nbytes = " ".join(filter(None, details)), sum(each.nbytes for each in memory)
             found = self.keep(key, Record(row.operation, text, nbytes, elements, dtype, root, row.name))
         return found
 
@@ -212,16 +209,14 @@ def _watch(ranks: list[int], rank: int, store: Any, name: str) -> None:
 
 
 def _collective(op: Any, kernel: Call, row: Operator) -> Call:
-    names = [each.name for each in op._schema.arguments]
-    at_group = names.index("process_group")
-    at_op = names.index("reduce_op") if "reduce_op" in names else None
-    at_root = names.index("root_rank") if "root_rank" in names else None
+    at = {each.name: number for number, each in enumerate(op._schema.arguments)}
+    at_group, at_op, at_root = at["process_group"], at.get("reduce_op"), at.get("root_rank")
 
     def call(keys: Any, *args: Any) -> Any:
         calls = _groups.get(str(c10d.ProcessGroup.unbox(args[at_group]).group_name))
         if calls is None:
             return kernel(keys, *args)
-        memory = None if row.sized is None else _flat(args[row.sized])
+        memory = [] if row.sized is None else _flat(args[row.sized])
         reduction = None if at_op is None else _REDUCTIONS[args[at_op].op()]
         record = calls.record(row, reduction, memory, None if at_root is None else args[at_root])
         found = calls.noted(record, kernel, keys, *args)

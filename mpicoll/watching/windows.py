@@ -48,7 +48,7 @@ class _Opened:
 
     def together(self, name: str, go: Go) -> Any:
         """The result of a collective. One may fail on one rank, as where a file is not there, and all ranks go on."""
-        recorder = self.calls.begin(self.calls.record(name, "meeting", None, None, None))
+        recorder = self.calls.begin(self.calls.record(name, "meeting"))
         try:
             return go()
         finally:
@@ -102,7 +102,8 @@ def _in_epoch(it: _Opened, name: str, go: Go, window: MPI.Win, given: dict[str, 
         return it.until(name, _came("Complete", ranks), Ends(ranks, it.tag), go)
     if name in ("Unlock", "Unlock_all"):
         locks[:] = [each for each in locks if (each.window, each.rank) != (it.name, rank)]
-    if name in ("Lock", "Lock_all") and _may_wait(it, rank, given.get("assertion") or 0):
+    takes = rank is None or rank in it.calls.others  # MPI refuses others
+    if name in ("Lock", "Lock_all") and takes and not (given.get("assertion") or 0) & MPI.MODE_NOCHECK:
         shared = rank is None or given.get("lock_type") == MPI.LOCK_SHARED
         lock = Lock(it.name, None if rank is None else int(rank), not shared)
         of = "all ranks' windows" if rank is None else f"the window of rank {it.calls.ranks[rank]}"
@@ -113,11 +114,6 @@ def _in_epoch(it: _Opened, name: str, go: Go, window: MPI.Win, given: dict[str, 
     if name == "Post" or (name == "Test" and found):
         it.posted = _numbers(window, given) if name == "Post" else []
     return found
-
-
-def _may_wait(it: _Opened, rank: Any, assertion: int) -> bool:
-    """Whether MPI takes such a lock, and may have to wait for it."""
-    return not assertion & MPI.MODE_NOCHECK and (rank is None or rank in it.calls.others)
 
 
 def _numbers(window: MPI.Win, given: dict[str, Any]) -> list[int]:

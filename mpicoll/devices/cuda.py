@@ -141,8 +141,6 @@ class Cuda(Device):
 
 
 class CudaStream(Stream):
-    """A stream."""
-
     def __init__(self, torch: Any, stream: Any) -> None:
         self._torch, self.stream = torch, stream
 
@@ -180,8 +178,6 @@ class CudaStream(Stream):
 
 
 class CudaEvent(Event):
-    """An event of torch's."""
-
     def __init__(self, event: Any) -> None:
         self.event = event
 
@@ -201,8 +197,6 @@ class CudaEvent(Event):
 
 
 class _Memory:
-    """Memory of torch's cache."""
-
     def __init__(self, tensor: Any) -> None:
         self._tensor = tensor
         self.address: int = tensor.data_ptr()
@@ -253,8 +247,7 @@ _made: dict[str, Device] = {}
 
 
 def device_named(name: str) -> Device:
-    """The device that a Buffer calls by this name. CUDA's are made when they are asked for, and others list
-    themselves."""
+    """The device of this name in a Buffer: one that lists itself, or CUDA's, made when it is asked for."""
     listed = owners.get(name)
     if isinstance(listed, Device):
         return listed

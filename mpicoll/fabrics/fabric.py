@@ -30,8 +30,7 @@ class Transfer(ABC):
     ``start`` returns what stands for the message while it is under way; only this object knows what that is."""
 
     now: Callable[[], object] | None = None
-    """Sends or receives, and returns when that is complete, at less cost than ``start`` and ``wait``. None where there
-    is no such way."""
+    """Sends or receives at once, at less cost than ``start`` and ``wait``. None where there is no such way."""
     overruns = False
     """Whether a longer message than this one expects may have been written beyond its memory."""
     start: Callable[[], Any]
@@ -187,18 +186,15 @@ class Fabric(ABC):
 
     @abstractmethod
     def bind(self, call: Call, choice: Choice, record: Record) -> list[Plan]:
-        """The steps of a call, which is carried out as ``choice`` says, if it ``takes`` its memory. The ``record``
-        gets the name of another way that they take."""
+        """The steps of a call whose memory it ``takes``. The ``record`` gets the name of another way that they take."""
 
     @abstractmethod
     def bind_on_device(self, call: Call, choice: Choice, device: Device, scratch: Scratch) -> Plan:
-        """The plan of a call on plain memory of a device, by the schedule that ``choice`` names. Raises DeviceError if
-        messages cannot be sent from there."""
+        """The plan by the schedule that ``choice`` names. Raises DeviceError if no messages can be sent from there."""
 
     @abstractmethod
     def together(self, nbytes: int) -> Sequence[NDArray[np.uint8]] | None:
-        """Uninitialised memory of each rank, which all ranks can use. None, on all ranks, if there is none.
-        Collective among ranks of one node."""
+        """Memory of each rank that all can use. None, on all, if there is none. Collective among ranks of one node."""
 
     def usable(self, b: Buffer) -> bool:
         """Whether the fabric can read and write this memory without a copy."""
@@ -213,8 +209,7 @@ class Fabric(ABC):
 
     @abstractmethod
     def outgoing(self, b: Buffer, dest: int, tag: int) -> Transfer | None:
-        """A message of this memory to a rank. It holds the memory's address and no array. None if it must be a copy,
-        which may be where the memory is not plain."""
+        """A message of this memory, whose array it does not hold. None if it must be a copy of memory with gaps."""
 
     @abstractmethod
     def incoming(self, b: Buffer, source: int | None, tag: int | None) -> Transfer | None:
@@ -222,8 +217,7 @@ class Fabric(ABC):
 
     def both(self, sent: Buffer, dest: int, sendtag: int, taken: Buffer, source: int | None,
              recvtag: int | None) -> Transfer | None:  # fmt: skip
-        """Two messages at once, of which only the one that comes is asked about. None if the fabric has no such call.
-        The two memories are apart, or one."""
+        """Two messages at once, which stand for the one that comes. None if there is no such call."""
         return None
 
     def begin(self, call: Call, choice: Choice, record: Record, by_library: bool) -> Transfer | None:
@@ -247,8 +241,7 @@ class Fabric(ABC):
 
     @abstractmethod
     def probe(self, source: int | None, tag: int | None, waits: bool = False) -> Envelope | None:
-        """The first message that has come and that such a receive would take; None if there is none now. If ``waits``,
-        a fabric that can wait returns only when there is one."""
+        """The first message that has come for such a receive, None if there is none yet. It may be able to wait."""
 
     def object_message(self, receives: bool, peer: int | None, tag: int | None) -> object | None:
         """The kernel's message of objects with this rank; None if the kernel carries none."""
@@ -264,8 +257,7 @@ class Fabric(ABC):
 
     @abstractmethod
     def split(self, color: int | None, key: int) -> Fabric | None:
-        """A fabric of the ranks that give the same ``color``, in the order of their keys. A rank that gives None is in
-        none of them."""
+        """A fabric of the ranks of the same ``color``, in the order of their keys; None for color None."""
 
     @abstractmethod
     def subset(self, ranks: Sequence[int]) -> Fabric:

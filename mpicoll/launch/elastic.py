@@ -34,9 +34,8 @@ class Outcome:
     """The exit code with which the first rank that failed ends the job."""
 
     def report(self, nprocs: int, lost: set[int], code: int) -> int:
-        """The launcher of so many ranks has ended with this ``code``. One line on stderr says which ranks were
-        ``lost``. Returns the job's exit code: that of a rank that has failed, or the launcher's, or 1 if a rank was
-        lost and no rank has gone on without it."""
+        """The launcher has ended with this ``code``. Say which ranks were ``lost``. Returns the job's exit code: that
+        of a failed rank, or the launcher's, or 1 if nobody went on without a lost rank."""
         if self.code:
             return self.code  # after MPI_Abort Open MPI's launcher may end with another code, even with 0
         if code or not lost:
@@ -76,8 +75,7 @@ def begin() -> None:
 
 
 def _end_as_lost(status: int) -> NoReturn:
-    """What ``os._exit`` does in a rank. Open MPI tells the other ranks of one that a signal ends, and not of one that
-    exits with a code other than 0: they would wait for it."""
+    """What ``os._exit`` does in a rank: if it failed, Open MPI tells others of its end only if a signal causes it."""
     if status:
         os.kill(os.getpid(), signal.SIGKILL)
     lifecycle.exit_now(status)

@@ -77,8 +77,7 @@ def report(kind: type[BaseException], value: BaseException, trace: TracebackType
 
 
 def say_exit(error: SystemExit) -> None:
-    """Say which ranks of this node exit with a failure, and where. Python would print a text that is given once for
-    each rank, and nothing else. After this it prints none."""
+    """Say which ranks of this node exit with a failure, and where. Python would print a text once for each rank."""
     frames = traceback.extract_tb(_users_part(error, error.__traceback__))
     inner = [frame for frame in frames if frame.filename == frames[0].filename]
     where = f", at {Path(inner[-1].filename).name}:{inner[-1].lineno} in {inner[-1].name}" if inner else ""
@@ -101,16 +100,14 @@ def _write(report: str) -> None:
 
 
 def _users_part(value: BaseException, trace: TracebackType | None) -> TracebackType | None:
-    """The traceback without the frames that started the program. Where mpicoll reports an error or Ctrl-C, without any
-    of its own frames."""
+    """The traceback without what started the program; of mpicoll's errors and Ctrl-C, without all of mpicoll's."""
     is_ours = isinstance(value, (MpicollError, KeyboardInterrupt))
     return without(trace, ("<frozen runpy>", PACKAGE) if is_ours else _STARTERS)
 
 
 def _ranks_with(report: str, until_printed: ExitStack) -> list[int]:
-    """The ranks of this node whose failure has this report. One of them gets the list, to print it. The others get an
-    empty list, after that one has printed: it closes their connections at the end of ``until_printed``. Where they
-    cannot meet, each rank prints its own."""
+    """The ranks of this node whose failure has this report. The first of them gets the list, to print it, and closes
+    the connections of the others at the end of ``until_printed``: they get an empty one after that."""
     rank = launched_rank() or 0
     try:
         is_first, sock = _meet(hashlib.sha256(report.encode(errors="replace")).hexdigest())

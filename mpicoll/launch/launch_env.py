@@ -48,8 +48,7 @@ def is_elastic() -> bool:
 
 
 def cores_of_a_rank() -> float:
-    """The number of cores that each rank on this node may use, on average. If ranks are bound to cores, it is the
-    number of this rank's own."""
+    """The number of cores for each rank on this node, on average; if ranks are bound to cores, of this rank's own."""
     cores = len(cpus())
     is_bound = cores < (os.cpu_count() or 1)
     return cores if is_bound else cores / ranks_here()
@@ -138,8 +137,7 @@ def _counted() -> tuple[str, int]:
 
 
 def started_as() -> tuple[int | None, int]:
-    """The number of this process among those that were started together, and how many they are. The number is None
-    where nobody has said it."""
+    """The number of this process (None if nobody says it) among those started together, and how many they are."""
     variable, size = _counted()
     return _number(_COUNTS[variable][0]) if variable else launched_rank(), size
 

@@ -133,8 +133,7 @@ def remove_names() -> None:
 
 
 def checked_world() -> MPI.Intracomm:
-    """MPI.COMM_WORLD, with MPI initialised. Raises LaunchError or StateError if this process cannot use MPI, or is
-    alone by mistake."""
+    """MPI.COMM_WORLD. Raises LaunchError or StateError if this process cannot use MPI, or is alone by mistake."""
     refuse_import()
     check_may_initialise()
     if lifecycle.is_forked():

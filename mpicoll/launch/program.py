@@ -118,8 +118,7 @@ def _compiled(code: str | bytes, file: str) -> CodeType:
 
 
 def _for_torch() -> dict[str, str]:
-    """RANK, WORLD_SIZE and LOCAL_RANK, as torchrun sets them. MASTER_ADDR is not among them: without it, mpicoll's
-    env:// connects the ranks by MPI."""
+    """RANK, WORLD_SIZE and LOCAL_RANK. Without MASTER_ADDR, mpicoll's env:// connects the ranks by MPI."""
     for variables in _SET_BY_LAUNCHERS:
         if all(variable in os.environ for variable in variables):
             return {name: os.environ[variable] for name, variable in zip(_READ_BY_PROGRAMS, variables, strict=True)}

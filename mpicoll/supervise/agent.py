@@ -233,8 +233,7 @@ class Agent:
                 return each and each.status(number, self._leaving)
 
     def leave(self, serves: bool = False) -> None:
-        """Tell the coordinator that this process makes no more calls, and whether messages may still come from it or be
-        taken by it. ``may_leave`` is set when it may go."""
+        """Tell the coordinator that this process makes no more calls, and whether it still ``serves`` messages."""
         self._leaving, self._serves = True, serves
         self._silent = 0.0  # so far, this process has seldom asked the coordinator whether it is there
         if self._lost:

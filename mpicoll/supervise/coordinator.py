@@ -36,8 +36,7 @@ _SECONDS_OF_THE_LAUNCHER = 5.0
 
 
 class Coordinator:
-    """Knows all processes of the job by their ranks in its world. What takes long is done in ``tasks``. ``host`` is
-    there if the coordinator is in ``mpicoll run``."""
+    """Knows all processes of the job. What takes long is done in ``tasks``. Only ``mpicoll run`` is a ``host``."""
 
     def __init__(self, token: str, tasks: asyncio.TaskGroup, host: Host | None = None) -> None:
         self._token, self._tasks, self._host = token, tasks, host
@@ -270,9 +269,8 @@ class Coordinator:
         return Why.HAS_FREED if each.states.get(rank) == FREED else None
 
     async def _is_missed(self, each: CommunicatorState, rank: int, why: Why) -> bool:
-        """Whether others make calls without this rank, which makes no more. They may wait to agree on one, and have not
-        told of it. Where a call has ended midway, or the rank has not told its last ones, numbers say nothing: there,
-        whether they wait in a call."""
+        """Whether others make calls without this rank, which makes no more. Where a call has ended midway, or the rank
+        has not told its last ones, numbers say nothing, and it counts whether they wait."""
         numbers = self._processes[rank].gone is None and not each.are(BROKEN, CLOSED)
         made = each.calls.get(rank, 0)
         if each.longest() == SHORT and (not numbers or made == each.most()):
@@ -285,7 +283,6 @@ class Coordinator:
         return any(status.begun > made if numbers else status.waits for status in statuses.values() if status)
 
     async def _check_waits(self) -> None:
-        """End the job if ranks wait for each other, or for one that does nothing more."""
         if self._dismissed.is_set() or self._outcome is not None:
             return
         found = await deadlock.found(self._processes, self._communicators)
@@ -327,7 +324,6 @@ class Coordinator:
     async def _statuses(
         self, each: CommunicatorState, number: int | None, seconds: float = SECONDS_TO_ANSWER
     ) -> tuple[dict[int, msg.RankStatus], dict[int, Missing]]:
-        """What the ranks say of a call, and why some say nothing of it."""
         answers = await self._processes.ask(each.ranks, msg.StatusOf(each.name, number), seconds)
         statuses = {rank: answer for rank, answer in answers.items() if answer is not None}
         missing: dict[int, Missing] = {rank: Silence.DOES_NOT_KNOW for rank in answers if rank not in statuses}
@@ -387,8 +383,7 @@ class Coordinator:
                 self._say_once(await each.write(len(each.told_by), *seconds))
 
     async def _write_recording_for(self, asking: int, file: str) -> str:
-        """All ranks ask, each when it has recorded. The file has what those have told that have asked by then. Returns
-        why it could not be written."""
+        """The file has what those have told that have asked by then, each at its end. Returns a failure."""
         recording = self._traces.setdefault(file, Trace(file, self._processes.ask))
         recording.told_by.add(asking)
         before = recording.begun

@@ -212,8 +212,7 @@ def _threads() -> list[dict[str, Any]]:
 _VERSION = "2.10"
 """The version of the format that torch 2.13 writes."""
 _BACKEND, _OTHER = "gloo", "split"
-"""torchfrtrace refuses names of backends and of collectives that it does not know. mpicoll's own description of a
-collective follows its name."""
+"""torchfrtrace refuses names of backends and of collectives that it does not know. mpicoll's description follows."""
 
 
 def kept_by_all(calls: int) -> int:

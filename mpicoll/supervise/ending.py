@@ -41,8 +41,7 @@ def is_near(process: Process) -> bool:
 
 
 def exit_reason(process: Process) -> str:
-    """How this process has ended, as far as it can be known. Empty if it goes on, if it has ended in order, or if
-    somebody wanted it to end."""
+    """How this process has ended, if that is known. Empty if it goes on, or if its end was in order or wanted."""
     if not is_near(process):
         return ""  # the network may have lost the connection
     try:

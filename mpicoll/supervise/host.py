@@ -34,8 +34,7 @@ _SECONDS_TO_END = 10.0
 
 @dataclass(frozen=True)
 class Rendezvous:
-    """Where the coordinator of a job listens, the token by which it knows who may speak to it, and its rank in the
-    world. The rank is None if it is in ``mpicoll run``."""
+    """Where the coordinator of a job listens, the job's token, and its rank in the world: None in ``mpicoll run``."""
 
     addresses: tuple[str, ...]
     port: int
@@ -58,9 +57,8 @@ class Rendezvous:
 
 
 def listen(one_node: bool, rank: int | None = 0, ranks: int = 1) -> tuple[socket.socket, Rendezvous]:
-    """A socket at which this ``rank`` of the world listens, or ``mpicoll run`` if that is None, and how others find it:
-    within this node alone, or from other nodes. So many ``ranks`` connect: raises LaunchError if this process may not
-    open so many files."""
+    """A socket at which this ``rank`` of the world listens, or ``mpicoll run`` if that is None, and how others find it.
+    So many ``ranks`` connect: raises LaunchError if this process may not open so many files."""
     _make_room(rank, ranks)
     sock = socket.create_server(("127.0.0.1" if one_node else "", 0), backlog=1024)
     addresses = ("127.0.0.1",) if one_node else _addresses()
@@ -85,8 +83,7 @@ def _addresses() -> tuple[str, ...]:
 
 
 def _make_room(rank: int | None, ranks: int) -> None:
-    """Let this process open as many files as a coordinator of so many ``ranks`` needs. Raises LaunchError if it may
-    not."""
+    """Let this process open as many files as a coordinator of so many ranks needs. Raises LaunchError if it may not."""
     unlimited = resource.RLIM_INFINITY
     soft, hard = (inf if limit == unlimited else limit for limit in resource.getrlimit(resource.RLIMIT_NOFILE))
     each = 2 if rank is None else 1  # mpicoll run has a file for each rank's process, too
@@ -124,7 +121,6 @@ class Host:
         self._serves = threading.Event()
 
     def serve(self, monitor: ExitMonitor) -> None:
-        """Serve the ranks until ``stop``."""
         self.monitor = monitor
         if self._sock is None:
             return

@@ -11,8 +11,7 @@ A = TypeVar("A", covariant=True)
 
 @dataclass_transform(frozen_default=True)
 class Message:
-    """What is said, or a part of it: its class has annotated fields, as a frozen dataclass does. So many dataclasses
-    would take 20 ms of each rank's start."""
+    """A message or a part of one. Its class has annotated fields. Dataclasses would add 20 ms to each rank's start."""
 
     kinds: ClassVar[dict[str, type[Message]]] = {}
     """All such classes, by their names."""
@@ -119,9 +118,8 @@ class Forget(Message):
 
 
 class Fail(Message):
-    """Let the calls of this communicator end with an error, which ``text`` is. If its ranks have made different calls,
-    ``calls`` says what each of them has called, and ``operation`` the operation of the first of them. The ``silent``
-    processes do not answer."""
+    """Let the calls of this communicator end with an error: ``text``, or that of what ranks have called differently, in
+    ``calls`` and for the first of them in ``operation``. The ``silent`` processes do not answer."""
 
     name: str
     operation: str
@@ -165,8 +163,7 @@ class Answer(Message):
 
 
 class Compare(Question[str]):
-    """Compare the calls of this communicator now. As with all that a process asks of the coordinator, the answer says
-    why that could not be done, or is empty."""
+    """Compare the calls of this communicator now. Any answer to a process is empty, or says what could not be done."""
 
     name: str
 
@@ -184,8 +181,7 @@ class WriteRecording(Question[str]):
 
 
 class Lock(Message):
-    """A lock of the memory that a rank of a window shows to others: ``rank`` in the window's communicator, None for all
-    of its ranks."""
+    """A lock of the memory of a window's ``rank``, None for all of its ranks."""
 
     window: str
     rank: int | None
@@ -295,9 +291,8 @@ class Clock(Question[float]):
 
 
 class Rows(Message):
-    """The calls of a process as rows of a trace, between ``begin`` and ``end``. Times are in seconds of
-    ``time.monotonic``. ``communicators`` are names and ranks. ``rest`` is the number of the first row that is still to
-    be told."""
+    """The calls of a process as rows of a trace, between ``begin`` and ``end``, in seconds of ``time.monotonic``. Of
+    the ``communicators``, names and ranks. ``rest`` is the number of the first row that is still to be told."""
 
     host: str
     communicators: list[tuple[str, list[int]]]
@@ -308,8 +303,7 @@ class Rows(Message):
 
 
 class RowsFrom(Question[Rows | None]):
-    """What has been called, from this row on? ``file`` is that of a recording, or of the trace of the whole job. The
-    answer is None if this process has not recorded for it."""
+    """What has been called, from this row on? The answer is None if this process has not recorded for this file."""
 
     file: str
     first: int

@@ -13,8 +13,7 @@ from mpicoll.supervise.wire import Questions, say
 
 SECONDS_TO_ANSWER = 3.0
 _LOOKS = 6
-"""How often the coordinator looks meanwhile. If its process is stopped for a while, perhaps with the whole machine, it
-reads in the next look what has come."""
+"""How often it looks meanwhile. If its own process was stopped for a while, it reads then what has come."""
 
 A = TypeVar("A")
 
@@ -52,8 +51,7 @@ class Processes(dict[int, RankProcess]):
     async def ask(
         self, ranks: Iterable[int], question: Question[A], seconds: float = SECONDS_TO_ANSWER
     ) -> dict[int, A]:
-        """The ranks' answers. A rank that does not answer in time is not in it. Time in which the coordinator's own
-        process was stopped does not count."""
+        """The ranks' answers, as far as they come in time. Time in which this process was stopped does not count."""
         there = [rank for rank in ranks if rank in self and self[rank].gone is None]
         asked = {rank: self.questions.put(self[rank].writer, question) for rank in there}
         for _ in range(_LOOKS):
@@ -67,9 +65,8 @@ class Processes(dict[int, RankProcess]):
     async def hashes(
         self, name: str, ranks: Sequence[int], calls: int | None = None, seconds: float = SECONDS_TO_ANSWER
     ) -> tuple[int, set[str]]:
-        """The different hashes that these ranks of a communicator have of so many first ``calls``, or of all that each
-        of them has begun. Empty if there are none, or if a rank does not know its own. The first value is the number of
-        these calls."""
+        """The different hashes that these ranks have of so many first ``calls`` of a communicator, or of all that each
+        has begun, and before them the number of calls. Empty if there are none, or if a rank does not know its own."""
         answers = await self.ask(ranks, HashOf(name, calls), seconds)
         known = [answer for answer in answers.values() if answer is not None]
         if not known or len(known) < len(ranks):
@@ -126,9 +123,7 @@ class CommunicatorState:
         return max(self.calls.values(), default=0)
 
     def are(self, *states: str) -> bool:
-        """Whether some rank is in one of these states."""
         return any(state in states for state in self.states.values())
 
     def longest(self) -> int:
-        """How long a rank waits."""
         return max(self.waits.values(), default=SHORT)

@@ -35,8 +35,7 @@ _BYTES = 8
 """The length of a hash, and of a call's digest."""
 
 OPEN, FREED, CLOSED, BROKEN = "open", "freed", "closed", "broken"
-"""A communicator can be used; it was given back by all its ranks; this rank alone makes no more calls; a call ended
-midway, so that nothing is known of it."""
+"""It can be used; all ranks gave it back; this rank makes no more calls; a call ended midway: nothing is known."""
 
 DONE, UNDER_WAY, ENDED_MIDWAY = "done", "under way", "ended midway"
 """What the files say of a call. The last one means that it raised an exception."""
@@ -65,8 +64,7 @@ class Record:
         self.operation = operation
         """The name of the Communicator's method, as in ``allreduce``."""
         self.description = f"{name or operation} {details}".rstrip()
-        """The call in words: the operation, or the ``name`` by which the program calls it, and then its details, as in
-        ``allreduce sum of 4 float32``."""
+        """The call in words, with the ``name`` by which the program calls it: ``allreduce sum of 4 float32``."""
         self.nbytes, self.elements, self.dtype = nbytes, elements, dtype
         """What the longest array of the call has. ``elements`` is 0 where a rank does not know how many others have."""
         self.root = root
@@ -181,8 +179,7 @@ class _PlainRing:
 
     @property
     def under_way(self) -> bool:
-        """Whether the last call has begun and not ended. Whoever makes the call says when it ends. Whoever waits for
-        the last call, if that does not block, says so meanwhile."""
+        """Whether the last call has begun and not ended. Who waits for one that does not block says so meanwhile."""
         return self._under_way
 
     @under_way.setter
@@ -192,7 +189,6 @@ class _PlainRing:
             (self._tape_wait if now else self._tape_end)()
 
     def begin_message(self: Any, pending: Pending) -> None:
-        """A message begins."""
         self.messages.append((pending, monotonic()))
         if self.taped:
             self._tape_message(pending)
@@ -313,14 +309,12 @@ class Recorder(_Ring):
         return self._first + at, self._records[at], (self._codes[at], self._places[at])
 
     def _refuse(self, record: Record) -> None:
-        """Raise StateError, because a call of another thread has not ended."""
         _, last, site = self.last()
         other = f"{last.description}, at {place_of(site)}"
         why = "A communicator makes one call at a time: give each thread its own"
         raise StateError(f"{record.description}: this communicator is in another call now: {other}. {why}")
 
     def _turn(self) -> None:
-        """Begin a new ring."""
         with self._turning:
             digests = _digests(self._records)
             self._rings.append((self._hash, digests))
@@ -332,7 +326,6 @@ class Recorder(_Ring):
 
     @property
     def begun(self) -> int:
-        """How many calls have begun."""
         with self._turning:
             return self._first + self._next
 

@@ -49,13 +49,11 @@ class _Here(threading.local):
 
 
 here = _Here()
-"""Where and when the program has handed in what this thread does now, if another thread has handed it in. The time is
-in seconds of ``time.monotonic``."""
+"""Where and when (by ``time.monotonic``) another thread has handed in what this thread does now."""
 
 
 def site_of(frame: FrameType) -> tuple[Site, int]:
-    """The site of the program that has led to ``frame``, and how many frames out it is from what ``frame`` has called.
-    Where no program has led to it, the frame's own."""
+    """The site of the program that has led to ``frame``, or its own, and how far out that is from what it called."""
     found: FrameType | None = frame
     depth = 1
     while found is not None:
@@ -109,8 +107,7 @@ def line_of(site: Site) -> int:
 
 
 def handled() -> str:
-    """The exception that the program's main thread handles now, as in ``ValueError: no such file``. Empty if it handles
-    none, or if that is a matter of a library's own."""
+    """The exception that the program's main thread handles now, as in ``ValueError: no such file``; or nothing."""
     found: Any = _of_threads(sys._current_exceptions).get(threading.main_thread().ident or 0)
     error = found[1] if isinstance(found, tuple) else found  # before Python 3.12, it was a tuple
     while error is not None and not ((trace := error.__traceback__) and is_program(trace.tb_frame.f_code.co_filename)):
@@ -148,7 +145,6 @@ def frames_now() -> dict[int, FrameType]:
 
 
 def _of_threads(ask: Callable[[], dict[int, T]]) -> dict[int, T]:
-    """What Python's function says of all threads."""
     if sys.version_info >= (3, 12):
         return ask()
     collecting = gc.isenabled()
@@ -204,8 +200,7 @@ def is_alone() -> bool:
 
 
 def _does_nothing(frame: FrameType) -> bool:
-    """Whether the thread that is in this frame makes no calls before another thread of this process lets it: it waits
-    for that, and for nothing else. Or it never makes any."""
+    """Whether the thread in this frame makes no calls before another thread of this process lets it, or never any."""
     if frame.f_code is threading.Condition.wait.__code__ and frame.f_locals.get("timeout") is None:
         return True
     if (frame.f_code.co_filename, frame.f_code.co_name) == (executors.__file__, "_worker"):  # without a task
@@ -219,8 +214,7 @@ def _does_nothing(frame: FrameType) -> bool:
 
 
 def _calls_program(number: int, handler: Any) -> bool:
-    """Whether a signal calls a function of the program, perhaps through one of a library, as torch's DataLoader does
-    that has found one in its place."""
+    """Whether a signal calls a function of the program, perhaps through a library, as torch's DataLoader does."""
     if not callable(handler) or (number == signal.SIGINT and handler is signal.default_int_handler):
         return False
     code = getattr(handler, "__code__", None)

@@ -54,8 +54,7 @@ class TapedCall:
         """What somebody may wait for, if the call does not block. It is kept, so that nothing else has its address."""
 
     def rows(self, now: float, waits_now: Sequence[Wait], rows_of: Mapping[int, int]) -> list[dict[str, Any]]:
-        """The call's row of a trace, and those of the waits for it if it does not block, also of waits that are not
-        over. ``rows_of`` has the rows of threads."""
+        """The row of the call, and of the waits for it, also of those that go on. ``rows_of`` has threads' rows."""
         what, waits = self.what, [(since, until, rows_of[thread]) for since, until, thread in [*self.waits, *waits_now]]
         route, root, ends, name = "", None, Ends(), what.description
         if isinstance(what, Record):
@@ -191,7 +190,6 @@ class Tape:
         self._under_way[id(pending)].append(call)
 
     def wait_begins(self, name: str, begun: Begun) -> None:
-        """A thread begins to wait for this."""
         pending, since = begun
         if known := self._under_way[id(pending)]:
             call = known.pop(_nearest(known, since))
@@ -202,7 +200,6 @@ class Tape:
         self._waits[id(begun)] = call, monotonic(), self._this_thread()
 
     def wait_ends(self, begun: Begun) -> None:
-        """It waits no longer."""
         call, since, thread = self._waits.pop(id(begun), (None, 0.0, 0))
         if call is not None:
             call.waits.append((since, monotonic(), thread))

@@ -25,8 +25,7 @@ AskRanks = Callable[..., Awaitable[dict[int, Any]]]
 
 
 class Trace:
-    """Asks ranks for their calls, in the process of the job's coordinator, and writes them to ``file``: those of the
-    ``whole`` job, or of a part that ranks have recorded."""
+    """Asks ranks for their calls, and writes them to ``file``: those of the ``whole`` job, or of a recorded part."""
 
     def __init__(self, file: str, ask: AskRanks, whole: bool = False) -> None:
         self._file, self._ask, self.whole = file, ask, whole
@@ -53,8 +52,7 @@ class Trace:
         self._clocks.setdefault(rank, []).append(difference(readings))
 
     async def write(self, size: int, seconds: float = _SECONDS_TO_TELL) -> str:
-        """Write what these ranks of a job of this ``size`` tell. Returns a line that says where it is, or why it could
-        not be written."""
+        """Write what ranks of a job of this ``size`` tell. Returns a line that says where, or why not."""
         self.begun += 1
         ranks = [*self.told_by]
         await asyncio.gather(*map(self.read_clock, ranks))
@@ -109,8 +107,7 @@ def written(file: Path, told: dict[int, Rows], clocks: dict[int, list[Reading]],
 
 
 def chrome(told: dict[int, Rows], clocks: dict[int, list[Reading]], size: int) -> dict[str, Any]:
-    """The trace in the format of Chrome's: a process for each rank, a row for each of its threads. Times are in
-    microseconds since the first rank has begun to record."""
+    """The trace in Chrome's format: a process a rank, a row a thread, times in microseconds since the first began."""
     first = min([by_this_clock(of.begin, clocks.get(rank, [])) for rank, of in told.items()], default=0.0)
 
     def microseconds(readings: list[Reading], time: float) -> float:

@@ -94,8 +94,7 @@ def _all_watched() -> list[Watched]:
 
 
 def _common_watcher(group: Group, dump: str, trace: str) -> tuple[AgentThread, str] | None:
-    """The watcher of this process that has the same coordinator as those of the other ranks, and the communicator's
-    name. None if a rank cannot reach the coordinator."""
+    """The watcher that has the same coordinator as the others', and the communicator's name. None without one."""
     from mpicoll.supervise.agent import AgentThread  # not before the first communicator: it loads asyncio
 
     ranks = group.ranks
@@ -172,8 +171,7 @@ def _note_on_tape() -> None:
 
 
 def _write_recording(file: Path, recording: Rows) -> str:
-    """Write a file with what this process and others have recorded for it. Returns why it cannot be written, or an
-    empty text."""
+    """Write what this process and others have recorded. Returns why it cannot be written, or an empty text."""
     from mpicoll.supervise.trace import written  # it loads asyncio
 
     if not _watchers:
@@ -189,8 +187,7 @@ def _write_recording(file: Path, recording: Rows) -> str:
 
 
 def compare(watched: Watched) -> None:
-    """Compare the calls of this communicator with those of its other ranks now. Where they differ, the job ends, and
-    this does not return."""
+    """Compare the ranks' calls of this communicator now. Where they differ, the job ends, and this does not return."""
     for watcher in _watchers.values():
         if watched.name in watcher.agent.watched:
             watcher.do(watcher.agent.compare(watched), _SECONDS_TO_COMPARE)

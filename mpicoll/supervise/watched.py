@@ -31,8 +31,7 @@ _BY_KERNEL = "node"
 
 
 under_way: list[Callable[[bool, object], bool]] = []
-"""Each says whether messages of this rank are under way, besides the one that is given. It may look at them if it is
-told so."""
+"""Each says whether messages of this rank are under way besides the given one, and may look at them if told so."""
 locks: list[Lock] = []
 """The locks of windows that this rank holds."""
 
@@ -134,16 +133,14 @@ class Watched:
         return calls, state, TIME_IS_UP if self.seconds >= limit else WARN if very_long else LONG if long else SHORT
 
     def _missing(self, pending: Pending) -> str:
-        """What this rank waits for. A communicator has numbers of its own for its ranks, and the coordinator those of
-        the job."""
+        """What this rank waits for, with the number that another rank has in the job."""
         said, peers = f"{pending.operation}: {pending.missing}", [*{*pending.ends.sources, *pending.ends.targets}]
         if len(peers) != 1 or self.ranks[peers[0]] == peers[0]:
             return said
         return f"{said}: rank {self.ranks[peers[0]]} of the job"
 
     def status(self, number: int | None, leaving: bool = False) -> RankStatus:
-        """What this rank says of the call with this number (of the last one if None), and what it does now. ``leaving``
-        says whether its program has ended."""
+        """What this rank says of this call (None: the last one), and of now. ``leaving``: its program is over."""
         recorder, waits = self.recorder, [*self.waits]
         begun = recorder.begun
         seconds = self.seconds if recorder.under_way or waits else 0.0  # the last look may be older than the wait's end

@@ -27,8 +27,7 @@ async def connect(
     addresses: Sequence[str], port: int, token: str, rank: int
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter, Process]:
     """The connection of this process, which is ``rank`` of the job's world, to the coordinator, and the coordinator's
-    process. The coordinator shows that it knows the token, and then this process does. Raises OSError if it answers at
-    none of its addresses."""
+    process. Both show that they know the token. Raises OSError if it answers at none of its addresses."""
     failures = []
     for address in addresses:
         nonce = secrets.token_hex(16)

@@ -40,8 +40,7 @@ def parameters_of(method: Callable[..., object]) -> list[str]:
 
 
 def by_position(parameters: Sequence[str], args: Sequence[Any], named: Mapping[str, Any]) -> Sequence[Any]:
-    """The arguments that a call gives by position or by name, in the order of the parameters. None where it gives
-    none."""
+    """A call's arguments in the order of the parameters. None where it gives none."""
     return [*args, *map(named.get, parameters[len(args) :])]
 
 
@@ -113,9 +112,8 @@ def _name(datatype: MPI.Datatype) -> str:
 
 
 class Method(NamedTuple):
-    """One of MPI's collectives: ``operation`` is the one of mpicoll's that has the same waits. Where blocks are uneven,
-    and may be empty, no rank is known to need another one. ``size`` says how much each rank must give alike; None if
-    ranks may give different numbers."""
+    """One of MPI's collectives: ``operation`` is the one of mpicoll's that has the same waits, ``size`` what each rank
+    must give alike, or None. Of uneven blocks, which may be empty, no rank is known to need another one."""
 
     operation: str
     size: Callable[[Any, Any, int], Size] | None = None

@@ -82,8 +82,7 @@ class Calls:
             self.waits.remove(begun)
 
     def has_failed(self, error: BaseException) -> None:
-        """The last collective has raised this. Here, that means that its arguments were refused, and nothing was
-        sent."""
+        """The last collective has raised this: its arguments were refused, and nothing was sent."""
         self.recorder.retract()
 
     def free(self) -> None:

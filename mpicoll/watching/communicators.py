@@ -45,8 +45,7 @@ class CommunicatorCalls(Calls):
             self.others = [*map(self.ranks.index, theirs)] if self.ranks else []
 
     def record(self, name: str, operation: str, op: str | None = None, root: Any = None, size: Size = None) -> Record:
-        """That of a collective, which has the same waits as mpicoll's ``operation``. Its calls are the same if their
-        bytes, their reduction and their root are."""
+        """That of a collective with the waits of ``operation``. All that is given must be alike on all ranks."""
         key = name, op, root, size
         found: Record | None = self.known.get(key)
         if found is None:

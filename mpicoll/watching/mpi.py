@@ -48,8 +48,7 @@ _DEFAULTS = {"dest": MPI.PROC_NULL, "sendtag": 0, "source": MPI.ANY_SOURCE, "rec
 
 
 def install(settings: Settings) -> None:
-    """Watch over MPI.COMM_WORLD, and what is made of it, from now on. Collective. Raises StateError, on all ranks, if
-    mpi4py cannot be watched here."""
+    """Watch over MPI.COMM_WORLD and what is made of it. Collective. Raises StateError, on all ranks, if it cannot."""
     # The first reduction of objects on a communicator duplicates it, and holds Python's lock meanwhile. If others did
     # not come then, this rank could not even say so.
     MPI.COMM_WORLD.allreduce(0)

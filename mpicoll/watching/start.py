@@ -42,8 +42,7 @@ def watch_mpi() -> None:
 
 
 def watch_from_init() -> None:
-    """Watch from where the program begins MPI, which it does mostly when it imports mpi4py.MPI. If that is not
-    possible, the program is told, and goes on."""
+    """Watch from where the program begins MPI. If that is not possible, the program is told, and goes on."""
     from mpicoll.errors import MpicollError
     from mpicoll.launch import lifecycle, mpi_init
     from mpicoll.supervise.report import show

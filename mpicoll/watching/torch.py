@@ -38,9 +38,8 @@ _REDUCTIONS = "sum", "avg", "product", "min", "max", "band", "bor", "bxor", "pre
 
 
 class Operator(NamedTuple):
-    """A collective: its name in torch.distributed, and the collective of mpicoll's that has the same waits. No rank is
-    known to need another one in an ``alltoallv``. Of the tensors at ``sized`` all ranks give equally many elements, or
-    it is None."""
+    """A collective: its name in torch.distributed, and the collective of mpicoll's that has the same waits. Of the
+    tensors at ``sized``, if there are such, all ranks give equally many elements."""
 
     name: str
     operation: str

@@ -32,8 +32,7 @@ SHORT = 8 << 10
 CHUNK = 2 << 20
 """Bytes in a chunk. So what a rank gathers stays in cache, and the scratch memory stays bounded."""
 SLICE = 64 << 10
-"""The fewest bytes in a rank's slice of a chunk. Where there are many ranks, chunks are longer for that: shorter slices
-would mean more messages, which cost more than they gain."""
+"""The fewest bytes in a rank's slice of a chunk, for which chunks of many ranks are longer."""
 PARTNERS = 16
 """The number of ranks with which a rank exchanges messages at the same time."""
 
@@ -69,8 +68,7 @@ class _Exchange:
         self._factors: list[Any] | None = None
 
     def plan(self, steps: Iterator[Plan]) -> Plan:
-        """The steps as one plan. The ranks of a premul_sum may have different factors. Each rank reduces values of all
-        ranks, so it needs all factors first."""
+        """The steps as one plan. In a premul_sum, a rank first needs the factors of all ranks."""
         factor = self._reduction.op.factor
 
         def gather_factors() -> None:
@@ -102,7 +100,6 @@ class _Exchange:
             yield from self._messages(gives, takes)
 
     def scattered(self, given: Array, out: Array | None, counts: Sequence[int]) -> Iterator[Plan]:
-        """Each rank reduces its block, which is its result."""
         assert out is not None
         rank = self._comm.rank
         blocks = np.split(given, [*accumulate(counts[:-1])])
@@ -145,7 +142,6 @@ class _Exchange:
 
 
 def _chunks(count: int, length: int) -> Iterator[tuple[int, int]]:
-    """The starts and stops of chunks of ``count`` elements."""
     step = max(1, length)
     for start in range(0, count, step):
         yield start, min(start + step, count)

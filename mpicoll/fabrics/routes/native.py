@@ -50,9 +50,8 @@ def bind(comm: MPI.Intracomm, call: Call, workspace: Workspace, is_long: bool | 
 
 
 def begin(comm: MPI.Intracomm, call: Call) -> Callable[[], tuple[MPI.Request, Sequence[Plan], Workspace]]:
-    """A function that begins the library's call that does not block, and returns its request, what must be done after
-    it, and the scratch memory that it needs until then. Each call has other memory, because several may be under way.
-    """
+    """A function that begins the library's call and returns its request, what comes after it, and its own scratch
+    memory: several may be under way."""
 
     def bound() -> tuple[list[Plan], Any, list[Plan]]:
         return _parts(comm, call, scratch, lambda name: getattr(comm, f"I{name.lower()}"))
@@ -107,7 +106,6 @@ def _parts(comm: MPI.Intracomm, call: Call, workspace: Workspace, method: Method
 
 
 def _moved(size: int, method: Method, call: Call) -> Plan:
-    """A collective that moves data and does not reduce it."""
     table, root = call.collective, [call.root] * call.collective.rooted
     if not table.moves:
         return method("Barrier")
@@ -146,12 +144,10 @@ def _reduced_by_mpi(
 
 
 def _specified(array: Array, kind: MPI.Datatype) -> list[Any]:
-    """mpi4py's message specification of an array."""
     return [MPI.buffer.fromaddress(array.ctypes.data, array.nbytes), array.size, kind]
 
 
 def _in_messages(comm: MPI.Intracomm, call: Call) -> Plan:
-    """A collective that moves blocks, as messages."""
     outgoing = _cut(call.send, comm.size, call.sendcounts)
     incoming = _cut(call.recv, comm.size, call.recvcounts)
     match call.collective.name:

@@ -35,8 +35,7 @@ if TYPE_CHECKING:
     from mpicoll.node.kernel import Plan as NodePlan
 
 UNIT = 8 << 10
-"""Bytes of each of a rank's 16 units of slots: short calls take one, and long ones eight. Pieces of eight units stay in
-the second-level cache until they are taken."""
+"""Bytes of each of a rank's 16 units of slots. Eight, of a long call's piece, stay in the second-level cache."""
 _UNITS = 16
 SLOT = 8 * UNIT
 
@@ -81,8 +80,7 @@ def meet(comm: MPI.Intracomm, crowded: bool) -> tuple[Node, Messages] | None:
 
 
 def needs_all(call: Call, zero_copy: bool) -> bool:
-    """Whether no rank ends the call before all ranks have come to it. Otherwise a rank waits for those whose data it
-    gets."""
+    """Whether no rank ends the call before all have come, and not only those whose data it gets."""
     table, reduction = call.collective, call.reduction
     scales = reduction is not None and reduction.op.factor is not None
     return scales or zero_copy or (table.root is None and table.prefix is None)
@@ -160,8 +158,7 @@ class _Call:
         """What holds other ranks' memory."""
 
     def find(self, plan: NodePlan) -> None:
-        """Find out where this rank's memory lies: there is other memory than before, or something else may be at this
-        address now."""
+        """Find out where this rank's memory lies now: something else may be at this address."""
         if self._known is not blocks.known or not all(own.is_there() for own in self._adopted):
             self._forget()
             self._known = blocks.known
@@ -264,8 +261,7 @@ def input_and_output(call: Call, rank: int, size: int) -> tuple[Buffer | None, B
 
 
 def starts_of(call: Call, size: int) -> list[int]:
-    """Where each block begins in the whole vector, in bytes. The last one is its end. In an alltoallv, this is the
-    vector that the rank gives."""
+    """Where each block, and the end, is in the whole vector (alltoallv: that the rank gives), in bytes."""
     return _starts(call, size, call.sendcounts or call.recvcounts)
 
 

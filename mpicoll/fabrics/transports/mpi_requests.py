@@ -161,8 +161,7 @@ class MPIRequests(BoundTransport):
         return sequence(*parts)
 
     def _pieces(self, region: Region) -> list[Region]:
-        """The parts of a region that are one message each. Sender and receiver cut it alike. A region without elements
-        has no parts."""
+        """The parts of a region that are one message each, cut alike on both sides. None without elements."""
         total = sum(map(len, region))
         if not total:
             return []
@@ -191,5 +190,4 @@ class MPIRequests(BoundTransport):
 
 
 def longest_piece() -> int:
-    """Bytes in the longest possible piece."""
     return max(PIECE, GATHERED)

@@ -82,7 +82,6 @@ class Peers:
                     _close_unused()
 
     def free(self) -> None:
-        """Give up all that is open."""
         with _lock:
             for opened in _open.values():
                 opened.users.discard(self)
@@ -90,9 +89,8 @@ class Peers:
 
 
 class _Opened(NamedTuple):
-    """An allocation of another process that this one has open, and the communicators that use it. One that is dropped
-    is no longer among them, and the allocation is closed when another one is opened: the garbage collector closes
-    nothing."""
+    """An allocation of another process that this one has open, and the communicators that use it. It is closed when
+    another one is opened and none uses it: the garbage collector closes nothing."""
 
     device: Device
     start: int
@@ -130,8 +128,7 @@ class _Told(NamedTuple):
 
 
 class IpcPlan:
-    """The plan of a call on plain memory of the device. ``otherwise`` is the plan that is taken where a rank's memory
-    cannot be opened."""
+    """The plan of a call, or ``otherwise`` where a rank's memory cannot be opened."""
 
     def __init__(self, call: Call, peers: Peers, scratch: Scratch, otherwise: Plan) -> None:
         self._call, self._peers, self._scratch, self._otherwise = call, peers, scratch, otherwise
@@ -146,8 +143,7 @@ class IpcPlan:
             self._aside = replace(call.recv, address=address)
 
     def __call__(self) -> None:
-        """Let the device work, and wait until it has worked on all ranks: until then the ranks use each other's
-        memory."""
+        """Let the device work, and wait until all have: until then the ranks use each other's memory."""
         call, peers, aside = self._call, self._peers, self._aside
         stream, view = peers.device.current(), peers.device.view
         told = self._told(stream)
@@ -235,5 +231,4 @@ class IpcPlan:
 
 
 def _given(factors: Sequence[Any]) -> Sequence[Any] | None:
-    """The factors of a premul_sum, None for another operation."""
     return None if factors[0] is None else factors

@@ -29,8 +29,7 @@ class Scratch:
         self._stream: Stream | None = None
 
     def addresses(self, operation: str, *lengths: int) -> list[int]:
-        """Where pieces of memory of so many bytes begin. The next call gets the same memory. Raises DeviceError if
-        there is none."""
+        """Where pieces of so many bytes begin. The next call gets them, too. Raises DeviceError if there are none."""
         rooms = [-(-n // ALIGNED) * ALIGNED for n in lengths]
         need = max(sum(rooms), 1)
         if self._size < need:
@@ -47,12 +46,10 @@ class Scratch:
         return [start + sum(rooms[:i]) for i in range(len(rooms))]
 
     def begin(self, stream: Stream) -> None:
-        """Let the stream wait until the call before is done."""
         if self._done is not None:
             stream.wait_for(self._done)
 
     def end(self, stream: Stream) -> None:
-        """The call is done when the stream comes here."""
         self._done = stream.record()
         if self._stream is not None:
             self._stream.wait_for(self._done)

@@ -39,8 +39,7 @@ memory of slots that are gone for others of the same length."""
 
 @dataclass(eq=False, slots=True)
 class _Work:
-    """What the device may not have done yet in a slot: to put in what comes next, and to take out what was put in
-    last."""
+    """What the device may not have done yet: to fill a slot with what comes next, and to empty it."""
 
     filled: Event | None = None
     emptied: Event | None = None
@@ -56,8 +55,6 @@ class _Work:
 
 
 class _Slot:
-    """Room for one piece."""
-
     def __init__(self, memory: Block) -> None:
         self.memory, self.work = memory, _Work()
         # When the slot is gone, its memory may become another array's: not before the device is done with it.
@@ -103,8 +100,7 @@ class Ring:
 
 
 class _Piece(NamedTuple):
-    """A piece of the call: what goes out, the host's route, and what goes in. Copies are pairs of views, of the slot
-    and of the device's memory."""
+    """What goes out, the host's route, and what goes in. Copies are pairs of views: slot, device's memory."""
 
     slot: _Slot
     out: tuple[View, View] | None
@@ -216,8 +212,6 @@ class _Part:
 
 
 class _AtOnce:
-    """A call in one piece, on the caller's own stream."""
-
     def __init__(self, operation: str, device: Device, piece: _Piece) -> None:
         self._operation, self._device, self._piece = operation, device, piece
 

@@ -36,20 +36,17 @@ from mpicoll.supervise.wire import Questions, connect, happens, heard, say
 if TYPE_CHECKING:
     from mpicoll.supervise.coordinator import Coordinator
 
-_CHANGES = 2.0
-"""Seconds between two messages that say no more than that calls were made."""
-_SECONDS_TO_DUMP = 5.0
+_CHANGES, _SECONDS_TO_DUMP = 2.0, 5.0
+"""Seconds between two messages that say no more than that calls were made, and what files may take."""
 _SECONDS_FOR_LAUNCHER = 2.0
 """A launcher ends all ranks when one has ended. Only where it does not, a rank does so, and says why."""
-
 _RECORDINGS = 4
 """How many of them a process keeps, because other ranks may come to their ends later."""
-
 _END = "coordinator"
 """What one rank of a node does: it says that the coordinator does not answer, and ends the job."""
-
 T = TypeVar("T")
 Write = Callable[[str, dict[str, int]], msg.Files]
+AllWatched = Callable[[], list[Watched]]
 
 
 class Agent:
@@ -67,7 +64,6 @@ class Agent:
         self.writer: asyncio.StreamWriter | None = None
         """The connection to the coordinator, if there is one."""
         self._coordinator: msg.Process | None = None
-        """The coordinator's process, after it has said which."""
         self._silent = self._since_told = self._since_heartbeat = self._since_lost = 0.0
         """Seconds since the coordinator was heard, told of all changes, asked for an answer, and lost."""
         self._leaving = self._serves = self._lost = False
@@ -89,7 +85,7 @@ class Agent:
         """Say what this rank does where the first one, which has the coordinator, has ended too early. The launcher is
         about to end this rank, too. Another one may have said it, or may have ended the first one."""
         first, coordinator = self._rendezvous.rank, self._coordinator
-        if first is None or coordinator is None or self.may_leave.is_set() or ending.is_known():
+        if first is None or coordinator is None or self.may_leave.is_set() or ending.is_known:
             return
         exit_reason = ending.exit_reason(coordinator)
         those = [(each, each.status(None)) for each in self._all() if {first, self.rank} <= {*each.ranks}]
@@ -105,13 +101,13 @@ class Agent:
         """Serve until the connection is lost. Returns whether a new one may be better."""
         where = self._rendezvous
         try:
-            reader, writer, coordinator = await connect(where.addresses, where.port, where.token, self.rank)
+            reader, writer, self._coordinator = await connect(where.addresses, where.port, where.token, self.rank)
         except OSError as e:
             self._reach(f"port {where.port} ({e})")
             return False
         for each in self._all():
             each.reported = None
-        self.writer, self._coordinator, self._silent = writer, coordinator, 0.0
+        self.writer, self._silent = writer, 0.0
         self._reach("")
         while not self.may_leave.is_set() and (message := await heard(reader)) is not None:
             self._silent = 0.0
@@ -212,6 +208,7 @@ class Agent:
                 self.may_leave.set()
 
     def _answer(self, question: msg.Question[Any]) -> Any:
+        each = self.watched.get(getattr(question, "name", ""))
         match question:
             case msg.WriteFiles(why, since):
                 return self._write(why, since)
@@ -222,14 +219,12 @@ class Agent:
                     self._recordings[file] = tape.active.copied(tape.active.begin)
                 recording = self._recordings.get(file)
                 return recording and tape.piece(recording, first)
-            case msg.HashOf(name, calls):
-                each = self.watched.get(name)
+            case msg.HashOf(_, calls):
                 if each is not None and calls is None:
                     calls = each.state()[0]
                 found = each and calls and each.recorder.hash(calls)
                 return (calls, found) if found else None
-            case msg.StatusOf(name, number):
-                each = self.watched.get(name)
+            case msg.StatusOf(_, number):
                 return each and each.status(number, self._leaving)
 
     def leave(self, serves: bool = False) -> None:
@@ -277,20 +272,13 @@ class Agent:
 
 class AgentThread:
     """A thread with an agent of a job and, where this process listens at ``sock``, with the job's coordinator.
-
-    ``folder`` is the text of MPICOLL_DUMP. ``all_watched`` tells the process's communicators."""
+    ``folder`` is the text of MPICOLL_DUMP. ``watched`` tells the process's communicators."""
 
     def __init__(
-        self,
-        rank: int,
-        rendezvous: Rendezvous,
-        sock: socket.socket | None,
-        folder: str,
-        all_watched: Callable[[], list[Watched]],
+        self, rank: int, rendezvous: Rendezvous, sock: socket.socket | None, folder: str, watched: AllWatched
     ) -> None:
         self.has_folder = bool(folder)
-        """Whether the user has named one for the files of last calls."""
-        dump = DumpWriter(rank, folder, blake2b(rendezvous.token.encode(), digest_size=4).hexdigest(), all_watched)
+        dump = DumpWriter(rank, folder, blake2b(rendezvous.token.encode(), digest_size=4).hexdigest(), watched)
         self.agent = Agent(rank, rendezvous, dump.write)
         self._token, self._sock = rendezvous.token, sock
         self._coordinator: Coordinator | None = None
@@ -340,14 +328,13 @@ class AgentThread:
 
     def let_go(self) -> None:
         """In a forked child: close its copies of the connections. Else the others would not see that the parent ends.
-
         The numbers of the files stay taken, because objects that are the parent's still use them."""
         writers = [self.agent.writer, *(self._coordinator.writers if self._coordinator is not None else [])]
         sockets = [self._sock, *(writer.get_extra_info("socket") for writer in writers if writer is not None)]
         nothing = os.open(os.devnull, os.O_RDWR)
-        for number in [each.fileno() for each in sockets if each is not None]:
-            if number >= 0:
-                os.dup2(nothing, number, inheritable=False)
+        for each in sockets:
+            if each is not None and each.fileno() >= 0:
+                os.dup2(nothing, each.fileno(), inheritable=False)
         os.close(nothing)
 
     def has_left(self, seconds: float) -> bool:

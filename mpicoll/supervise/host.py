@@ -26,10 +26,8 @@ if TYPE_CHECKING:
     from mpicoll.launch.board import CrashBoard
     from mpicoll.supervise.coordinator import Coordinator
 
-_OTHER_FILES = 8
-"""The files of the watcher's own, and those that are written when a job ends."""
-_SECONDS_TO_END = 10.0
-"""What the last words of ranks may take to come after the end of the launcher."""
+_OTHER_FILES, _SECONDS_TO_END = 8, 10.0
+"""The files of the watcher's own, with those that are written at the end; what ranks' last words may take then."""
 
 
 @dataclass(frozen=True)
@@ -67,17 +65,13 @@ def listen(one_node: bool, rank: int | None = 0, ranks: int = 1) -> tuple[socket
 
 def _addresses() -> tuple[str, ...]:
     """The addresses of this node, those first that other nodes are likely to reach."""
-    try:
+    named: list[str] = []
+    with suppress(OSError):
         found = socket.getaddrinfo(socket.gethostname(), None, socket.AF_INET, socket.SOCK_STREAM)
-    except OSError:
-        found = []
-    named = [str(each[4][0]) for each in found]
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
-        try:
-            sock.connect(("192.0.2.1", 9))  # sends nothing: it asks which address leads out of this node
-            named.append(sock.getsockname()[0])
-        except OSError:
-            pass  # there is no such way, and the names above must do
+        named += [str(each[4][0]) for each in found]
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock, suppress(OSError):  # or the names above must do
+        sock.connect(("192.0.2.1", 9))  # sends nothing: it asks which address leads out of this node
+        named.append(sock.getsockname()[0])
     ordered = sorted(named, key=lambda address: address.startswith("127."))
     return tuple(dict.fromkeys([*ordered, "127.0.0.1"]))
 

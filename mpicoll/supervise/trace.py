@@ -13,10 +13,8 @@ from typing import Any
 from mpicoll.machine.system import write_whole
 from mpicoll.supervise.messages import Clock, Rows, RowsFrom
 
-_LOOKS = 8
-"""How often a clock is asked. The fastest answer counts."""
-_SECONDS_TO_TELL = 60.0
-
+_LOOKS, _SECONDS_TO_TELL = 8, 60.0
+"""How often a clock is asked, whose fastest answer counts; and what a rank has to tell its calls."""
 Reading = tuple[float, float]
 """A time by the clock of this process, and how much later it was then by a rank's clock."""
 

@@ -28,8 +28,7 @@ if TYPE_CHECKING:
     from mpicoll.supervise.agent import AgentThread
 
 _SECONDS_TO_COMPARE = _SECONDS_TO_DUMP = 10.0
-_SECONDS_TO_PROGRESS, _SECONDS_TO_FAIL = 0.02, 1.0
-_SECONDS_TO_WRITE = 120.0
+_SECONDS_TO_PROGRESS, _SECONDS_TO_FAIL, _SECONDS_TO_WRITE = 0.02, 1.0, 120.0
 
 _watchers: dict[Rendezvous, AgentThread] = {}
 """One for each coordinator that this process has: usually one."""
@@ -121,10 +120,9 @@ def _common_watcher(group: Group, dump: str, trace: str) -> tuple[AgentThread, s
     if rendezvous not in _watchers:
         watcher.soon(watcher.agent.leave)
     if group.rank == 0:
-        apart = [rank for rank, problem in zip(ranks, problems, strict=True) if problem]
-        said = f"mpicoll: {named(apart)} cannot reach the coordinator"
-        why = next(filter(None, problems))
-        report.show(f"{said} at {why}. Calls are not compared, and may wait forever")
+        apart = {rank: problem for rank, problem in zip(ranks, problems, strict=True) if problem}
+        said = f"mpicoll: {named([*apart])} cannot reach the coordinator at {next(iter(apart.values()))}"
+        report.show(f"{said}. Calls are not compared, and may wait forever")
     return None
 
 
@@ -204,9 +202,6 @@ def _leave() -> None:
             lifecycle.progress()  # messages of this rank may still be under way
 
 
-lifecycle.add(Hook.LEAVE_WATCHERS, _leave)
-
-
 def _dump(why: str, of_calls: bool) -> None:
     """Let all processes write their files, because this one fails. There are none if it has made no call, and where the
     cause is not ``of_calls``, only those in a folder that the user has named."""
@@ -215,15 +210,10 @@ def _dump(why: str, of_calls: bool) -> None:
             watcher.do(watcher.agent.dump(why), _SECONDS_TO_DUMP)
 
 
-lifecycle.add(Hook.WRITE_FILES, _dump)
-
-
 def _tell_failure(code: int) -> None:
     for watcher in _watchers.values():
         watcher.do(watcher.agent.fail(code), _SECONDS_TO_FAIL)
 
-
-lifecycle.add(Hook.TELL_FAILURE, _tell_failure)
 
 _of_parent: list[AgentThread] = []
 """In a forked child, the parent's watchers. To collect them would close what the parent still uses."""
@@ -236,4 +226,7 @@ def _in_child() -> None:
     _watchers.clear()  # the thread is the parent's alone
 
 
+lifecycle.add(Hook.LEAVE_WATCHERS, _leave)
+lifecycle.add(Hook.WRITE_FILES, _dump)
+lifecycle.add(Hook.TELL_FAILURE, _tell_failure)
 lifecycle.add(Hook.LET_WATCHERS_GO, _in_child)

@@ -22,14 +22,10 @@ from mpicoll.launch.launch_env import COORDINATOR, is_elastic, launched_rank
 from mpicoll.machine import linux
 from mpicoll.units import alike, named, rows
 
-_VARIABLE = "MPICOLL_LAST_CALLS"
-_NAME = "mpicoll-calls"
-_HEAD = 1 << 12
-_ROOM = 1 << 18
-"""Bytes of each rank: a ``_Rank``, and then what the last numbers of calls mean."""
+_VARIABLE, _NAME = "MPICOLL_LAST_CALLS", "mpicoll-calls"
+_HEAD, _ROOM = 1 << 12, 1 << 18
+"""Bytes of the head, and of each rank: a ``_Rank``, and then what the last numbers of calls mean."""
 _TEXTS, _TEXT = 1024, Struct("=QH244s")
-_KILLED = (9, 128 + 9)
-"""Exit codes of launchers where SIGKILL has ended a rank."""
 _OVER = (1 << 64) - 1
 """In the place of a call's number: the program has come to its end."""
 BEGINS, BEGUN = 1, 2
@@ -44,20 +40,15 @@ whose ends it does not see, have the whole time. 0 if nobody has pressed it."""
 class _Head(ctypes.Structure):
     mark: ctypes.Array[ctypes.c_uint8]
     """Random bytes by which a rank knows the file: elsewhere, or in a container, its name may be another one's."""
-    told: int
-    """Whether mpicoll has told why the job ends."""
-    status: int
-    """The exit code that a rank wants for the job; 0 if that is the launcher's."""
-    ctrl_c: int
-    """What ``mpicoll run`` says of ranks that end after Ctrl-C."""
+    told: int  # whether mpicoll has told why the job ends
+    status: int  # the exit code that a rank wants for the job; 0 if that is the launcher's
+    ctrl_c: int  # what ``mpicoll run`` says of ranks that end after Ctrl-C
     _fields_ = [("mark", ctypes.c_uint8 * 16), *((name, ctypes.c_uint8) for name in ("told", "status", "ctrl_c"))]
 
 
 class _Rank(ctypes.Structure):
-    call: int
-    """The number of the last call."""
-    process: int
-    """0 if the rank has not come so far."""
+    call: int  # the number of the last one
+    process: int  # 0 if the rank has not come so far
     mpi: int
     ctrl_c: int
     _fields_ = [(name, ctypes.c_uint64) for name in ("call", "process", "mpi", "ctrl_c")]
@@ -111,10 +102,6 @@ class CrashBoard(Board):
         states = [rank.ctrl_c for rank in self.ranks]
         return len(states) - states.count(0), states.count(ENDED)
 
-    def told(self) -> None:
-        """A table has said why the job ends."""
-        self.head.told = 1
-
     def is_told(self) -> bool:
         """Whether it was said why the job ends."""
         return bool(self._words or self.head.told)
@@ -137,7 +124,7 @@ class CrashBoard(Board):
             print(self._words, file=sys.stderr, flush=True)
         elif code and not self.is_told():
             calls = {rank: call for rank in range(len(self.ranks)) if (call := self.last_call(rank))}
-            killed = " (killed: often the system was out of memory, see dmesg)" if code in _KILLED else ""
+            killed = " (killed: often the system was out of memory, see dmesg)" if code in (9, 128 + 9) else ""
             lines = [f"mpicoll: the job has ended with {code}{killed}."]
             if len(first) == 1:
                 lines[0] += f" The process of rank {first[0]} was gone first."
@@ -151,7 +138,6 @@ class CrashBoard(Board):
         return (code and self.head.status) or code
 
     def close(self) -> None:
-        """Nobody asks it any more."""
         os.close(self._file)
         linux.forget(self._path)
 

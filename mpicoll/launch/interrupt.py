@@ -20,7 +20,6 @@ PASSED = (*map(int, HANDED_ON), int(signal.SIGTSTP), NUMBER)
 """All that Open MPI's launcher has to pass on: version 5 passes no others on once it is told some."""
 SECONDS = 30.0
 """What ranks have to end by themselves."""
-LOOKS = 0.1
 
 _rank = os.getpid()
 _came = False
@@ -68,4 +67,4 @@ def wait_for_others(failed: bool) -> None:
     board.me.ctrl_c = board.ENDED
     deadline = time.monotonic() + SECONDS + 5
     while board.after_ctrl_c() == board.WAIT and time.monotonic() < deadline:
-        time.sleep(LOOKS)
+        time.sleep(0.1)

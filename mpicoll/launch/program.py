@@ -31,14 +31,6 @@ from mpicoll.launch.launch_env import STDIN, is_elastic, launched_rank, note_ran
 from mpicoll.launch.lifecycle import Hook
 from mpicoll.machine.vendors import RANK_VARIABLES
 
-# The variables in which launchers tell a rank its number, the number of ranks, and its number on its node. Slurm comes
-# last: where mpirun or mpiexec runs under Slurm, Slurm's variables describe their daemon.
-_SET_BY_LAUNCHERS = (
-    *((told.rank, told.size, told.local_rank) for told in RANK_VARIABLES),
-    ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID"),
-)
-_READ_BY_PROGRAMS = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
-
 
 def main() -> None:
     """Run ``script.py``, ``-m module`` or ``-c code`` and its arguments from the command line."""
@@ -119,9 +111,11 @@ def _compiled(code: str | bytes, file: str) -> CodeType:
 
 def _for_torch() -> dict[str, str]:
     """RANK, WORLD_SIZE and LOCAL_RANK. Without MASTER_ADDR, mpicoll's env:// connects the ranks by MPI."""
-    for variables in _SET_BY_LAUNCHERS:
+    by_mpi = [(told.rank, told.size, told.local_rank) for told in RANK_VARIABLES]
+    # Where mpirun or mpiexec runs under Slurm, Slurm's variables describe their daemon.
+    for variables in (*by_mpi, ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID")):
         if all(variable in os.environ for variable in variables):
-            return {name: os.environ[variable] for name, variable in zip(_READ_BY_PROGRAMS, variables, strict=True)}
+            return dict(zip(("RANK", "WORLD_SIZE", "LOCAL_RANK"), map(os.environ.__getitem__, variables), strict=True))
     return {}
 
 

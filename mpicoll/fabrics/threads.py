@@ -47,9 +47,7 @@ class ThreadFabric(Fabric):
     def of(cls, seat: Seat) -> ThreadFabric:
         return cls(seat.job, seat.job.world, seat.rank, seat.job.size).node()
 
-    @staticmethod
-    def address(array: Any) -> int:
-        return int(array.ctypes.data)
+    address = staticmethod(lambda array: int(array.ctypes.data))
 
     # -- collectives --------------------------------------------------------------------------------------------------
 
@@ -105,9 +103,8 @@ class ThreadFabric(Fabric):
 
     def awaited(self, source: int | None, tag: int | None) -> Awaited:
         """A new receive. It takes the first message for it in the mailbox, or else waits for one to come."""
-        awaited = Awaited(source, tag)
+        awaited, mailbox = Awaited(source, tag), self._group.mailboxes[self.rank]
         with self._job.changed:
-            mailbox = self._group.mailboxes[self.rank]
             awaited.message = next((m for m in mailbox if awaited.takes(m)), None)
             if awaited.message is None:
                 self._group.awaited[self.rank].append(awaited)
@@ -118,11 +115,10 @@ class ThreadFabric(Fabric):
     def arrived(self, awaited: Awaited) -> Message:
         sender = "any rank" if awaited.source is None else f"rank {awaited.source}"
         with self._job.changed:
-            self._job.wait_until(
-                lambda: awaited.message is not None, f"rank {self.rank} waits for a message from {sender}"
-            )
-            assert awaited.message is not None
-            return awaited.message
+            what = f"rank {self.rank} waits for a message from {sender}"
+            self._job.wait_until(lambda: awaited.message is not None, what)
+        assert awaited.message is not None
+        return awaited.message
 
     def give_up(self, awaited: Awaited) -> bool:
         """End a receive that waits. Returns False if its message has come already."""
@@ -156,9 +152,7 @@ class ThreadFabric(Fabric):
     # -- fabrics made of this one -------------------------------------------------------------------------------------
 
     def node(self) -> ThreadFabric:
-        whole = self.split(0, self.rank)
-        assert whole is not None
-        return whole
+        return ThreadFabric(self._job, self.meet("node", Group())[0], self.rank, self.size)
 
     def split(self, color: int | None, key: int) -> ThreadFabric | None:
         given = self.meet("split", (color, key, Group()))  # the group of a part's first member becomes that part's
@@ -254,12 +248,10 @@ class _Receiving(Transfer):
         return self._fabric.give_up(begun)
 
     def source(self, begun: Any = None) -> int:
-        source: int = begun.message.source
-        return source
+        return int(begun.message.source)
 
     def tag(self, begun: Any) -> int:
-        tag: int = begun.message.tag
-        return tag
+        return int(begun.message.tag)
 
     def arrived(self, begun: Any = None) -> int | None:
         elements, rest = divmod(begun.message.content.nbytes, self._array.itemsize)
@@ -271,9 +263,8 @@ class _Receiving(Transfer):
             raise MessageError(f"a message of {sent} came from rank {message.source}: expected {expected}")
         content, room = message.content.view(np.uint8), self._array.view(np.uint8)
         if content.size > room.size:
-            elements = content.size // self._array.itemsize
-            problem = f"a message of {elements} elements came from rank {message.source}: expected {self._array.size}"
-            raise MessageError(problem)
+            came = f"a message of {content.size // self._array.itemsize} elements came from rank {message.source}"
+            raise MessageError(f"{came}: expected {self._array.size}")
         room[: content.size] = content
 
 

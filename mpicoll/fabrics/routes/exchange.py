@@ -38,15 +38,13 @@ PARTNERS = 16
 
 
 def bind(comm: MPI.Intracomm, call: Call, workspace: Workspace) -> list[Plan]:
+    source, table = call.recv if call.send is None else call.send, call.collective
     assert call.reduction is not None
-    source = call.recv if call.send is None else call.send
     assert source is not None
     given = kernels.values(source)
     out = None if call.recv is None else kernels.values(call.recv)
-    no_inboxes = np.empty(0, given.dtype)
-    transport = MPIRequests(comm, None, given.dtype, no_inboxes)
+    transport = MPIRequests(comm, None, given.dtype, np.empty(0, given.dtype))
     exchange = _Exchange(comm, call.reduction, workspace, transport)
-    table = call.collective
     if table.scatters:
         counts = call.sendcounts or (given.size // comm.size,) * comm.size
         steps = exchange.scattered(given, out, counts)
@@ -74,8 +72,8 @@ class _Exchange:
         def gather_factors() -> None:
             self._factors = self._comm.allgather(factor)
 
-        run = sequence(*steps) if factor is None else sequence(gather_factors, *steps)
-        return self._transport.plan(run, *self._inboxes)
+        first = [] if factor is None else [gather_factors]
+        return self._transport.plan(sequence(*first, *steps), *self._inboxes)
 
     def gathered(self, given: Array, out: Array | None, terms: int) -> Iterator[Plan]:
         """Every rank gathers the whole vector of each rank, and reduces those of the first ``terms`` ranks."""

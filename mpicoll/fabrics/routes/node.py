@@ -44,9 +44,8 @@ MOST_RANKS = SLOT // 64
 
 _MOST_DIMS = 4
 """Of an array with gaps."""
-
 MAIN = main_thread().ident
-
+Pair = tuple[Buffer | None, Buffer | None]
 _EXTENTS = {"0": 0, "1": 1, "p": 2}
 _ROOTS = {None: 0, "gives": 1, "gets": 2}
 _PREFIXES = {None: 0, "inclusive": 1, "exclusive": 2}
@@ -98,8 +97,7 @@ def bind(
     node: Node, rank: int, size: int, call: Call, zero_copy: bool, record: Record, otherwise: list[Plan] | None = None
 ) -> NodePlan:
     """The kernel's plan. With ``zero_copy``, the ranks find out in each call whether all arrays lie in memory that
-    others can open, and are carried out there if so. Else the call is carried out ``otherwise``, or through memory of
-    the communicator if that is None.
+    others can open. If not, the call is carried out ``otherwise``, or through memory of the communicator.
 
     The plan may also be begun. Several calls that are under way are carried out one after another: in later calls of
     the rank, or by a thread of the kernel's."""
@@ -136,18 +134,9 @@ def bind(
 class _Call:
     """What the kernel asks Python about a call."""
 
-    def __init__(
-        self,
-        node: Node,
-        size: int,
-        call: Call,
-        record: Record,
-        buffers: tuple[Buffer | None, Buffer | None],
-        elsewhere: Plan | None,
-    ) -> None:
+    def __init__(self, node: Node, size: int, call: Call, record: Record, buffers: Pair, elsewhere: Plan | None):
         self._node, self._size, self._operation, self._record = node, size, call.operation, record
-        self._buffers = buffers
-        self._names = NODE, SHARED, record.route
+        self._buffers, self._names = buffers, (NODE, SHARED, record.route)
         if elsewhere is not None:
             self.elsewhere = elsewhere
         record.route = NODE if elsewhere is None else record.route
@@ -245,7 +234,7 @@ def _place(b: Buffer | None, own: ShmSegment | None) -> Place | None:
     return None if own is None else own.place_of(b.address)
 
 
-def input_and_output(call: Call, rank: int, size: int) -> tuple[Buffer | None, Buffer | None]:
+def input_and_output(call: Call, rank: int, size: int) -> Pair:
     """The memory that the rank gives, and the memory that it gets. In place, one is a part of the other."""
     table, send, recv = call.collective, call.send, call.recv
     if call.in_place and not table.elementwise:

@@ -20,6 +20,9 @@ from mpicoll.devices.device import Device, Handle, Stream, Tell, failure_before,
 from mpicoll.fabrics.routes.devices.scratch import Scratch
 from mpicoll.fabrics.routes.node import input_and_output, starts_of
 
+Addresses = Sequence[int | None]
+"""Of memory of each rank."""
+
 
 class Peers:
     """The ranks of a communicator on one node, whose memory a device of this rank opens.
@@ -49,7 +52,7 @@ class Peers:
             del self._lent[allocation]
         return ended
 
-    def opened(self, handles: Sequence[Handle | None], own: int | None) -> list[int | None] | None:
+    def opened(self, handles: Sequence[Handle | None], own: int | None) -> Addresses | None:
         """The address of each rank's memory. None, on all ranks, if one cannot open another's."""
         addresses = [own if r == self.rank else h and self._address(h) for r, h in enumerate(handles)]
         used = {(h.process, h.allocation) for h in handles if h is not None}
@@ -155,13 +158,12 @@ class IpcPlan:
         if inputs is None or (self._sliced and outs is None):
             self._otherwise()
             return
-        factors = [t.factor for t in told]
         if aside is not None:
             self._scratch.begin(stream)
         if outs is not None:
-            self._slice(stream, inputs, outs, factors)
+            self._slice(stream, inputs, outs, [t.factor for t in told])
         else:
-            self._take(stream, inputs, factors)
+            self._take(stream, inputs, [t.factor for t in told])
         raise_any(call.operation, peers.tell(failure_before(stream.record())))
         if aside is not None and call.recv is not None and not self._nothing_before:
             stream.copy(view(call.recv), view(aside))
@@ -183,9 +185,7 @@ class IpcPlan:
         raise_any(call.operation, [each.failure for each in told])
         return told
 
-    def _slice(
-        self, stream: Stream, inputs: Sequence[int | None], outs: Sequence[int | None], factors: Sequence[Any]
-    ) -> None:
+    def _slice(self, stream: Stream, inputs: Addresses, outs: Addresses, factors: Sequence[Any]) -> None:
         """Reduce this rank's slice of all inputs, and write it to all results."""
         call, (rank, size) = self._call, (self._peers.rank, self._peers.size)
         assert call.recv is not None
@@ -200,7 +200,7 @@ class IpcPlan:
             if i != rank:
                 stream.copy(target, targets[rank])
 
-    def _take(self, stream: Stream, inputs: Sequence[int | None], factors: Sequence[Any]) -> None:
+    def _take(self, stream: Stream, inputs: Addresses, factors: Sequence[Any]) -> None:
         """Take each block of this rank's result from the ranks that have it."""
         call, table, (rank, size) = self._call, self._call.collective, (self._peers.rank, self._peers.size)
         recv = call.recv if self._aside is None else self._aside

@@ -61,9 +61,9 @@ def without_gaps(device: Device, call: Call, scratch: Scratch, bind: Callable[[C
     buffers = call.send, call.recv
     lengths = [0 if b is None or b.plain else b.nbytes for b in buffers]
     addresses = scratch.addresses(call.operation, *lengths)
-    packed = [_packed(b, address) for b, address in zip(buffers, addresses, strict=True)]
-    plan = bind(replace(call, send=packed[0], recv=packed[1]))
-    gaps = [(b, p) for b, p in zip(buffers, packed, strict=True) if b is not None and p is not None and not b.plain]
+    copies = [_packed(b, address) for b, address in zip(buffers, addresses, strict=True)]
+    plan = bind(replace(call, send=copies[0], recv=copies[1]))
+    gaps = [(b, p) for b, p in zip(buffers, copies, strict=True) if b is not None and p is not None and not b.plain]
     views = [(device.view(b), device.view(p)) for b, p in gaps]
     writes = call.recv is not None and not call.recv.plain
 

@@ -13,6 +13,7 @@ import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -46,12 +47,9 @@ class _Work:
     process: int = field(default_factory=os.getpid)
 
     def wait(self) -> None:
-        if os.getpid() != self.process:
-            return  # this is a forked child, and the device works for its parent
         for event in (self.filled, self.emptied):
-            if event is not None:
-                with suppress(DeviceFailure):  # the device does nothing more then
-                    event.wait()
+            if event is not None and os.getpid() == self.process:  # in a forked child, it works for the parent
+                failure_before(event)  # after which the device does nothing more
 
 
 class _Slot:
@@ -146,8 +144,8 @@ def bind(call: Call, rank: int, size: int, inner: Callable[[Call], Plan], ring: 
             plans[key] = inner(part.on_host())
         pieces.append(_Piece(slot, part.out(ring.device), plans[key], part.into(ring.device)))
     if len(pieces) == 1:
-        return _AtOnce(call.operation, ring.device, pieces[0])
-    return _InPieces(call.operation, ring, pieces, tell)
+        return partial(_at_once, call.operation, ring.device, pieces[0])
+    return partial(_in_pieces, call.operation, ring, pieces, tell)
 
 
 def _bytes_of_slot(call: Call, size: int, count: int) -> int:
@@ -211,46 +209,28 @@ class _Part:
         return device.view(here), device.view(there)
 
 
-class _AtOnce:
-    def __init__(self, operation: str, device: Device, piece: _Piece) -> None:
-        self._operation, self._device, self._piece = operation, device, piece
-
-    def __call__(self) -> None:
-        stream, piece = self._device.current(), self._piece
-        try:
-            filled = piece.fill(stream)
-            piece.slot.work.emptied = None
-            if filled is not None:
-                filled.wait()
-        except DeviceFailure as e:
-            raise DeviceFailure(f"{self._operation}: {e}") from e
-        piece.run()
-        piece.empty(stream)
+def _at_once(operation: str, device: Device, piece: _Piece) -> None:
+    """A call in one piece, on the caller's own stream."""
+    stream = device.current()
+    try:
+        filled = piece.fill(stream)
+        piece.slot.work.emptied = None
+        if filled is not None:
+            filled.wait()
+    except DeviceFailure as e:
+        raise DeviceFailure(f"{operation}: {e}") from e
+    piece.run()
+    piece.empty(stream)
 
 
-class _InPieces:
+def _in_pieces(operation: str, ring: Ring, pieces: list[_Piece], tell: Tell) -> None:
     """A call in several pieces, on the streams of the ring. The caller's stream goes on after the last one."""
-
-    def __init__(self, operation: str, ring: Ring, pieces: list[_Piece], tell: Tell) -> None:
-        self._operation, self._ring, self._pieces, self._tell = operation, ring, pieces, tell
-
-    def __call__(self) -> None:
-        ring = self._ring
-        caller = ring.device.current()
-        begun = caller.record()
-        ring.filling.wait_for(begun)
-        ring.emptying.wait_for(begun)
-        try:
-            failure = self._run()
-        finally:  # after an error of the host's route, too, the caller's memory is still written to
-            caller.wait_for(ring.emptying.record())
-        raise_any(self._operation, self._tell(failure))
-
-    def _run(self) -> str | None:
-        """The pieces, one after another. Returns what went wrong on the device."""
-        ring, pieces = self._ring, self._pieces
+    caller, failure = ring.device.current(), None
+    begun = caller.record()
+    ring.filling.wait_for(begun)
+    ring.emptying.wait_for(begun)
+    try:
         filled = [piece.fill(ring.filling) for piece in pieces[: SLOTS - 1]]
-        failure = None
         for i, piece in enumerate(pieces):
             if (event := filled[i]) is not None:
                 # After a failure it goes on, because the other ranks are waiting, and tells them at the end.
@@ -259,4 +239,6 @@ class _InPieces:
             piece.empty(ring.emptying)
             if i + SLOTS - 1 < len(pieces):
                 filled.append(pieces[i + SLOTS - 1].fill(ring.filling))
-        return failure
+    finally:  # after an error of the host's route, too, the caller's memory is still written to
+        caller.wait_for(ring.emptying.record())
+    raise_any(operation, tell(failure))

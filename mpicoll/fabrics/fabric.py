@@ -34,7 +34,6 @@ class Transfer(ABC):
     overruns = False
     """Whether a longer message than this one expects may have been written beyond its memory."""
     start: Callable[[], Any]
-    """Starts it."""
 
     @abstractmethod
     def wait(self, begun: Any) -> object:
@@ -44,8 +43,7 @@ class Transfer(ABC):
     def test(self, begun: Any) -> bool:
         """Whether the message is complete."""
 
-    # -- only a message has these -------------------------------------------------------------------------------------
-
+    # Only a message has these.
     cancel: Callable[[Any], bool]
     """Stops receiving. Returns False if the message has come already."""
     source: Callable[..., int]
@@ -69,10 +67,8 @@ class Nobody(AtOnce):
     """A message to or from ``null``, which is nobody: it moves nothing."""
 
     def __init__(self, null: int, any_tag: int, count: int) -> None:
-        self.now = lambda: None
-        self.start = lambda: null  # something, which stands for it
-        self.source = lambda begun=None: null
-        self.tag = lambda begun: any_tag
+        self.now, self.start = lambda: None, lambda: null  # something, which stands for it
+        self.source, self.tag = lambda begun=None: null, lambda begun: any_tag
         self.arrived = lambda begun=None: count  # the array stays as it is, and that is right
 
 
@@ -164,11 +160,9 @@ class Fabric(ABC):
     most_tag: int
     """The largest tag of a message."""
     nobody: int
-    """The rank that is nobody's: ``MPI.PROC_NULL``."""
     anybody: int
-    """What programs of MPI write for any rank: ``MPI.ANY_SOURCE``."""
     any_tag: int
-    """What programs of MPI write for any tag: ``MPI.ANY_TAG``."""
+    """What programs of MPI write: ``MPI.PROC_NULL``, ``MPI.ANY_SOURCE`` and ``MPI.ANY_TAG``."""
     any_thread: bool
     """Whether several threads of this rank may use the fabric at the same time."""
     address: Callable[[Any], int]

@@ -114,14 +114,11 @@ class Waits(list[Begun]):
 
     __slots__ = ("_followed", "name", "tape")
 
-    name: str
-    """The communicator's."""
-    tape: Tape | None
-    _followed: deque[tuple[Begun, Callable[[], bool]]]
-
     def __init__(self, begun: Iterable[Begun] = ()) -> None:
         super().__init__(begun)
-        self.name, self.tape, self._followed = "", None, deque()
+        self.name = ""  # the communicator's
+        self.tape: Tape | None = None
+        self._followed: deque[tuple[Begun, Callable[[], bool]]] = deque()
 
     def follow(self, begun: Begun, is_complete: Callable[[], bool]) -> None:
         """A GPU waits for this, after all that it waited for before, while the program goes on."""
@@ -310,9 +307,9 @@ class Recorder(_Ring):
 
     def _refuse(self, record: Record) -> None:
         _, last, site = self.last()
+        this = f"{record.description}: this communicator is in another call now"
         other = f"{last.description}, at {place_of(site)}"
-        why = "A communicator makes one call at a time: give each thread its own"
-        raise StateError(f"{record.description}: this communicator is in another call now: {other}. {why}")
+        raise StateError(f"{this}: {other}. A communicator makes one call at a time: give each thread its own")
 
     def _turn(self) -> None:
         with self._turning:

@@ -30,24 +30,15 @@ class Job:
     program: Sequence[str]
     """``[script, *args]``, ``["-m", module, *args]`` or ``["-c", code, *args]``."""
     nprocs: int
-    here: bool = False
-    """Whether all ranks run on this node, even if a batch system has allocated others."""
-    hostfile: str | None = None
-    """A file that names the nodes, in the form that the launcher reads."""
-    ranks_a_node: int | None = None
-    """The number of ranks that each node has."""
-    flags: Sequence[str] = ()
-    """They are handed to the launcher."""
-    elastic: bool = False
-    """Whether ranks go on when others are lost."""
-    watch: bool = False
-    """Whether the calls are watched that the program makes of mpi4py itself."""
-    gpu: bool = False
-    """Whether the wheel of Open MPI takes a UCX that knows GPUs."""
-    restarts: int = 0
-    """How often a job that fails is started again."""
-    dry_run: bool = False
-    """Whether the command is only printed."""
+    here: bool = False  # whether all ranks run on this node, even if a batch system has allocated others
+    hostfile: str | None = None  # a file that names the nodes, in the form that the launcher reads
+    ranks_a_node: int | None = None  # the number of ranks that each node has
+    flags: Sequence[str] = ()  # for the launcher
+    elastic: bool = False  # whether ranks go on when others are lost
+    watch: bool = False  # whether the calls are watched that the program makes of mpi4py itself
+    gpu: bool = False  # whether the wheel of Open MPI takes a UCX that knows GPUs
+    restarts: int = 0  # how often a job that fails is started again
+    dry_run: bool = False  # whether the command is only printed
 
     @property
     def on_this_node(self) -> bool:

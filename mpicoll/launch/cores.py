@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 ORDER = "MPICOLL_CORES"
 """The variable in which ``mpicoll run`` tells ranks to take their ``share``."""
-
 _SYSTEM = Path("/sys/devices/system")
 _FLAGS = re.compile(
     r"--?(bind-to|map-by|rank-by|cpu-set|cpu-list|cpus-per-(rank|proc)|npersocket|rankfile|rf|use-hwthread-cpus)\b.*"

@@ -197,58 +197,36 @@ class Lock(Message):
 class Ends(Message):
     """Which ranks may be at the other end of a message, and of both messages of a sendrecv; or else a lock."""
 
-    sources: Sequence[int] = ()
-    """The ranks from which a message may come."""
-    source_tag: int | None = None
-    """The tag of that message, None for any."""
-    targets: Sequence[int] = ()
-    """The ranks that may take a message."""
-    target_tag: int | None = None
-    """The tag of that message, None if there is none."""
-    lock: Lock | None = None
-    """The lock of a window that must be given up."""
+    sources: Sequence[int] = ()  # the ranks from which a message may come
+    source_tag: int | None = None  # its tag, None for any
+    targets: Sequence[int] = ()  # the ranks that may take a message
+    target_tag: int | None = None  # its tag, None if there is none
+    lock: Lock | None = None  # the lock of a window that must be given up
 
 
 class RankStatus(Message):
     """What a rank says of one call of a communicator, and what it does now."""
 
-    begun: int
-    """How many calls it has begun."""
+    begun: int  # how many calls it has begun
     state: str
-    number: int
-    """The number of the call that this status is about."""
-    operation: str
-    """The operation that was called, empty if the rank does not know the call."""
-    description: str | None
-    """What was called, None if the rank does not know the call."""
+    number: int  # that of the call that this status is about
+    operation: str  # empty if the rank does not know the call
+    description: str | None  # what was called, None if the rank does not know the call
     site: str | None
-    root: int | None
-    """The root of the call, by its rank in the world; None if it has none."""
-    ahead: int
-    """How many calls ahead of another rank nobody can be in this call; 0 if that is not known."""
-    ago: float
-    """Seconds since this call had begun, as far as looks can tell."""
-    waits: bool
-    """Whether the rank is in this call now."""
-    message: str | None
-    """The message that it waits for."""
-    ends: Ends
-    """What may end that wait, with the ranks of the world."""
-    locks: list[Lock]
-    """The locks that it holds."""
-    alone: bool
-    """Whether the program has only the thread that waits, and no function that a signal calls."""
-    under_way: bool
-    """Whether other messages may be under way, if the wait is a late one."""
-    seconds: float
-    """How long its oldest wait has lasted."""
-    stuck: float
-    """The same, if the wait does not end by itself."""
+    root: int | None  # by its rank in the world; None if the call has none
+    ahead: int  # how many calls ahead of another rank nobody can be in this call; 0 if that is not known
+    ago: float  # seconds since this call had begun, as far as looks can tell
+    waits: bool  # whether the rank is in this call now
+    message: str | None  # the one that it waits for
+    ends: Ends  # what may end that wait, with the ranks of the world
+    locks: list[Lock]  # those that it holds
+    alone: bool  # whether the program has only the thread that waits, and no function that a signal calls
+    under_way: bool  # whether other messages may be under way, if the wait is a late one
+    seconds: float  # how long its oldest wait has lasted
+    stuck: float  # the same, if the wait does not end by itself
     where: str
-    handles: str
-    """The exception that the program handles meanwhile; empty if there is none."""
-    failed: str
-    """The last test that has failed; empty if there is none."""
+    handles: str  # the exception that the program handles meanwhile; empty if there is none
+    failed: str  # the last test that has failed; empty if there is none
     leaving: bool
 
     @property

@@ -153,8 +153,7 @@ class Device(ABC):
         """Give up an allocation that was opened: as long as it is open, its owner cannot give it back."""
 
 
-Tell = Callable[[Any], list[Any]]
-"""Tells all ranks something, and returns what all ranks told."""
+Tell = Callable[[Any], list[Any]]  # tells all ranks something, and returns what all ranks told
 
 
 def failure_before(event: Event) -> str | None:

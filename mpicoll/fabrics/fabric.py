@@ -80,8 +80,7 @@ class Envelope(NamedTuple):
     nbytes: int
 
 
-Data = bytes | bytearray | memoryview
-"""An object, pickled."""
+Data = bytes | bytearray | memoryview  # an object, pickled
 
 
 class ObjectTransport(ABC):
@@ -155,20 +154,15 @@ class Fabric(ABC):
     size: int
     info: CommInfo
     """What the choice of algorithms depends on. It is found out when the fabric is made."""
-    failure: type[Exception]
-    """What is raised when the fabric itself reports an error."""
-    most_tag: int
-    """The largest tag of a message."""
+    failure: type[Exception]  # what is raised when the fabric itself reports an error
+    most_tag: int  # the largest tag of a message
     nobody: int
     anybody: int
     any_tag: int
     """What programs of MPI write: ``MPI.PROC_NULL``, ``MPI.ANY_SOURCE`` and ``MPI.ANY_TAG``."""
-    any_thread: bool
-    """Whether several threads of this rank may use the fabric at the same time."""
-    address: Callable[[Any], int]
-    """Where a NumPy array's memory begins."""
-    objects: ObjectTransport
-    """What moves programs' objects."""
+    any_thread: bool  # whether several threads of this rank may use the fabric at the same time
+    address: Callable[[Any], int]  # where a NumPy array's memory begins
+    objects: ObjectTransport  # what moves programs' objects
     dumps: Callable[[Any], bytes] = pickle.dumps
     loads: Callable[[Any], Any] = pickle.loads
     """How programs' objects become bytes, and objects again."""
@@ -198,8 +192,7 @@ class Fabric(ABC):
         """Whether it can do so with the memory of a call that is carried out as ``choice`` says."""
         return all(b is None or self.usable(b) for b in (call.send, call.recv))
 
-    messages_by_library = True
-    """Whether the MPI library carries messages, if there is one."""
+    messages_by_library = True  # whether the MPI library carries messages, if there is one
 
     @abstractmethod
     def outgoing(self, b: Buffer, dest: int, tag: int) -> Transfer | None:

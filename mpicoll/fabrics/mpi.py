@@ -45,8 +45,7 @@ _OF_LOSSES = (MPI.ERR_PROC_FAILED, MPI.ERR_PROC_FAILED_PENDING, MPI.ERR_REVOKED)
 """What MPI reports when ranks are lost, as far as it does not say so of single messages only."""
 _left: list[MPI.Intracomm] = [MPI.COMM_WORLD]
 """The job's ranks; last those that are left: MPI makes no communicators of one whose ranks are lost."""
-_SPINS = 200
-"""Looks at the numbers of a bounded allgather before a rank lets others have its core."""
+_SPINS = 200  # looks at the numbers of a bounded allgather before a rank lets others have its core
 _NUMBER, _GAVE_UP, _TOGETHER = 0, 1, 1 << 15
 """Tags: of the numbers, of a rank's message that it waits no longer, and above all that MPI promises: ranks can be lost
 only with Open MPI, which has more."""
@@ -58,8 +57,7 @@ it does neither."""
 class MPIFabric(ElasticFabric):
     """Two duplicates of an MPI communicator, one for collectives and one for messages, which so stay apart."""
 
-    _takes_devices: bool
-    """Whether rank 0's MPI library may take the memory of GPUs."""
+    _takes_devices: bool  # whether rank 0's MPI library may take the memory of GPUs
 
     failure = MPI.Exception
     nobody, anybody, any_tag = MPI.PROC_NULL, MPI.ANY_SOURCE, MPI.ANY_TAG

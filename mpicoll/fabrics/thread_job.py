@@ -44,8 +44,7 @@ class Group:
 
     def __init__(self, members: tuple[int, ...] = ()) -> None:
         self.members = members
-        self.made: set[int] = set()
-        """The members that have made their part of the subset."""
+        self.made: set[int] = set()  # the members that have made their part of the subset
         self.mailboxes: defaultdict[int, list[Message]] = defaultdict(list)
         """By destination, the messages that no receive has taken yet."""
         self.awaited: defaultdict[int, list[Awaited]] = defaultdict(list)
@@ -54,8 +53,7 @@ class Group:
         """By source and destination, the memory that a collective lets the destination read, and what it is."""
         self.meetings: defaultdict[int, dict[int, tuple[str, Any]]] = defaultdict(dict)
         """By turn, what each rank that has come brings to the meeting: its operation, and its value."""
-        self.met: Counter[int] = Counter()
-        """By rank, the number of meetings to which it has come."""
+        self.met: Counter[int] = Counter()  # by rank, the number of meetings to which it has come
         self.subsets: defaultdict[frozenset[int], list[Group]] = defaultdict(list)
         """By its ranks, the subsets that some of them have made, and others have not yet."""
 
@@ -65,12 +63,10 @@ class Here(threading.local):
 
     seat: Seat | None = None
     """The seat of the rank that the thread is, or that it works for; None where it is in no job."""
-    is_rank = False
-    """Whether the thread is the rank itself."""
+    is_rank = False  # whether the thread is the rank itself
 
 
-here = Here()
-"""The current thread."""
+here = Here()  # the current thread
 
 
 class Helper(DaemonThread):
@@ -109,10 +105,8 @@ class Job:
         self.changed = threading.Condition()
         self.broken: str | None = None
         """Why no rank can wait for anything any more; None while the job is sound."""
-        self.helpers: list[Helper] = []
-        """The threads of mpicoll's that carry out calls for ranks."""
-        self._running: set[int] = set()
-        """The ranks that have not ended."""
+        self.helpers: list[Helper] = []  # the threads of mpicoll's that carry out calls for ranks
+        self._running: set[int] = set()  # the ranks that have not ended
         self._waits: dict[object, str] = {}
         """What ranks wait for, and threads that carry out calls for them."""
         self._known = set(threading.enumerate())

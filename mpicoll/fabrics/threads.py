@@ -268,8 +268,7 @@ class _Receiving(Transfer):
         room[: content.size] = content
 
 
-_Take = Callable[[Region], None]
-"""Takes what another rank has posted."""
+_Take = Callable[[Region], None]  # takes what another rank has posted
 
 
 class _Transport(BoundTransport):

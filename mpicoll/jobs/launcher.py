@@ -19,16 +19,14 @@ from mpicoll.launch.launch_env import COORDINATOR, ELASTIC, RANK, WATCH
 from mpicoll.machine.system import home, version_of
 from mpicoll.machine.vendors import OF_A_RANK, OPEN_MPI, PLACES, Vendor, empty_wheels, vendor_that_says
 
-_RANK = str(Path(__file__).parents[1] / "rank.py")
-"""What each rank executes."""
+_RANK = str(Path(__file__).parents[1] / "rank.py")  # what each rank executes
 
 
 @dataclass(frozen=True)
 class Job:
     """What to start: the options of ``mpicoll run``, as ``cli/run.py`` names them, and what other commands need."""
 
-    program: Sequence[str]
-    """``[script, *args]``, ``["-m", module, *args]`` or ``["-c", code, *args]``."""
+    program: Sequence[str]  # ``[script, *args]``, ``["-m", module, *args]`` or ``["-c", code, *args]``
     nprocs: int
     here: bool = False  # whether all ranks run on this node, even if a batch system has allocated others
     hostfile: str | None = None  # a file that names the nodes, in the form that the launcher reads

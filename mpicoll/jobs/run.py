@@ -34,8 +34,7 @@ _SECONDS_IN_A_CALL = 2.0
 """Where others have come to their end for so long, a rank that has not seen the signal waits in a call of C."""
 _SECONDS_TO_BEGIN = 1.0
 """A rank that is still within MPI_Init so long after another one has ended without it waits for that one."""
-_FOLDER = "PRTE_MCA_prte_tmpdir_base"
-"""The variable that tells Open MPI's launcher where its files are."""
+_FOLDER = "PRTE_MCA_prte_tmpdir_base"  # the variable that tells Open MPI's launcher where its files are
 _SECONDS_TO_END = 10.0
 """What the launcher may take to end after the last rank has, where some were lost, or after one has failed."""
 
@@ -75,12 +74,9 @@ class _Attempt:
         self._board = board.CrashBoard(job.nprocs)
         self._host = Host(job, self._board)
         self._launcher: subprocess.Popen[bytes] | None = None
-        self._early: list[int] = []
-        """The signals that end the job and came before the launcher was there."""
-        self.ended_by_user = False
-        """Whether a signal came that ends a job."""
-        self._interrupted = 0.0
-        """When Ctrl-C was pressed."""
+        self._early: list[int] = []  # the signals that end the job and came before the launcher was there
+        self.ended_by_user = False  # whether a signal came that ends a job
+        self._interrupted = 0.0  # when Ctrl-C was pressed
         self._changed, self._seen = 0.0, (0, 0)
         """When the ranks' answers to Ctrl-C have changed last, and what they are."""
         self._waits_in_vain = False
@@ -243,8 +239,7 @@ class ExitMonitor:
         self._ended: set[int] = set()
         self._seen: object = None
         self._since = 0.0
-        self.all_begun = False
-        """Whether MPI has begun on all ranks."""
+        self.all_begun = False  # whether MPI has begun on all ranks
         self.first: list[int] = []
         """The rank whose process ended first, before its program did; several if it is not known which."""
 

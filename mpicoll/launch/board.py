@@ -26,12 +26,10 @@ _VARIABLE, _NAME = "MPICOLL_LAST_CALLS", "mpicoll-calls"
 _HEAD, _ROOM = 1 << 12, 1 << 18
 """Bytes of the head, and of each rank: a ``_Rank``, and then what the last numbers of calls mean."""
 _TEXTS, _TEXT = 1024, Struct("=QH244s")
-_OVER = (1 << 64) - 1
-"""In the place of a call's number: the program has come to its end."""
+_OVER = (1 << 64) - 1  # in the place of a call's number: the program has come to its end
 BEGINS, BEGUN = 1, 2
 """A rank's MPI: it is within MPI_Init, or it has come back from there. 0 if neither."""
-INTERRUPTED, ENDED = 1, 2
-"""Of a rank: Ctrl-C has reached it, and it has come to its end after that."""
+INTERRUPTED, ENDED = 1, 2  # of a rank: Ctrl-C has reached it, and it has come to its end after that
 WAIT, GO, APART = 1, 2, 3
 """After Ctrl-C, ranks that have ended wait for each other, until ``mpicoll run`` lets them go. Ranks of several nodes,
 whose ends it does not see, have the whole time. 0 if nobody has pressed it."""
@@ -162,18 +160,14 @@ def _mapped(given: str, rank: int | None) -> Board | None:
 
 
 _given = os.environ.pop(_VARIABLE, "")
-by_mpicoll_run = bool(_given)
-"""Whether mpicoll run of some node has started this rank."""
+by_mpicoll_run = bool(_given)  # whether mpicoll run of some node has started this rank
 _common = _mapped(_given, launched_rank())
-are_read = _common is not None
-"""Whether mpicoll run of this node reads what is noted."""
+are_read = _common is not None  # whether mpicoll run of this node reads what is noted
 _rank = (launched_rank() or 0) if are_read else 0
 _board = _common or Board(mmap.mmap(-1, _HEAD + _ROOM))
-me = _board.ranks[_rank]
-"""What this rank says of itself."""
+me = _board.ranks[_rank]  # what this rank says of itself
 me.process = os.getpid()
-last = memoryview(me).cast("B").cast("Q")
-"""Its first element is the number of this rank's last call."""
+last = memoryview(me).cast("B").cast("Q")  # its first element is the number of this rank's last call
 _coordinator = os.environ.pop(COORDINATOR, "") if are_read or is_elastic() else ""
 
 

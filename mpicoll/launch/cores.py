@@ -21,8 +21,7 @@ from mpicoll.machine.vendors import PLACES
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-ORDER = "MPICOLL_CORES"
-"""The variable in which ``mpicoll run`` tells ranks to take their ``share``."""
+ORDER = "MPICOLL_CORES"  # the variable in which ``mpicoll run`` tells ranks to take their ``share``
 _SYSTEM = Path("/sys/devices/system")
 _FLAGS = re.compile(
     r"--?(bind-to|map-by|rank-by|cpu-set|cpu-list|cpus-per-(rank|proc)|npersocket|rankfile|rf|use-hwthread-cpus)\b.*"

@@ -24,14 +24,10 @@ from mpicoll.units import named
 class Outcome:
     """How the ranks of a job end, as far as they have told the coordinator."""
 
-    ended: set[int] = field(default_factory=set)
-    """Those that have come to their end in order."""
-    gone: set[int] = field(default_factory=set)
-    """Those whose connections have ended, in order or not."""
-    without: set[int] = field(default_factory=set)
-    """Those without which others have gone on."""
-    code: int = 0
-    """The exit code with which the first rank that failed ends the job."""
+    ended: set[int] = field(default_factory=set)  # those that have come to their end in order
+    gone: set[int] = field(default_factory=set)  # those whose connections have ended, in order or not
+    without: set[int] = field(default_factory=set)  # those without which others have gone on
+    code: int = 0  # the exit code with which the first rank that failed ends the job
 
     def report(self, nprocs: int, lost: set[int], code: int) -> int:
         """The launcher has ended with this ``code``. Say which ranks were ``lost``. Returns the job's exit code: that
@@ -52,12 +48,9 @@ class Outcome:
 # -- in a rank --------------------------------------------------------------------------------------------------------
 
 
-without: set[int] = set()
-"""Ranks of MPI's world that this rank has gone on without."""
-_fails = False
-"""Whether this rank ends the job."""
-others_are_lost = False
-"""Whether ranks were lost, as the coordinator knows at the end."""
+without: set[int] = set()  # ranks of MPI's world that this rank has gone on without
+_fails = False  # whether this rank ends the job
+others_are_lost = False  # whether ranks were lost, as the coordinator knows at the end
 
 
 def go_on_with(ranks: Sequence[int], size: int, me: int) -> None:

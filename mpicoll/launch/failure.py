@@ -27,8 +27,7 @@ from mpicoll.units import named
 _STARTERS = ("<frozen runpy>", f"{PACKAGE}rank.py", f"{PACKAGE}launch{os.sep}program.py")
 """Files that start the user's program. Every traceback begins with their frames."""
 
-_SECONDS_TO_GATHER = 0.5
-"""How long a rank waits for other ranks with the same error."""
+_SECONDS_TO_GATHER = 0.5  # how long a rank waits for other ranks with the same error
 _SECONDS_TO_READ = 0.25
 """How long a rank waits for its launcher to read the error's last line. Launchers that end a job drop the rest."""
 _SECONDS_TO_END, _SECONDS_TO_CONNECT = 5.0, 1.0
@@ -36,8 +35,7 @@ _SECONDS_TO_END, _SECONDS_TO_CONNECT = 5.0, 1.0
 _RANK = os.getpid()
 """The process that was started as a rank. What it forks is none."""
 
-_stderr = 2
-"""The file of this process's stderr as it was when the rank began."""
+_stderr = 2  # the file of this process's stderr as it was when the rank began
 
 
 def keep_stderr() -> None:
@@ -159,8 +157,7 @@ def _connect(sock: socket.socket, name: str, seconds: float) -> None:
             time.sleep(0.01)
 
 
-_names: list[socket.socket] = []
-"""What this process was the first to do on its node, as long as it lives."""
+_names: list[socket.socket] = []  # what this process was the first to do on its node, as long as it lives
 
 
 def is_first(what: str) -> bool:

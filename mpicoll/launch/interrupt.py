@@ -14,12 +14,10 @@ from mpicoll.launch import board
 
 NUMBER = int(signal.SIGRTMIN) + 5 if hasattr(signal, "SIGRTMIN") else int(signal.SIGVTALRM)
 """What Open MPI's launcher passes on to all ranks, as it never does SIGINT. macOS has no such free numbers."""
-HANDED_ON = signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT
-"""The signals that reach the ranks as they are."""
+HANDED_ON = signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT  # the signals that reach the ranks as they are
 PASSED = (*map(int, HANDED_ON), int(signal.SIGTSTP), NUMBER)
 """All that Open MPI's launcher has to pass on: version 5 passes no others on once it is told some."""
-SECONDS = 30.0
-"""What ranks have to end by themselves."""
+SECONDS = 30.0  # what ranks have to end by themselves
 
 _rank = os.getpid()
 _came = False

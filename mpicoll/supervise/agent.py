@@ -40,8 +40,7 @@ _CHANGES, _SECONDS_TO_DUMP = 2.0, 5.0
 """Seconds between two messages that say no more than that calls were made, and what files may take."""
 _SECONDS_FOR_LAUNCHER = 2.0
 """A launcher ends all ranks when one has ended. Only where it does not, a rank does so, and says why."""
-_RECORDINGS = 4
-"""How many of them a process keeps, because other ranks may come to their ends later."""
+_RECORDINGS = 4  # how many of them a process keeps, because other ranks may come to their ends later
 _END = "coordinator"
 """What one rank of a node does: it says that the coordinator does not answer, and ends the job."""
 T = TypeVar("T")
@@ -54,10 +53,8 @@ class Agent:
 
     def __init__(self, rank: int, rendezvous: Rendezvous, write: Write) -> None:
         self.rank, self._rendezvous, self._write = rank, rendezvous, write
-        self._recordings: dict[str, msg.Rows] = {}
-        """By their files."""
-        self.trace = ""
-        """The file of the whole job's trace, if there is one."""
+        self._recordings: dict[str, msg.Rows] = {}  # by their files
+        self.trace = ""  # the file of the whole job's trace, if there is one
         self.watched: dict[str, Watched] = {}
         self.reached: Future[str] = Future()
         """Empty when the coordinator has answered, or why it cannot be reached."""
@@ -68,8 +65,7 @@ class Agent:
         """Seconds since the coordinator was heard, told of all changes, asked for an answer, and lost."""
         self._leaving = self._serves = self._lost = False
         self._questions = Questions()
-        self.may_leave = asyncio.Event()
-        """Set when nobody needs this process any more."""
+        self.may_leave = asyncio.Event()  # set when nobody needs this process any more
 
     async def serve(self) -> None:
         """Do what the coordinator asks, until it lets this process go."""

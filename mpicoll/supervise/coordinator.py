@@ -31,8 +31,7 @@ _SECONDS_TO_FOLLOW = 2.0
 """How long others have to come to their ends, too, when a rank has: the report names those that do what few do."""
 _SECONDS_OF_A_LOSS = 0.1
 """What ranks have to say what they do, when the launcher may end them at any time."""
-_SECONDS_OF_THE_LAUNCHER = 5.0
-"""How long a launcher may take to end a job of which a process has ended."""
+_SECONDS_OF_THE_LAUNCHER = 5.0  # how long a launcher may take to end a job of which a process has ended
 
 
 class Coordinator:
@@ -44,18 +43,14 @@ class Coordinator:
         """Is told how ranks end, in a job that goes on when some are lost."""
         self.writers: set[asyncio.StreamWriter] = set()
         self._processes = Processes()
-        self._traces: dict[str, Trace] = {}
-        """Those of the whole job and of parts of it, by their files."""
+        self._traces: dict[str, Trace] = {}  # those of the whole job and of parts of it, by their files
         self._communicators: dict[str, CommunicatorState] = {}
         self._ending = False
-        self._dismissed = asyncio.Event()
-        """Set when nobody watches over the processes any more."""
+        self._dismissed = asyncio.Event()  # set when nobody watches over the processes any more
         self._dumping = asyncio.Lock()
-        self._dumps = 0
-        """How often all processes have begun to write their files."""
+        self._dumps = 0  # how often all processes have begun to write their files
         self._said: set[str | Why] = set()
-        self._lost: set[int] = set()
-        """Ranks that are lost, in a job that goes on without them."""
+        self._lost: set[int] = set()  # ranks that are lost, in a job that goes on without them
         self._leaving = asyncio.Event()
         """Set when a process tells that it leaves, so that it need not wait for the next look."""
 

@@ -19,8 +19,7 @@ from mpicoll.supervise.record import BROKEN, CLOSED
 from mpicoll.supervise.report import Why
 from mpicoll.supervise.watched import LATE, LONG, SHORT, WARN
 
-_SECONDS_TO_SEE = 2.0
-"""How long a rank that runs may take to see what has come for it."""
+_SECONDS_TO_SEE = 2.0  # how long a rank that runs may take to see what has come for it
 _SECONDS_ON_A_NETWORK = 180.0
 """How long a message may be on its way between nodes. After an outage, TCP may wait as long again before it sends."""
 
@@ -32,8 +31,7 @@ class Wait(NamedTuple):
     """The one thing that a rank waits for."""
 
     communicator: str
-    ranks: Sequence[int]
-    """Those of the communicator, in order."""
+    ranks: Sequence[int]  # those of the communicator, in order
     status: RankStatus
 
     @property

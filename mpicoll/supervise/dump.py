@@ -74,8 +74,7 @@ class DumpWriter:
 
 _DEFAULT = "mpicoll-calls-"
 """How the names of folders begin that nobody has named. The processes of a job on one node have the same."""
-_KEPT, _SECONDS_TO_KEEP = 20, 3600.0
-"""So many of these folders are kept, and all that are not so old."""
+_KEPT, _SECONDS_TO_KEEP = 20, 3600.0  # so many of these folders are kept, and all that are not so old
 
 
 def remove_old(folder: Path) -> None:
@@ -209,8 +208,7 @@ def _threads() -> list[dict[str, Any]]:
 
 # -- the same in the form that torchfrtrace reads ---------------------------------------------------------------------
 
-_VERSION = "2.10"
-"""The version of the format that torch 2.13 writes."""
+_VERSION = "2.10"  # the version of the format that torch 2.13 writes
 _BACKEND, _OTHER = "gloo", "split"
 """torchfrtrace refuses names of backends and of collectives that it does not know. mpicoll's description follows."""
 
@@ -273,8 +271,7 @@ SIGNAL = signal.SIGURG
 job. Python itself would call a handler only when the main thread comes out of MPI. The handler of faulthandler is
 called at once. It writes some lines to a pipe, and the watcher's thread reads them."""
 _SECONDS_TO_WRITE = 10.0
-_SECONDS_OF_A_SIGNAL = 0.05
-"""How long a signal's lines may take to come."""
+_SECONDS_OF_A_SIGNAL = 0.05  # how long a signal's lines may take to come
 
 
 def when_asked(loop: asyncio.AbstractEventLoop, do: Callable[[], object]) -> None:

@@ -24,8 +24,7 @@ from mpicoll.supervise.watched import SECONDS_TO_HEAR
 _ON_DEMAND = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)
 """Signals by which people and launchers end processes: whoever sends them knows."""
 _MEMORY = "often the system was out of memory, see dmesg"
-_SECONDS = 5
-"""What a launcher has for ending the processes itself."""
+_SECONDS = 5  # what a launcher has for ending the processes itself
 
 
 def this_process() -> Process:
@@ -56,8 +55,7 @@ def exit_reason(process: Process) -> str:
     return f"its process has ended with exit code {code}" if code else ""
 
 
-is_known = False
-"""Whether this process knows that the job ends, and somebody has said why."""
+is_known = False  # whether this process knows that the job ends, and somebody has said why
 
 
 def prepare_to_end(silent: list[Process]) -> None:

@@ -110,8 +110,7 @@ class Host:
         self.board = board
         self._coordinator: Coordinator | None = None
         self._task: asyncio.Task[None] | None = None
-        self.monitor: ExitMonitor | None = None
-        """Knows which process has ended first."""
+        self.monitor: ExitMonitor | None = None  # knows which process has ended first
         self._serves = threading.Event()
 
     def serve(self, monitor: ExitMonitor) -> None:

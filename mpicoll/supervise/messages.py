@@ -13,8 +13,7 @@ A = TypeVar("A", covariant=True)
 class Message:
     """A message or a part of one. Its class has annotated fields. Dataclasses would add 20 ms to each rank's start."""
 
-    kinds: ClassVar[dict[str, type[Message]]] = {}
-    """All such classes, by their names."""
+    kinds: ClassVar[dict[str, type[Message]]] = {}  # all such classes, by their names
     fields: ClassVar[tuple[str, ...]] = ()
 
     def __init_subclass__(cls) -> None:
@@ -93,15 +92,12 @@ class StatusUpdate(Message):
     ranks of the world. If it ``serves``, messages may still come from it, or be taken by it."""
 
     states: list[State]
-    trace: str
-    """The file for the trace of the whole job, empty if there is none."""
+    trace: str  # the file for the trace of the whole job, empty if there is none
     leaving: bool
     serves: bool
     without: list[int]
-    code: int
-    """The exit code with which this rank ends the job; 0 if it does not."""
-    failed: bool
-    """Whether the process cannot watch any more."""
+    code: int  # the exit code with which this rank ends the job; 0 if it does not
+    failed: bool  # whether the process cannot watch any more
 
 
 class Heartbeat(Message):

@@ -24,14 +24,11 @@ class RankProcess:
 
     writer: asyncio.StreamWriter
     process: Process
-    left: float | None = None
-    """Seconds since it has told that it leaves, None before that."""
-    serves: bool = False
-    """Whether messages may come from it, or be taken by it, though it leaves."""
+    left: float | None = None  # seconds since it has told that it leaves, None before that
+    serves: bool = False  # whether messages may come from it, or be taken by it, though it leaves
     silent: float = 0.0
     """Seconds since it was heard. Time in which the coordinator's own process was stopped does not count."""
-    gone: float | None = None
-    """Seconds since its connection was lost, None while it is there."""
+    gone: float | None = None  # seconds since its connection was lost, None while it is there
 
 
 class Processes(dict[int, RankProcess]):
@@ -102,10 +99,8 @@ class CommunicatorState:
     calls: dict[int, int] = field(default_factory=dict)
     states: dict[int, str] = field(default_factory=dict)
     waits: dict[int, int] = field(default_factory=dict)
-    timeout: float = 0.0
-    """Seconds that a call may take."""
-    compared: int = 0
-    """How many first calls are known to be the same on all ranks."""
+    timeout: float = 0.0  # seconds that a call may take
+    compared: int = 0  # how many first calls are known to be the same on all ranks
     comparing: asyncio.Lock = field(default_factory=asyncio.Lock)
     warned: bool = False
 

@@ -31,8 +31,7 @@ LENGTH = 256
 _RINGS = 1024
 """Rings of which the calls' digests are kept, 2 KiB each. A rank may be so far ahead of others."""
 
-_BYTES = 8
-"""The length of a hash, and of a call's digest."""
+_BYTES = 8  # the length of a hash, and of a call's digest
 
 OPEN, FREED, CLOSED, BROKEN = "open", "freed", "closed", "broken"
 """It can be used; all ranks gave it back; this rank makes no more calls; a call ended midway: nothing is known."""
@@ -61,14 +60,12 @@ class Record:
         root: int | None = None,
         name: str | None = None,
     ) -> None:
-        self.operation = operation
-        """The name of the Communicator's method, as in ``allreduce``."""
+        self.operation = operation  # the name of the Communicator's method, as in ``allreduce``
         self.description = f"{name or operation} {details}".rstrip()
         """The call in words, with the ``name`` by which the program calls it: ``allreduce sum of 4 float32``."""
         self.nbytes, self.elements, self.dtype = nbytes, elements, dtype
         """What the longest array of the call has. ``elements`` is 0 where a rank does not know how many others have."""
-        self.root = root
-        """The root's rank, None if the call has no root."""
+        self.root = root  # the root's rank, None if the call has no root
         self.route = ""
         """What carries it out, once that is chosen: as in ``native``, ``ring`` or ``staged:ring``."""
         self.digest = blake2b(self.description.encode(), digest_size=8).digest()
@@ -83,12 +80,10 @@ class Pending(NamedTuple):
     All messages of one plan share it."""
 
     operation: str
-    what: str
-    """What must happen: ``came from rank 0 (tag 0)``."""
+    what: str  # what must happen: ``came from rank 0 (tag 0)``
     elements: int
     dtype: str
-    missing: str
-    """What is the matter while it has not happened: ``no message came from rank 0 (tag 0)``."""
+    missing: str  # what is the matter while it has not happened: ``no message came from rank 0 (tag 0)``
     ends: Ends = Ends()
     nbytes: int = 0
 
@@ -151,8 +146,7 @@ class Made(NamedTuple):
     record: Record
     site: Site
     begun: float
-    handed_in: float | None = None
-    """When the program handed it in to another thread, None if it did not."""
+    handed_in: float | None = None  # when the program handed it in to another thread, None if it did not
 
 
 class _PlainRing:
@@ -165,14 +159,11 @@ class _PlainRing:
     _places: list[int]
 
     def __init__(self) -> None:
-        self._next = 0
-        """Where the next call goes in the ring."""
-        self._thread = 0
-        """The number of the last call's thread."""
+        self._next = 0  # where the next call goes in the ring
+        self._thread = 0  # the number of the last call's thread
         self._under_way = self.taped = False
         """Of the one below; and whether a tape notes when each call begins and ends."""
-        self.messages: Sequence[Begun] = deque(maxlen=LENGTH)
-        """The last messages that were begun."""
+        self.messages: Sequence[Begun] = deque(maxlen=LENGTH)  # the last messages that were begun
 
     @property
     def under_way(self) -> bool:
@@ -230,10 +221,8 @@ class Recorder(_Ring):
         super().__init__()
         self._records, self._codes, self._places = _empty()
         self._before: Ring = [], [], []
-        self._first = 0
-        """The number of the ring's first call."""
-        self._hash = b""
-        """The hash of all calls before the ring."""
+        self._first = 0  # the number of the ring's first call
+        self._hash = b""  # the hash of all calls before the ring
         self._rings: deque[tuple[bytes, bytes]] = deque(maxlen=_RINGS)
         """The full rings before it, the newest last: the hash of all calls before a ring, and the ring's digests."""
         self._turning = threading.Lock()
@@ -245,10 +234,8 @@ class Recorder(_Ring):
         """How many calls had begun at what time."""
         self.unsure: set[int] = set()
         """The numbers of calls on which the ranks agree later, and have not agreed yet."""
-        self.state = OPEN
-        """Whether more calls can come."""
-        self.name = ""
-        """The communicator's, once it is watched."""
+        self.state = OPEN  # whether more calls can come
+        self.name = ""  # the communicator's, once it is watched
         self._tape: Tape | None = None
 
     def note_on(self, tape: Tape | None) -> None:

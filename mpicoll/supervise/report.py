@@ -62,8 +62,7 @@ Missing = Silence | str
 """What is said in the place of a rank's status. If it is in words, these are of this rank alone."""
 _MORE = "allreduce", "reduce_scatter", "allgather"
 """How the operations begin that a program calls for each batch."""
-_WAITING = ": waiting"
-"""How the lines end of which a duration is said."""
+_WAITING = ": waiting"  # how the lines end of which a duration is said
 
 
 def text(

@@ -20,8 +20,7 @@ from mpicoll.units import line_named
 
 T = TypeVar("T")
 
-_MOST_SAID = 200
-"""Characters of an exception's text that are told."""
+_MOST_SAID = 200  # characters of an exception's text that are told
 Site = tuple[CodeType, int]
 """A frame's code, and the index of the instruction that it is at. A frame itself would keep the program's arrays."""
 
@@ -176,8 +175,7 @@ class DaemonThread(threading.Thread):
     """A thread of mpicoll's own. While it has no tasks, it makes no calls of the program's. The interpreter does not
     wait for it at its end: the other ranks of a call may never come."""
 
-    tasks = 0
-    """How many calls were handed in to it and are not complete."""
+    tasks = 0  # how many calls were handed in to it and are not complete
 
     def __init__(self, target: Callable[..., object], name: str, args: Sequence[Any] = ()) -> None:
         super().__init__(target=target, name=name, args=args, daemon=True)

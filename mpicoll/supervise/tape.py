@@ -17,15 +17,11 @@ from mpicoll.supervise.messages import Ends, Rows
 from mpicoll.supervise.record import DONE, UNDER_WAY, Begun, Pending, Record, Recorder, Waits, nothing
 from mpicoll.supervise.sites import Site, backward_pass, place_of, site_now
 
-MOST = 100_000
-"""The last calls of a process that are kept."""
-_PIECE = 1 << 22
-"""Characters after which what is told goes on in another message."""
-WAIT = "wait"
-"""The category of the rows that are waits for calls of other rows."""
+MOST = 100_000  # the last calls of a process that are kept
+_PIECE = 1 << 22  # characters after which what is told goes on in another message
+WAIT = "wait"  # the category of the rows that are waits for calls of other rows
 
-Wait = tuple[float, float, int]
-"""From when to when a thread has waited, and the number of the thread."""
+Wait = tuple[float, float, int]  # from when to when a thread has waited, and the number of the thread
 
 
 class TapedCall:
@@ -43,8 +39,7 @@ class TapedCall:
         self.thread = threading.get_ident()
         self.returned: float | None = None
         """When the method has returned that has made or begun it. None for a message that may block."""
-        self.waits: list[Wait] = []
-        """When threads have waited for it, besides within that method."""
+        self.waits: list[Wait] = []  # when threads have waited for it, besides within that method
         self.complete: float | None = None
         """When it was complete, if anybody knows that besides by waiting."""
         self.backward: int | None = None
@@ -93,8 +88,7 @@ class Tape:
     def __init__(self) -> None:
         self.begin, self.users = monotonic(), 0  # how many recordings and traces need it
         self.calls: deque[TapedCall] = deque()
-        self.is_full = False
-        """Whether the first calls are not kept any more."""
+        self.is_full = False  # whether the first calls are not kept any more
         self.last: dict[Recorder, TapedCall] = {}
         """The last collective of each communicator that makes more."""
         self._under_way: defaultdict[int, list[TapedCall]] = defaultdict(list)
@@ -103,8 +97,7 @@ class Tape:
         """What threads wait for, by the number of what was begun, since when, and which thread."""
         self._submitted: dict[float, TapedCall] = {}
         """What was handed in to a thread of mpicoll's, by that time."""
-        self.communicators: dict[str, list[int]] = {}
-        """Their ranks in the job's world, by their names."""
+        self.communicators: dict[str, list[int]] = {}  # their ranks in the job's world, by their names
         self.threads: dict[int, str] = {}
         self._backward_of: dict[float, int] = {}
         """The backward passes in which something was handed in, by that time."""
@@ -289,8 +282,7 @@ class TapedWaits(Waits):
             self.tape.wait_ends(begun)
 
 
-active: Tape | None = None
-"""The one that runs now."""
+active: Tape | None = None  # the one that runs now
 
 
 def begin() -> Tape:

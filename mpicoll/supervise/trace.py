@@ -30,13 +30,10 @@ class Trace:
         self.writing = asyncio.Lock()
         self.told_by: set[int] = set()
         """The ranks whose calls are in it. Those of a part have come to its end: others may not answer for long."""
-        self.begun = 0
-        """How often it has begun to write."""
-        self.failure = ""
-        """Why the file could not be written."""
+        self.begun = 0  # how often it has begun to write
+        self.failure = ""  # why the file could not be written
         self._clocks: dict[int, list[Reading]] = {}
-        self._written = 0, ""
-        """How many rows the file has, and what was said of it."""
+        self._written = 0, ""  # how many rows the file has, and what was said of it
 
     async def read_clock(self, rank: int) -> None:
         """Compare a rank's clock with that of this process."""

@@ -39,12 +39,9 @@ _first: list[int] = []
 class Group(NamedTuple):
     """The ranks of a new communicator, and how they meet: this is all that must be known of what connects them."""
 
-    ranks: list[int]
-    """Its ranks, as ranks of the job's world, in order."""
-    rank: int
-    """Which of them this process is."""
-    one_node: bool
-    """Whether all of them are processes of this node."""
+    ranks: list[int]  # its ranks, as ranks of the job's world, in order
+    rank: int  # which of them this process is
+    one_node: bool  # whether all of them are processes of this node
     allgather: Callable[[Any], list[Any]]
     """Gives all ranks what each of them gives. Collective."""
 

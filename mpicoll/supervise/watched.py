@@ -14,12 +14,10 @@ from mpicoll.supervise.record import BROKEN, Pending, Recorder, Waits
 from mpicoll.supervise.sites import failed_test, handled, is_alone, place_of, whereabouts
 from mpicoll.supervise.tape import Tape, TapedWaits
 
-LOOK = 0.5
-"""Seconds between two looks at a process's communicators."""
+LOOK = 0.5  # seconds between two looks at a process's communicators
 HEARTBEAT, HEARTBEAT_WHILE_WAITING = 30.0, 3.0
 """Seconds between two messages to which the coordinator answers that it is there."""
-LATE = 5.0
-"""Seconds of a wait, until it is asked whether it can end at all."""
+LATE = 5.0  # seconds of a wait, until it is asked whether it can end at all
 SECONDS_TO_HEAR = 10.0
 """Seconds that a process has beyond a timeout, until others think that it does not answer."""
 _LONG, _VERY_LONG = 1.0, 60.0
@@ -32,8 +30,7 @@ _BY_KERNEL = "node"
 
 under_way: list[Callable[[bool, object], bool]] = []
 """Each says whether messages of this rank are under way besides the given one, and may look at them if told so."""
-locks: list[Lock] = []
-"""The locks of windows that this rank holds."""
+locks: list[Lock] = []  # the locks of windows that this rank holds
 
 
 def patience_at_end(timeout: float) -> float:
@@ -83,16 +80,11 @@ class Watched:
     name: str
     ranks: list[int]
     recorder: Recorder
-    waits: Waits
-    """What threads wait for besides collectives."""
-    timeout: float
-    """Seconds in which a call must end."""
-    agrees: bool
-    """Whether ranks agree on each call before data moves."""
-    cut: Cut | None = None
-    """Ends the calls of this communicator alone; None if the job ends instead."""
-    seconds: float = 0.0
-    """How long the oldest wait has lasted."""
+    waits: Waits  # what threads wait for besides collectives
+    timeout: float  # seconds in which a call must end
+    agrees: bool  # whether ranks agree on each call before data moves
+    cut: Cut | None = None  # ends the calls of this communicator alone; None if the job ends instead
+    seconds: float = 0.0  # how long the oldest wait has lasted
     reported: tuple[int, str, int] | None = None
     """What the coordinator knows: calls, state, and how long the wait has lasted."""
     on_tape: bool = True

@@ -15,10 +15,8 @@ from typing import Any
 from mpicoll.supervise import ending
 from mpicoll.supervise.messages import Answer, Ask, Hello, Message, Nonce, Process, Question, Welcome
 
-LIMIT = 1 << 26
-"""Bytes of the longest message."""
-_SECONDS_TO_CONNECT = 5.0
-"""How long an address may take until the next one is tried."""
+LIMIT = 1 << 26  # bytes of the longest message
+_SECONDS_TO_CONNECT = 5.0  # how long an address may take until the next one is tried
 _SECONDS_TO_BE_GREETED = 60.0
 """How long the coordinator may take to answer. It greets one process after another, perhaps thousands."""
 

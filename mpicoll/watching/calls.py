@@ -33,8 +33,7 @@ class Calls:
     def __init__(self) -> None:
         self.recorder = Recorder()
         self.waits = Waits()
-        self.known: dict[Hashable, Any] = {}
-        """What was found of each different call."""
+        self.known: dict[Hashable, Any] = {}  # what was found of each different call
         self.watched: Watched | None = None
 
     def watch(self, group: watch.Group, settings: Settings) -> None:

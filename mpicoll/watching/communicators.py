@@ -24,8 +24,7 @@ _REFUSED = {
     MPI.ERR_TAG, MPI.ERR_TYPE,
 }  # fmt: skip
 """What MPI says of a rank's own arguments, before anything was sent."""
-_MOST_NAMED = 3
-"""Calls under way that are named at the end."""
+_MOST_NAMED = 3  # calls under way that are named at the end
 
 
 class CommunicatorCalls(Calls):
@@ -37,8 +36,7 @@ class CommunicatorCalls(Calls):
         self.ranks = _in_world(like.Get_group())
         self.others: Sequence[int] = range(self.size)
         """Where in ``ranks`` those are to whom this rank sends: by the number that the program gives."""
-        self.made_by = MPI.REQUEST_NULL
-        """The communicator can be used when this is complete."""
+        self.made_by = MPI.REQUEST_NULL  # the communicator can be used when this is complete
         if isinstance(like, MPI.Intercomm):
             theirs = _in_world(like.Get_remote_group())
             self.ranks = sorted([*self.ranks, *theirs]) if self.ranks and theirs else []
@@ -100,18 +98,14 @@ class Persistent:
     so many ``partitions`` must be marked as ready after each start."""
 
     calls: CommunicatorCalls
-    what: Any
-    """A Record or a Pending."""
+    what: Any  # a Record or a Pending
     name: str
     partitions: int = 0
-    unready: int = 0
-    """How many of them are not marked now."""
+    unready: int = 0  # how many of them are not marked now
 
 
-communicators: dict[int, CommunicatorCalls] = {}
-"""By their handles."""
-_parts: Counter[str] = Counter()
-"""How many communicators were made in the same way of the same ranks."""
+communicators: dict[int, CommunicatorCalls] = {}  # by their handles
+_parts: Counter[str] = Counter()  # how many communicators were made in the same way of the same ranks
 
 
 def watch_world(settings: Settings) -> None:

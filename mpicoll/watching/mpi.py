@@ -42,8 +42,7 @@ from mpicoll.watching.communicators import (
 )
 
 _OWN = "mpicoll."
-_NOBODYS = -1
-"""A tag with which nobody receives."""
+_NOBODYS = -1  # a tag with which nobody receives
 _DEFAULTS = {"dest": MPI.PROC_NULL, "sendtag": 0, "source": MPI.ANY_SOURCE, "recvtag": MPI.ANY_TAG}
 
 

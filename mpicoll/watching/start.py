@@ -5,8 +5,7 @@ from __future__ import annotations
 import sys
 
 _UNWATCHED = "mpicoll: the program's calls of mpi4py are not watched"
-_INSTALLED = "mpicoll.watching.mpi"
-"""Who imports this begins to watch."""
+_INSTALLED = "mpicoll.watching.mpi"  # who imports this begins to watch
 
 
 def watch() -> None:

@@ -31,8 +31,7 @@ from mpicoll.watching.calls import Calls, UnderWay, around, not_complete, waited
 
 Call = Callable[..., Any]
 
-_PATIENCE = timedelta(seconds=60)
-"""How long a rank may take to come to where a group is made."""
+_PATIENCE = timedelta(seconds=60)  # how long a rank may take to come to where a group is made
 _REDUCTIONS = "sum", "avg", "product", "min", "max", "band", "bor", "bxor", "premul_sum"
 """As torch numbers them."""
 
@@ -103,16 +102,13 @@ def _meeting(store: Any, name: str, rank: int, size: int) -> Callable[[Any], lis
     return allgather
 
 
-_made: Counter[str] = Counter()
-"""How many groups were made of each name."""
-_groups: dict[str, GroupCalls] = {}
-"""By the groups' names."""
+_made: Counter[str] = Counter()  # how many groups were made of each name
+_groups: dict[str, GroupCalls] = {}  # by the groups' names
 _under_way = UnderWay(lambda work: work.is_completed())
 """By the numbers of their Works, which are kept here and so stay the same objects."""
 _results: WeakValueDictionary[int, Any] = WeakValueDictionary()
 """The Works by the addresses of their results: a functional collective waits for its tensor, not for a Work."""
-_libraries: list[Any] = []
-"""What holds our functions before torch's kernels."""
+_libraries: list[Any] = []  # what holds our functions before torch's kernels
 
 
 def install() -> None:

@@ -22,8 +22,7 @@ from mpicoll.watching.arguments import by_name, parameters_of
 from mpicoll.watching.calls import around
 from mpicoll.watching.communicators import CommunicatorCalls, communicators
 
-Go = Callable[[], Any]
-"""Calls MPI as the program has called it."""
+Go = Callable[[], Any]  # calls MPI as the program has called it
 
 _OPENERS = "Create", "Allocate", "Allocate_shared", "Create_dynamic", "Open"
 _ENDERS = "Free", "Close"
@@ -39,8 +38,7 @@ class _Opened:
         self.calls = calls
         number = calls.recorder.begun  # the same on all ranks
         self.name = f"{calls.watched.name if calls.watched else ''} {number}"
-        self.tag = -1 - number
-        """What tells its epochs from those of other windows, and from messages."""
+        self.tag = -1 - number  # what tells its epochs from those of other windows, and from messages
         self.started: list[int] = []
         """The ranks that must have posted before this rank's accesses can be complete."""
         self.posted: list[int] = []
@@ -60,8 +58,7 @@ class _Opened:
         return self.calls.until((Pending(f"Win.{name}", what, 0, "", f"no {what}", ends), monotonic()), go)
 
 
-_opened: dict[tuple[type, int], _Opened] = {}
-"""By the type and the handle of a window or a file."""
+_opened: dict[tuple[type, int], _Opened] = {}  # by the type and the handle of a window or a file
 
 
 def is_exposed(looks: bool, besides: object) -> bool:

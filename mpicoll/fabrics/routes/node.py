@@ -39,11 +39,9 @@ UNIT = 8 << 10
 _UNITS = 16
 SLOT = 8 * UNIT
 
-MOST_RANKS = SLOT // 64
-"""A slot has a line of the cache for each rank at least."""
+MOST_RANKS = SLOT // 64  # a slot has a line of the cache for each rank at least
 
-_MOST_DIMS = 4
-"""Of an array with gaps."""
+_MOST_DIMS = 4  # of an array with gaps
 MAIN = main_thread().ident
 Pair = tuple[Buffer | None, Buffer | None]
 _EXTENTS = {"0": 0, "1": 1, "p": 2}
@@ -143,8 +141,7 @@ class _Call:
         self._known: Sequence[ShmSegment] | None = None
         self._adopted: list[ForeignSegment] = []
         self._said = (0, b"", False)
-        self._opened: list[object] = []
-        """What holds other ranks' memory."""
+        self._opened: list[object] = []  # what holds other ranks' memory
 
     def find(self, plan: NodePlan) -> None:
         """Find out where this rank's memory lies now: something else may be at this address."""

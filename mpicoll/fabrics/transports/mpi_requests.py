@@ -23,8 +23,7 @@ from mpicoll.fabrics.transports.transport import Array, BoundTransport, Region
 
 PIECE = 1 << 20
 """Bytes in a piece of a long message. Two pieces, and what they are combined with, stay in cache."""
-GATHERED = 1 << 16
-"""Bytes in the longest message of several runs that is gathered into one."""
+GATHERED = 1 << 16  # bytes in the longest message of several runs that is gathered into one
 TAGS = (1 << 15) - 2
 """The number of tags for messages. MPI guarantees two more. Two messages between the same
 ranks have the same tag only if there are so many messages between them."""
@@ -39,8 +38,7 @@ class _Held:
 
     def __init__(self) -> None:
         self._handles: list[MPI.Prequest | MPI.Datatype] = []
-        self.memory: list[Array] = []
-        """Requests know it only by its address."""
+        self.memory: list[Array] = []  # requests know it only by its address
 
     def keep(self, handle: Handle) -> Handle:
         self._handles.append(handle)
@@ -61,8 +59,7 @@ class _Step:
         self.sends: list[MPI.Prequest] = []
         self.arrivals: list[tuple[Plan, Plan, Plan | None]] = []
         """What waits for a receive, what is done then, and what starts the next receive of the same message."""
-        self.copies: list[Plan] = []
-        """What is done after all messages."""
+        self.copies: list[Plan] = []  # what is done after all messages
 
     def bound(self) -> list[Plan]:
         """The step as plans, to be run one after another."""

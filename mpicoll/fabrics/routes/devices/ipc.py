@@ -20,8 +20,7 @@ from mpicoll.devices.device import Device, Handle, Stream, Tell, failure_before,
 from mpicoll.fabrics.routes.devices.scratch import Scratch
 from mpicoll.fabrics.routes.node import input_and_output, starts_of
 
-Addresses = Sequence[int | None]
-"""Of memory of each rank."""
+Addresses = Sequence[int | None]  # of memory of each rank
 
 
 class Peers:

@@ -165,7 +165,7 @@ _common = _mapped(_given, launched_rank())
 are_read = _common is not None  # whether mpicoll run of this node reads what is noted
 _rank = (launched_rank() or 0) if are_read else 0
 _board = _common or Board(mmap.mmap(-1, _HEAD + _ROOM))
-me = _board.ranks[_rank]  # what this rank says of itself
+head, me = _board.head, _board.ranks[_rank]  # what is said of the job, and what this rank says of itself
 me.process = os.getpid()
 last = memoryview(me).cast("B").cast("Q")  # its first element is the number of this rank's last call
 _coordinator = os.environ.pop(COORDINATOR, "") if are_read or is_elastic() else ""
@@ -173,7 +173,7 @@ _coordinator = os.environ.pop(COORDINATOR, "") if are_read or is_elastic() else 
 
 def after_ctrl_c() -> int:
     """What ``mpicoll run`` says of ranks that end after Ctrl-C."""
-    return _board.head.ctrl_c if are_read else APART
+    return head.ctrl_c if are_read else APART
 
 
 def note(number: int, description: str) -> None:
@@ -185,16 +185,6 @@ def note(number: int, description: str) -> None:
 def last_call(rank: int) -> str:
     """What a rank of this job called last, as far as that is known here."""
     return _board.last_call(rank) if are_read else ""
-
-
-def told() -> None:
-    """A table of all ranks, or the error of one, has said why the job ends: mpicoll run need not."""
-    _board.head.told = 1
-
-
-def job_ends_with(status: int) -> None:
-    """Let the job's exit code be this one, whatever the launcher's."""
-    _board.head.status = status & 0xFF
 
 
 def coordinator(rank: int = os.getpid()) -> str:

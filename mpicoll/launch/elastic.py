@@ -79,7 +79,7 @@ def fails(status: int) -> None:
     global _fails
     if is_elastic():
         _fails = True
-        board.job_ends_with(status)
+        board.head.status = status & 0xFF
         lifecycle.run(lifecycle.Event.RANK_FAILS, status)
 
 

@@ -180,7 +180,7 @@ def _socket_name(what: str) -> str:
 
 def end_job(status: int) -> None:
     """End all ranks of the job, with ``status`` as its exit code. MPI need not be initialised."""
-    board.told()
+    board.head.told = 1
     flush(sys.stdout)
     flush(sys.stderr)
     # Another rank may be about to print the report of all ranks that failed. To end the job now would prevent that.
@@ -191,7 +191,7 @@ def end_job(status: int) -> None:
         # SIGTERM makes Open MPI's launcher end all ranks, with exit code 1. It would do so after MPI_Abort too, but
         # then it also prints two boxes of text.
         if is_first("end"):  # the launcher complains about a second signal
-            board.job_ends_with(status)
+            board.head.status = status & 0xFF
             with suppress(ProcessLookupError):
                 os.kill(launcher, signal.SIGTERM)
         time.sleep(_SECONDS_TO_END)
@@ -205,7 +205,7 @@ def end_job(status: int) -> None:
         try:
             os.write(int(os.environ["PMI_FD"]), f"cmd=abort exitcode={status}\n".encode())  # Hydra's PMI_Abort does so
         except OSError:  # the program has closed it, or the rank was another process, which has ended
-            board.job_ends_with(status)  # mpicoll run ends the job if others wait for this rank
+            board.head.status = status & 0xFF  # mpicoll run ends the job if others wait for this rank
     elif "OMPI_COMM_WORLD_RANK" in os.environ:
         # Open MPI's launcher ends all ranks when one exits with a failure, but only once all have connected to it.
         time.sleep(_SECONDS_TO_CONNECT)

@@ -62,7 +62,7 @@ def prepare_to_end(silent: list[Process]) -> None:
     """Let this process end in some seconds, if its launcher does not end it before. End those that do not answer."""
     global is_known
     is_known = True
-    board.told()  # before a launcher ends all, because it sees the end of one
+    board.head.told = 1  # before a launcher ends all, because it sees the end of one
     # This timer needs neither Python's lock nor a thread of Python's, and it ends the process by _exit(1).
     faulthandler.dump_traceback_later(_SECONDS, exit=True, file=os.open(os.devnull, os.O_WRONLY))
     kill(silent)

@@ -170,19 +170,15 @@ def tell_unfinished() -> None:
     if not lifecycle.lives():
         return
     under_way.forget_complete()
+    status, who = MPI.Status(), f"mpicoll: rank {MPI.COMM_WORLD.rank} is at its end and has"
     left = [f"{pending.operation}: {pending.missing}" for _, _, (pending, _), _ in under_way.values()]
     if left:
-        report.show(f"mpicoll: rank {MPI.COMM_WORLD.rank} is at its end and has calls under way. {_first_of(left)}")
-    status, rank = MPI.Status(), MPI.COMM_WORLD.rank
+        more = f", and {len(left) - _MOST_NAMED} more" if len(left) > _MOST_NAMED else ""
+        report.show(f"{who} calls under way. {'; '.join(left[:_MOST_NAMED])}{more}")
     for calls in communicators.values():
         if _is_complete(calls.made_by) and calls.comm.Iprobe(status=status):
             source = calls.ranks[calls.others[status.source]]
             what = f"{status.Get_count(MPI.BYTE)} bytes from rank {source} (tag {status.tag})"
-            report.show(f"mpicoll: rank {rank} is at its end and has not received messages. {what} came first")
+            report.show(f"{who} not received messages. {what} came first")
     for table in (communicators, under_way, persistent):
         table.clear()  # a session of MPI's may go on, and give their handles to others
-
-
-def _first_of(left: list[str]) -> str:
-    more = f", and {len(left) - _MOST_NAMED} more" if len(left) > _MOST_NAMED else ""
-    return "; ".join(left[:_MOST_NAMED]) + more

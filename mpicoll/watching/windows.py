@@ -25,7 +25,6 @@ from mpicoll.watching.communicators import CommunicatorCalls, communicators
 Go = Callable[[], Any]  # calls MPI as the program has called it
 
 _OPENERS = "Create", "Allocate", "Allocate_shared", "Create_dynamic", "Open"
-_ENDERS = "Free", "Close"
 _OF_FILES = re.compile(r"\w+_(all|ordered)(_begin|_end)?|Set_(view|size|atomicity)|Preallocate|Seek_shared|Sync|Close")
 _EPOCHS = "Post", "Start", "Complete", "Wait", "Test", "Lock", "Lock_all", "Unlock", "Unlock_all"
 _WATCHED = {MPI.Win: re.compile("|".join(["Fence", "Free", *_EPOCHS])), MPI.File: _OF_FILES}
@@ -79,7 +78,7 @@ def _open(real: Any, cls: type, *args: Any, **named: Any) -> Any:
 
 def _use(real: Any, opened: Any, *args: Any, **named: Any) -> Any:
     name, owner = real.__name__, MPI.Win if isinstance(opened, MPI.Win) else MPI.File
-    table = _opened.pop if name in _ENDERS else _opened.get
+    table = _opened.pop if name in ("Free", "Close") else _opened.get
     it, go = table((owner, opened.handle), None), partial(real, opened, *args, **named)
     if it is None:
         return go()
@@ -115,13 +114,11 @@ def _in_epoch(it: _Opened, name: str, go: Go, window: MPI.Win, given: dict[str, 
 
 def _numbers(window: MPI.Win, given: dict[str, Any]) -> list[int]:
     """The numbers that a group's ranks have in the window's communicator."""
-    group = given.get("group")
-    if not isinstance(group, MPI.Group):
-        return []
-    everyone = window.Get_group()
-    found = group.Translate_ranks(None, everyone)
+    found, everyone, group = [], window.Get_group(), given.get("group")
+    if isinstance(group, MPI.Group):
+        found = [*group.Translate_ranks(None, everyone)]
     everyone.Free()
-    return [*found]
+    return found
 
 
 def _came(what: str, ranks: list[int]) -> str:

@@ -37,15 +37,13 @@ class Cuda(Device):
         if torch.cuda._is_in_bad_fork():
             expected = "a process that was not forked after CUDA had begun (spawn processes that use GPUs)"
             raise DeviceError("mpicoll", "x", expected, f"{name} in a forked process")
-        self.name, self._torch = name, torch
-        self._device = torch.device(name)
+        self.name, self._torch, self._device = name, torch, torch.device(name)
 
     def current(self) -> CudaStream:
         torch = self._torch
         if torch.cuda.is_current_stream_capturing():
-            raise StateError(
-                f"{self.name}: the current stream is capturing a CUDA graph, which cannot hold a collective"
-            )
+            why = "the current stream is capturing a CUDA graph, which cannot hold a collective"
+            raise StateError(f"{self.name}: {why}")
         return CudaStream(torch, torch.cuda.current_stream(self._device))
 
     def new_stream(self) -> CudaStream:

@@ -302,9 +302,9 @@ class MPIFabric(ElasticFabric):
             for comm in self._all():
                 comm.Revoke()
 
-    def _all(self) -> list[MPI.Intracomm]:
+    def _all(self) -> list[MPI.Comm]:
         """The communicators that there are now."""
-        every = [self._comm, self._messages, *([self._bounded.comm] if self._bounded is not None else [])]
+        every = self._comm, self._messages, MPI.COMM_NULL if self._bounded is None else self._bounded.comm
         return [comm for comm in every if comm != MPI.COMM_NULL]
 
     def shrink(self) -> MPIFabric:

@@ -73,7 +73,9 @@ class ThreadFabric(Fabric):
     # -- messages: they are copied when they are sent, so that to send never waits ------------------------------------
 
     def outgoing(self, b: Buffer, dest: int, tag: int) -> Transfer:
-        return _Sent(self, kernels.values(b), dest, tag)
+        sent, array = AtOnce(), kernels.values(b)
+        sent.start = lambda: self.put(dest, tag, array.copy())
+        return sent
 
     def incoming(self, b: Buffer, source: int | None, tag: int | None) -> Transfer:
         return _Receiving(self, kernels.values(b), source, tag)
@@ -217,13 +219,6 @@ class _Objects(ObjectTransport):
     def _await(self, source: int | None, tag: int | None, waits: bool) -> Data:
         """It always waits: threads notice by themselves that no message can come."""
         return memoryview(self._fabric.arrived(self._fabric.awaited(source, tag)).content)
-
-
-class _Sent(AtOnce):
-    """A message to a thread: a copy."""
-
-    def __init__(self, fabric: ThreadFabric, array: Any, dest: int, tag: int) -> None:
-        self.start = lambda: fabric.put(dest, tag, array.copy())
 
 
 class _Receiving(Transfer):

@@ -36,12 +36,12 @@ class Outcome:
             return self.code  # after MPI_Abort Open MPI's launcher may end with another code, even with 0
         if code or not lost:
             return code  # what ended the job has been said already
-        these = f"mpicoll: {len(lost)} of {nprocs} ranks {'were' if len(lost) > 1 else 'was'} lost"
-        if missed := lost - self.without:
-            went_on = f"no rank went on without {named(sorted(missed))}"
-        else:
-            went_on = f"the others went on to the end without {'them' if len(lost) > 1 else 'it'}"
-        print(f"{these} ({named(sorted(lost))}){', and' if missed else ';'} {went_on}", file=sys.stderr)
+        were, them = ("were", "them") if len(lost) > 1 else ("was", "it")
+        missed, went_on = lost - self.without, f"; the others went on to the end without {them}"
+        if missed:
+            went_on = f", and no rank went on without {named(sorted(missed))}"
+        these = f"mpicoll: {len(lost)} of {nprocs} ranks {were} lost ({named(sorted(lost))})"
+        print(these + went_on, file=sys.stderr)
         return 1 if missed else 0
 
 

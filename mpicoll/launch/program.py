@@ -70,9 +70,8 @@ def main() -> None:
 def _code(error: BaseException) -> int:
     """The exit code with which Python ends after this error."""
     status = error.code if isinstance(error, SystemExit) else 1
-    if status is None or status == 0:
-        return 0
-    return (status & 0xFF if isinstance(status, int) else 0) or 1  # 256 would be 0 to those who see the code
+    number = status & 0xFF if isinstance(status, int) else 0
+    return number or int(status not in (None, 0))  # 256 would be 0 to those who see the code
 
 
 def _run_program() -> None:

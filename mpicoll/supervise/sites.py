@@ -127,8 +127,7 @@ def failed_test() -> str:
     if not failed:
         return ""
     crash = getattr(failed[-1].longrepr, "reprcrash", None)
-    said = f" failed with {_first_line(crash.message)}" if crash else " failed"
-    return f"{failed[-1].nodeid}{said}"
+    return f"{failed[-1].nodeid} failed{f' with {_first_line(crash.message)}' if crash else ''}"
 
 
 def _first_line(text: str) -> str:

@@ -40,8 +40,7 @@ class Trace:
         readings = []
         for _ in range(_LOOKS):
             before = monotonic()
-            answers = await self._ask([rank], Clock())
-            if rank not in answers:
+            if rank not in (answers := await self._ask([rank], Clock())):
                 return
             readings.append((before, answers[rank], monotonic()))
         self._clocks.setdefault(rank, []).append(difference(readings))

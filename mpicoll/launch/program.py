@@ -1,12 +1,8 @@
-"""How a rank runs the program. It does so as Python does, and if a rank fails, it reports the error once and ends the
-job.
+"""How a rank runs the program: as Python does. If it fails, it reports the error once and ends the job.
 
 ``python -m mpi4py`` ends the job with MPI_Abort, but only where MPI is initialised. If a rank fails before that, the
-others wait for it in MPI_Init: with MPICH for ever, and with Open MPI if they connect to the launcher just when it
-gives up.
-
-This module also sets the variables that programs written for torchrun read, gives the rank its cores, and makes its
-output appear line by line.
+others may wait for it in MPI_Init for ever. This module also sets the variables that programs written for torchrun
+read, gives the rank its cores, and makes its output appear line by line.
 """
 
 from __future__ import annotations

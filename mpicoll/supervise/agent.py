@@ -1,5 +1,4 @@
-"""A process of a job: it looks at its communicators, tells the coordinator what has changed, and answers its
-questions."""
+"""A process of a job looks at its communicators, tells the coordinator what has changed, and answers its questions."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""The coordinator of a job, in ``mpicoll run`` or in the process of the job's first rank: it knows what all ranks have
-told, and ends the job if they cannot go on together."""
+"""The coordinator of a job knows what all ranks have told, and ends the job if they cannot go on together."""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
-"""The files of a process's last calls: JSON for people, and a pickle for ``torchfrtrace``, torch's tool (see
-torch/distributed/flight_recorder in torch's wheel). A process that gets SIGURG lets all processes of its job write
-them."""
+"""The files of a process's last calls: JSON for people, and a pickle for ``torchfrtrace`` (torch's
+torch/distributed/flight_recorder). A process that gets SIGURG lets all processes of its job write them."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""What the coordinator says of a job that cannot go on, or that waits for long: one table of all ranks of a
-communicator."""
+"""What the coordinator says of a job that cannot go on, or waits for long: one table of a communicator's ranks."""
 
 from __future__ import annotations
 

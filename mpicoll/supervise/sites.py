@@ -1,5 +1,4 @@
-"""Where in the program a call is made: the innermost frame that belongs neither to mpicoll nor to torch. And what the
-program's threads do now."""
+"""Where in the program a call is made, outside of mpicoll and torch, and what the program's threads do now."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""What a process notes of its calls while a trace or a recording is made: when each of them was issued, when somebody
-waited for it, and when it was complete."""
+"""When each call of a process was issued, waited for and complete, noted while a trace or a recording is made."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""How the processes of a job reach the coordinator, and how messages go between them: lines of JSON over TCP. This
-needs nothing of MPI."""
+"""How the processes of a job reach the coordinator, and talk to it: by lines of JSON over TCP, without MPI."""
 
 from __future__ import annotations
 

@@ -4,9 +4,8 @@ All values of an element meet on one rank, which reduces them in rank order. So 
 float32 and rounded once, and all ranks get equal bits.
 
 A long vector is cut into chunks, and a chunk into one slice for each rank. Each rank receives its slice from all ranks,
-reduces it, and sends the result to all ranks, or to the root. It does so with messages of its own and not with MPI's
-all-to-all and all-gather, which would also copy the slice that a rank has already. A short vector is gathered by every
-rank, and every rank reduces it: that takes one round of messages and not two.
+reduces it, and sends the result to all, or to the root. MPI's all-to-all and all-gather would also copy the slice that
+a rank has already. A short vector is gathered and reduced by every rank: that takes one round of messages and not two.
 """
 
 from __future__ import annotations

@@ -133,16 +133,20 @@ def _meet(what: str) -> tuple[bool, socket.socket]:
     others one that is connected to it. Raises OSError where they cannot meet, as where another user has the name."""
     name, sock = _socket_name(what), socket.socket(socket.AF_UNIX)
     try:
-        sock.bind(name)
-        sock.listen(4096)
-        return True, sock
-    except OSError as e:
-        if e.errno != errno.EADDRINUSE:
-            raise
-    _connect(sock, name, _SECONDS_TO_READ)
-    if not linux.is_own(sock):
-        raise OSError(f"{name} belongs to another user")
-    return False, sock
+        try:
+            sock.bind(name)
+            sock.listen(4096)
+        except OSError as e:
+            if e.errno != errno.EADDRINUSE:
+                raise
+            _connect(sock, name, _SECONDS_TO_READ)
+            if not linux.is_own(sock):
+                raise
+            return False, sock
+    except OSError:
+        sock.close()
+        raise
+    return True, sock
 
 
 def _connect(sock: socket.socket, name: str, seconds: float) -> None:

@@ -214,10 +214,9 @@ class _Attempt:
 
     def _end_in_time(self) -> None:
         """After Ctrl-C: let ranks go when all are over. End them at their time, or if others wait for those."""
-        now, answers = time.monotonic(), self._board.interrupted()
-        if answers != self._seen:
-            self._seen, self._changed = answers, now
-        came, over = answers
+        now, (came, over) = time.monotonic(), self._board.interrupted()
+        if (came, over) != self._seen:
+            self._seen, self._changed = (came, over), now
         if over == self._job.nprocs:
             self._board.head.ctrl_c = board.GO
         elif now - self._interrupted >= SECONDS or (now - self._changed > _SECONDS_IN_A_CALL and came == over > 0):
@@ -321,6 +320,5 @@ def _given_to_rank_0() -> dict[str, str]:
     if stat.S_ISSOCK(found.st_mode) or not os.path.exists(path):  # no other process can open it
         return {}
     with suppress(OSError):  # it is no terminal, or not this process's own
-        if os.tcgetpgrp(0) != os.getpgrp():  # in the background: a shell reads what is typed
-            path = os.devnull
+        path = path if os.tcgetpgrp(0) == os.getpgrp() else os.devnull  # in the background, a shell reads what is typed
     return {STDIN: path}

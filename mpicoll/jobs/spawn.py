@@ -150,19 +150,17 @@ def main(folder: str) -> None:
     """Make the call that is in ``folder``. The first rank that fails leaves its traceback there."""
     from multiprocessing import spawn as by_multiprocessing
 
-    meeting = Path(folder)
-    rank = launched_rank()
-    if rank is None:
+    if (rank := launched_rank()) is None:
         raise LaunchError("this MPI's launcher does not tell a process its rank")
     try:
-        preparation, fn, args = pickle.loads((meeting / _CALL).read_bytes())
+        preparation, fn, args = pickle.loads(Path(folder, _CALL).read_bytes())
         by_multiprocessing.prepare(preparation)
         pickle.loads(fn)(rank, *pickle.loads(args))
     except BaseException as error:
         if isinstance(error, SystemExit) and not error.code:
             return
         failure = f"rank {rank} failed:\n\n{traceback.format_exc()}"
-        with suppress(FileExistsError), open(meeting / _FAILURE, "x", errors="backslashreplace") as file:
+        with suppress(FileExistsError), open(Path(folder, _FAILURE), "x", errors="backslashreplace") as file:
             file.write(failure)  # it may name files in bytes
             sys.exit(1)  # the parent shows the traceback
         raise  # another rank was the first

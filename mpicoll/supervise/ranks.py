@@ -64,10 +64,8 @@ class Processes(dict[int, RankProcess]):
         known = [answer for answer in answers.values() if answer is not None]
         if not known or len(known) < len(ranks):
             return 0, set()
-        least = min(made for made, _ in known)
-        if any(made > least for made, _ in known):
-            return await self.hashes(name, ranks, least, seconds)
-        return least, {each for _, each in known}
+        least, most = min(known)[0], max(known)[0]
+        return (least, {each for _, each in known}) if least == most else await self.hashes(name, ranks, least, seconds)
 
     async def first_difference(self, name: str, ranks: Sequence[int], equal: int, different: int) -> int | None:
         """The number of the first call that is not the same on all of these ranks of a communicator, whose first calls

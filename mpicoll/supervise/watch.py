@@ -172,8 +172,7 @@ def _write_recording(file: Path, recording: Rows) -> str:
     if not _watchers:
         return written(file, {0: recording}, {}, 1)
     # A rank that has met others in a part of the job, too, must choose the same process as all of them.
-    rendezvous = min(_watchers, key=lambda each: (each.rank or 0, each.on_one_node))
-    watcher = _watchers[rendezvous]
+    watcher = _watchers[min(_watchers, key=lambda each: (each.rank or 0, each.on_one_node))]
     if watcher.has_left(0):
         return "the part that is recorded must end before MPI is finalised"
     file = file_of_part(file, _first[0])

@@ -134,10 +134,6 @@ def _block(send: Any, recv: Any, size: int) -> Size:
     return _part(recv, size) if _in_place(send) else size_of(send)
 
 
-def _scattered(send: Any, recv: Any, size: int) -> Size:
-    return _block(recv, send, size)
-
-
 def _for_each(send: Any, recv: Any, size: int) -> Size:
     return _part(recv if _in_place(send) else send, size)
 
@@ -156,7 +152,7 @@ COLLECTIVES = {
     "Bcast": Method("bcast", lambda buf, recv, size: size_of(buf)),
     "Gather": Method("gather", _block),
     "Gatherv": Method("gatherv"),
-    "Scatter": Method("scatter", _scattered),
+    "Scatter": Method("scatter", lambda send, recv, size: _block(recv, send, size)),
     "Scatterv": Method("scatterv"),
     "Allgather": Method("allgather", _block),
     "Allgatherv": Method("allgatherv"),

@@ -178,8 +178,10 @@ def ucx_for_gpus() -> Path | None:
     They replace the UCX in the wheel of Open MPI, which knows nothing of GPUs. They have no part for InfiniBand, which
     the wheel's have."""
     found = find_spec("libucx")
-    libraries = Path((found and found.origin) or "").parent / "lib"
-    return libraries if found is not None and (libraries / "libucp.so.0").exists() else None
+    if found is None or found.origin is None:
+        return None
+    libraries = Path(found.origin).parent / "lib"
+    return libraries if (libraries / "libucp.so.0").exists() else None
 
 
 def gpu_variables() -> dict[str, str]:

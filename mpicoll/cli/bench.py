@@ -108,6 +108,6 @@ def _measure(options: Options, world: Intracomm) -> int:
     if report.interrupted:
         from mpicoll.launch import board
 
-        board.job_ends_with(128 + signal.SIGINT)  # Open MPI's launcher would say more of such a code than the table has
+        board.head.status = 128 + signal.SIGINT  # Open MPI's launcher would say more of such a code than the table has
         return 0
     return 1 if report.wrong or not report.rows else 0

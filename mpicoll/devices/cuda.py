@@ -37,15 +37,13 @@ class Cuda(Device):
         if torch.cuda._is_in_bad_fork():
             expected = "a process that was not forked after CUDA had begun (spawn processes that use GPUs)"
             raise DeviceError("mpicoll", "x", expected, f"{name} in a forked process")
-        self.name, self._torch = name, torch
-        self._device = torch.device(name)
+        self.name, self._torch, self._device = name, torch, torch.device(name)
 
     def current(self) -> CudaStream:
         torch = self._torch
         if torch.cuda.is_current_stream_capturing():
-            raise StateError(
-                f"{self.name}: the current stream is capturing a CUDA graph, which cannot hold a collective"
-            )
+            why = "the current stream is capturing a CUDA graph, which cannot hold a collective"
+            raise StateError(f"{self.name}: {why}")
         return CudaStream(torch, torch.cuda.current_stream(self._device))
 
     def new_stream(self) -> CudaStream:
@@ -141,8 +139,6 @@ class Cuda(Device):
 
 
 class CudaStream(Stream):
-    """A stream."""
-
     def __init__(self, torch: Any, stream: Any) -> None:
         self._torch, self.stream = torch, stream
 
@@ -180,8 +176,6 @@ class CudaStream(Stream):
 
 
 class CudaEvent(Event):
-    """An event of torch's."""
-
     def __init__(self, event: Any) -> None:
         self.event = event
 
@@ -201,8 +195,6 @@ class CudaEvent(Event):
 
 
 class _Memory:
-    """Memory of torch's cache."""
-
     def __init__(self, tensor: Any) -> None:
         self._tensor = tensor
         self.address: int = tensor.data_ptr()
@@ -253,8 +245,7 @@ _made: dict[str, Device] = {}
 
 
 def device_named(name: str) -> Device:
-    """The device that a Buffer calls by this name. CUDA's are made when they are asked for, and others list
-    themselves."""
+    """The device of this name in a Buffer: one that lists itself, or CUDA's, made when it is asked for."""
     listed = owners.get(name)
     if isinstance(listed, Device):
         return listed

@@ -107,9 +107,8 @@ class Device(ABC):
 
     @abstractmethod
     def pin(self, memory: Block) -> Block:
-        """This host memory, to which the device copies by itself as long as the returned array is there. Whoever drops
-        it has waited for the device. No part of the memory is pinned already. Raises MemoryError if the device does not
-        take it."""
+        """This host memory, pinned as long as the returned array is there. Who drops it has waited for the device. No
+        part of it may be pinned already. Raises MemoryError if the device does not take it."""
 
     @abstractmethod
     def view(self, b: Buffer) -> View:
@@ -126,8 +125,7 @@ class Device(ABC):
     @property
     @abstractmethod
     def model(self) -> str:
-        """What the device is, and its driver, as ``NVIDIA H200, CUDA 13.0``. The MPI library treats all devices of
-        a model alike."""
+        """The device and its driver, as ``NVIDIA H200, CUDA 13.0``. To the MPI library, a model is alike."""
 
     @property
     @abstractmethod
@@ -148,16 +146,14 @@ class Device(ABC):
 
     @abstractmethod
     def open(self, handle: Handle) -> int | None:
-        """Where the allocation of another process's handle begins in this process; None if it cannot be opened. A
-        process opens an allocation once at a time."""
+        """Where the allocation of another process's handle begins here, None if it cannot be opened. Once at a time."""
 
     @abstractmethod
     def close(self, start: int) -> None:
         """Give up an allocation that was opened: as long as it is open, its owner cannot give it back."""
 
 
-Tell = Callable[[Any], list[Any]]
-"""Tells all ranks something, and returns what all ranks told."""
+Tell = Callable[[Any], list[Any]]  # tells all ranks something, and returns what all ranks told
 
 
 def failure_before(event: Event) -> str | None:
@@ -170,8 +166,7 @@ def failure_before(event: Event) -> str | None:
 
 
 def raise_any(operation: str, told: Sequence[str | None]) -> None:
-    """Raise DeviceFailure, on every rank alike, if a rank has told of a failure: a rank that goes on sends what is not
-    its data."""
+    """Raise DeviceFailure on every rank if one has told of a failure: going on, it sends what is not its data."""
     failed = [f"rank {rank}: {failure}" for rank, failure in enumerate(told) if failure is not None]
     if failed:
         raise DeviceFailure(f"{operation}: {'; '.join(failed)}")

@@ -30,12 +30,10 @@ class Transfer(ABC):
     ``start`` returns what stands for the message while it is under way; only this object knows what that is."""
 
     now: Callable[[], object] | None = None
-    """Sends or receives, and returns when that is complete, at less cost than ``start`` and ``wait``. None where there
-    is no such way."""
+    """Sends or receives at once, at less cost than ``start`` and ``wait``. None where there is no such way."""
     overruns = False
     """Whether a longer message than this one expects may have been written beyond its memory."""
     start: Callable[[], Any]
-    """Starts it."""
 
     @abstractmethod
     def wait(self, begun: Any) -> object:
@@ -45,8 +43,7 @@ class Transfer(ABC):
     def test(self, begun: Any) -> bool:
         """Whether the message is complete."""
 
-    # -- only a message has these -------------------------------------------------------------------------------------
-
+    # Only a message has these.
     cancel: Callable[[Any], bool]
     """Stops receiving. Returns False if the message has come already."""
     source: Callable[..., int]
@@ -70,10 +67,8 @@ class Nobody(AtOnce):
     """A message to or from ``null``, which is nobody: it moves nothing."""
 
     def __init__(self, null: int, any_tag: int, count: int) -> None:
-        self.now = lambda: None
-        self.start = lambda: null  # something, which stands for it
-        self.source = lambda begun=None: null
-        self.tag = lambda begun: any_tag
+        self.now, self.start = lambda: None, lambda: null  # something, which stands for it
+        self.source, self.tag = lambda begun=None: null, lambda begun: any_tag
         self.arrived = lambda begun=None: count  # the array stays as it is, and that is right
 
 
@@ -85,8 +80,7 @@ class Envelope(NamedTuple):
     nbytes: int
 
 
-Data = bytes | bytearray | memoryview
-"""An object, pickled."""
+Data = bytes | bytearray | memoryview  # an object, pickled
 
 
 class ObjectTransport(ABC):
@@ -160,22 +154,15 @@ class Fabric(ABC):
     size: int
     info: CommInfo
     """What the choice of algorithms depends on. It is found out when the fabric is made."""
-    failure: type[Exception]
-    """What is raised when the fabric itself reports an error."""
-    most_tag: int
-    """The largest tag of a message."""
+    failure: type[Exception]  # what is raised when the fabric itself reports an error
+    most_tag: int  # the largest tag of a message
     nobody: int
-    """The rank that is nobody's: ``MPI.PROC_NULL``."""
     anybody: int
-    """What programs of MPI write for any rank: ``MPI.ANY_SOURCE``."""
     any_tag: int
-    """What programs of MPI write for any tag: ``MPI.ANY_TAG``."""
-    any_thread: bool
-    """Whether several threads of this rank may use the fabric at the same time."""
-    address: Callable[[Any], int]
-    """Where a NumPy array's memory begins."""
-    objects: ObjectTransport
-    """What moves programs' objects."""
+    """What programs of MPI write: ``MPI.PROC_NULL``, ``MPI.ANY_SOURCE`` and ``MPI.ANY_TAG``."""
+    any_thread: bool  # whether several threads of this rank may use the fabric at the same time
+    address: Callable[[Any], int]  # where a NumPy array's memory begins
+    objects: ObjectTransport  # what moves programs' objects
     dumps: Callable[[Any], bytes] = pickle.dumps
     loads: Callable[[Any], Any] = pickle.loads
     """How programs' objects become bytes, and objects again."""
@@ -187,18 +174,15 @@ class Fabric(ABC):
 
     @abstractmethod
     def bind(self, call: Call, choice: Choice, record: Record) -> list[Plan]:
-        """The steps of a call, which is carried out as ``choice`` says, if it ``takes`` its memory. The ``record``
-        gets the name of another way that they take."""
+        """The steps of a call whose memory it ``takes``. The ``record`` gets the name of another way that they take."""
 
     @abstractmethod
     def bind_on_device(self, call: Call, choice: Choice, device: Device, scratch: Scratch) -> Plan:
-        """The plan of a call on plain memory of a device, by the schedule that ``choice`` names. Raises DeviceError if
-        messages cannot be sent from there."""
+        """The plan by the schedule that ``choice`` names. Raises DeviceError if no messages can be sent from there."""
 
     @abstractmethod
     def together(self, nbytes: int) -> Sequence[NDArray[np.uint8]] | None:
-        """Uninitialised memory of each rank, which all ranks can use. None, on all ranks, if there is none.
-        Collective among ranks of one node."""
+        """Memory of each rank that all can use. None, on all, if there is none. Collective among ranks of one node."""
 
     def usable(self, b: Buffer) -> bool:
         """Whether the fabric can read and write this memory without a copy."""
@@ -208,13 +192,11 @@ class Fabric(ABC):
         """Whether it can do so with the memory of a call that is carried out as ``choice`` says."""
         return all(b is None or self.usable(b) for b in (call.send, call.recv))
 
-    messages_by_library = True
-    """Whether the MPI library carries messages, if there is one."""
+    messages_by_library = True  # whether the MPI library carries messages, if there is one
 
     @abstractmethod
     def outgoing(self, b: Buffer, dest: int, tag: int) -> Transfer | None:
-        """A message of this memory to a rank. It holds the memory's address and no array. None if it must be a copy,
-        which may be where the memory is not plain."""
+        """A message of this memory, whose array it does not hold. None if it must be a copy of memory with gaps."""
 
     @abstractmethod
     def incoming(self, b: Buffer, source: int | None, tag: int | None) -> Transfer | None:
@@ -222,8 +204,7 @@ class Fabric(ABC):
 
     def both(self, sent: Buffer, dest: int, sendtag: int, taken: Buffer, source: int | None,
              recvtag: int | None) -> Transfer | None:  # fmt: skip
-        """Two messages at once, of which only the one that comes is asked about. None if the fabric has no such call.
-        The two memories are apart, or one."""
+        """Two messages at once, which stand for the one that comes. None if there is no such call."""
         return None
 
     def begin(self, call: Call, choice: Choice, record: Record, by_library: bool) -> Transfer | None:
@@ -247,8 +228,7 @@ class Fabric(ABC):
 
     @abstractmethod
     def probe(self, source: int | None, tag: int | None, waits: bool = False) -> Envelope | None:
-        """The first message that has come and that such a receive would take; None if there is none now. If ``waits``,
-        a fabric that can wait returns only when there is one."""
+        """The first message that has come for such a receive, None if there is none yet. It may be able to wait."""
 
     def object_message(self, receives: bool, peer: int | None, tag: int | None) -> object | None:
         """The kernel's message of objects with this rank; None if the kernel carries none."""
@@ -264,22 +244,16 @@ class Fabric(ABC):
 
     @abstractmethod
     def split(self, color: int | None, key: int) -> Fabric | None:
-        """A fabric of the ranks that give the same ``color``, in the order of their keys. A rank that gives None is in
-        none of them."""
+        """A fabric of the ranks of the same ``color``, in the order of their keys; None for color None."""
 
     @abstractmethod
     def subset(self, ranks: Sequence[int]) -> Fabric:
         """A fabric of these ranks. This rank is one of them, and only they call this."""
 
     @abstractmethod
-    def prepare_bounded(self) -> None:
-        """Make ``bounded_allgather`` possible. Collective."""
-
-    @abstractmethod
-    def bounded_allgather(self, number: int, seconds: float) -> list[int | None]:
-        """Tell all ranks a number of 63 bits, and return all ranks' numbers, in rank order.
-
-        None stands for a rank whose number did not come within these seconds."""
+    def bounded_allgather(self) -> Callable[[int, float], list[int | None]]:
+        """A function that tells all ranks a number of 63 bits, and returns all ranks' numbers, in rank order. None
+        stands for a rank whose number did not come within so many seconds."""
 
     @abstractmethod
     def in_world(self) -> list[int]:

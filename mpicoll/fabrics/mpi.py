@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import threading
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
-from typing import cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
 from mpi4py import MPI
@@ -19,9 +21,8 @@ from mpicoll.calls.choose import Choice, CommInfo, schedule_of
 from mpicoll.calls.plan import Plan, Workspace
 from mpicoll.calls.settings import Settings
 from mpicoll.devices.device import Device
-from mpicoll.errors import ArgumentError, DeviceError, RankLost
+from mpicoll.errors import ArgumentError, DeviceError, RankLost, StateError
 from mpicoll.fabrics.fabric import ElasticFabric, Envelope, Fabric, Transfer
-from mpicoll.fabrics.making import lost_of, make, shrunk, together
 from mpicoll.fabrics.messages import Collective, MPIMessages, NodeMessages
 from mpicoll.fabrics.mpi_objects import MPIObjects
 from mpicoll.fabrics.routes import exchange, native, node, scheduled, wide
@@ -30,29 +31,33 @@ from mpicoll.fabrics.routes.devices.scratch import Scratch
 from mpicoll.fabrics.transports.mpi_requests import MPIRequests, longest_piece
 from mpicoll.launch import elastic
 from mpicoll.launch.cores import oversubscribed
+from mpicoll.launch.failure import end_job, is_first
 from mpicoll.launch.launch_env import is_elastic
 from mpicoll.machine.backoff import Backoff
 from mpicoll.machine.mpi_library import may_take_device_memory
 from mpicoll.machine.shared_memory import Block, share
 from mpicoll.supervise.record import Record
+from mpicoll.supervise.sites import DaemonThread
+
+Made = TypeVar("Made", bound=MPI.Comm)
 
 _OF_LOSSES = (MPI.ERR_PROC_FAILED, MPI.ERR_PROC_FAILED_PENDING, MPI.ERR_REVOKED)
 """What MPI reports when ranks are lost, as far as it does not say so of single messages only."""
 _left: list[MPI.Intracomm] = [MPI.COMM_WORLD]
-"""The job's ranks. The last one is that of those that are left: MPI makes no communicators of one whose ranks are lost.
-"""
-_SPINS = 200
-"""Looks at the numbers of a bounded allgather before a rank lets others have its core."""
-_NUMBER, _GAVE_UP = 0, 1
-"""Tags: of the numbers, and of a rank's message that it waits no longer."""
+"""The job's ranks; last those that are left: MPI makes no communicators of one whose ranks are lost."""
+_SPINS = 200  # looks at the numbers of a bounded allgather before a rank lets others have its core
+_NUMBER, _GAVE_UP, _TOGETHER = 0, 1, 1 << 15
+"""Tags: of the numbers, of a rank's message that it waits no longer, and above all that MPI promises: ranks can be lost
+only with Open MPI, which has more."""
+_LOOK, _PATIENCE = 0.1, 5.0
+"""Seconds between looks for ranks that are lost, and in which MPI makes a communicator then, or raises an error. Else
+it does neither."""
 
 
 class MPIFabric(ElasticFabric):
-    """Two duplicates of an MPI communicator: one for collectives and one for messages. So neither can receive what
-    belongs to the other."""
+    """Two duplicates of an MPI communicator, one for collectives and one for messages, which so stay apart."""
 
-    _takes_devices: bool
-    """Whether rank 0's MPI library may take the memory of GPUs."""
+    _takes_devices: bool  # whether rank 0's MPI library may take the memory of GPUs
 
     failure = MPI.Exception
     nobody, anybody, any_tag = MPI.PROC_NULL, MPI.ANY_SOURCE, MPI.ANY_TAG
@@ -111,8 +116,7 @@ class MPIFabric(ElasticFabric):
 
     @classmethod
     def of_world(cls, ranks: Sequence[int] | None = None) -> MPIFabric:
-        """A fabric of these of the job's ranks. This rank is one of them, and only they call this. None means all, and
-        where ranks can be lost all that are left."""
+        """A fabric of these of the job's ranks, which all call this. None means all that are left."""
         if ranks is not None:
             try:
                 return cls._among(_left[-1], ranks, None)
@@ -153,8 +157,7 @@ class MPIFabric(ElasticFabric):
         return Nodes.one(self.size) if has_all_ranks else Nodes.named(self._comm.allgather(lowest))
 
     def _common_settings(self, parent: MPIFabric | None, nodes: Nodes) -> Settings:
-        """Rank 0's settings, for all ranks. The ranks' environments and installations may differ, but all ranks must
-        choose the same algorithm."""
+        """Rank 0's settings, for all ranks: all must choose the same algorithm, whatever their environments."""
         if parent is not None and parent.info.one_node == nodes.alone:
             self._takes_devices = parent._takes_devices
             return parent.info.settings
@@ -280,9 +283,7 @@ class MPIFabric(ElasticFabric):
 
     def lost(self) -> list[int]:
         with self._freeing:
-            if self._comm == MPI.COMM_NULL:
-                return []
-            return lost_of(self._comm)
+            return [] if self._comm == MPI.COMM_NULL else lost_of(self._comm)
 
     def is_cut(self, e: BaseException) -> bool:
         return self._is_elastic and (
@@ -301,14 +302,14 @@ class MPIFabric(ElasticFabric):
             for comm in self._all():
                 comm.Revoke()
 
-    def _all(self) -> list[MPI.Intracomm]:
+    def _all(self) -> list[MPI.Comm]:
         """The communicators that there are now."""
-        every = [self._comm, self._messages, *([self._bounded.comm] if self._bounded is not None else [])]
+        every = self._comm, self._messages, MPI.COMM_NULL if self._bounded is None else self._bounded.comm
         return [comm for comm in every if comm != MPI.COMM_NULL]
 
     def shrink(self) -> MPIFabric:
         made = MPIFabric(self._comm, self, shrunk)
-        elastic.gone_without({*self.in_world()}.difference(made.in_world()))
+        elastic.without.update({*self.in_world()}.difference(made.in_world()))
         return made
 
     def all_could(self, could: bool) -> bool:
@@ -329,13 +330,9 @@ class MPIFabric(ElasticFabric):
             self._comm.Free()
             self._messages.Free()
 
-    def prepare_bounded(self) -> None:
-        if self._bounded is None:
-            self._bounded = _BoundedAllgather(make(self._comm.Dup))
-
-    def bounded_allgather(self, number: int, seconds: float) -> list[int | None]:
-        assert self._bounded is not None
-        return self._bounded.numbers(number, seconds)
+    def bounded_allgather(self) -> Callable[[int, float], list[int | None]]:
+        self._bounded = self._bounded or _BoundedAllgather(make(self._comm.Dup))
+        return self._bounded.numbers
 
 
 class _BoundedAllgather:
@@ -388,3 +385,74 @@ class _BoundedAllgather:
             for request in self._requests:
                 request.Free()
             self.comm.Free()
+
+
+# -- communicators that MPI makes -------------------------------------------------------------------------------------
+
+
+def make(how: Callable[..., Made], *arguments: Any) -> Made:
+    """What this method of a communicator makes. Raises StateError where MPI makes none.
+
+    If MPI has no room for more, all ranks raise it, because MPI looks for a number that is free on all of them."""
+    try:
+        return how(*arguments)
+    except MPI.Exception as e:
+        if e.Get_error_class() not in (MPI.ERR_OTHER, MPI.ERR_INTERN):  # what MPICH and Open MPI report then
+            raise
+        why = e.Get_error_string().rpartition(": ")[2]
+        raise StateError(
+            f"Communicator: the MPI library makes no communicator ({why}). It may have no room for more: MPICH has it "
+            "for about 1,000 of mpicoll's, and Open MPI for 32,000. Free those that are not needed any more: free(), a "
+            "with block, or torch's destroy_process_group(group)"
+        ) from None
+
+
+def shrunk(comm: MPI.Intracomm) -> MPI.Intracomm:
+    """A communicator of those that are left. Ranks may be lost meanwhile: all that are left get the same one."""
+    part = comm.Shrink()
+    assert isinstance(part, MPI.Intracomm)
+    return part
+
+
+@contextmanager
+def together(comm: MPI.Intracomm, ranks: Sequence[int]) -> Iterator[None]:
+    """For these ranks to make a communicator of themselves, by ``Create_group``, which waits for ever for a rank that
+    is lost. They alone call this.
+
+    First they wait until all have come. If one is lost before, this raises MPI.Exception on all others. If a rank of
+    ``comm`` is lost afterwards and MPI does not come back, it ends the job: nothing but the end of the process ends the
+    call. MPI may also wait for a rank that lives, and has given up because ``comm`` was cut."""
+    others = [rank for rank in ranks if rank != comm.rank]
+    sent = [comm.Isend(b"", rank, _TOGETHER) for rank in others]
+    for request in [*(comm.Irecv(bytearray(), rank, _TOGETHER) for rank in others), *sent]:
+        request.Wait()
+    if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
+        yield  # only one thread may call MPI, and that one waits
+        return
+    over = threading.Event()
+
+    def end_if_stuck() -> None:
+        while not over.wait(_LOOK):
+            if lost_of(comm) and not over.wait(_PATIENCE):
+                if is_first("stuck"):
+                    why = "a rank was lost while MPI made a communicator of some ranks, and MPI does not come back"
+                    print(f"mpicoll: {why}. The job ends", file=sys.stderr)
+                end_job(1)
+                os._exit(1)
+
+    looks = DaemonThread(end_if_stuck, "mpicoll making")
+    looks.start()
+    try:
+        yield
+    finally:
+        over.set()
+        looks.join()
+
+
+def lost_of(comm: MPI.Intracomm) -> list[int]:
+    MPI.COMM_SELF.Iprobe()  # MPI hears of a loss only while it is called
+    mine, failed = comm.Get_group(), comm.Get_failed()
+    found = MPI.Group.Translate_ranks(failed, None, mine)
+    for group in (mine, failed):
+        group.Free()
+    return sorted(found)

@@ -29,8 +29,7 @@ class Message:
 
 @dataclass(eq=False)
 class Awaited:
-    """A receive that was started, from any rank if ``source`` is None, and with any tag if that is None. ``message`` is
-    None until it has come."""
+    """A receive from any rank if ``source`` is None, with any tag if that is None. ``message`` has come, or None."""
 
     source: int | None
     tag: int | None
@@ -45,8 +44,7 @@ class Group:
 
     def __init__(self, members: tuple[int, ...] = ()) -> None:
         self.members = members
-        self.made: set[int] = set()
-        """The members that have made their part of the subset."""
+        self.made: set[int] = set()  # the members that have made their part of the subset
         self.mailboxes: defaultdict[int, list[Message]] = defaultdict(list)
         """By destination, the messages that no receive has taken yet."""
         self.awaited: defaultdict[int, list[Awaited]] = defaultdict(list)
@@ -55,8 +53,7 @@ class Group:
         """By source and destination, the memory that a collective lets the destination read, and what it is."""
         self.meetings: defaultdict[int, dict[int, tuple[str, Any]]] = defaultdict(dict)
         """By turn, what each rank that has come brings to the meeting: its operation, and its value."""
-        self.met: Counter[int] = Counter()
-        """By rank, the number of meetings to which it has come."""
+        self.met: Counter[int] = Counter()  # by rank, the number of meetings to which it has come
         self.subsets: defaultdict[frozenset[int], list[Group]] = defaultdict(list)
         """By its ranks, the subsets that some of them have made, and others have not yet."""
 
@@ -66,12 +63,10 @@ class Here(threading.local):
 
     seat: Seat | None = None
     """The seat of the rank that the thread is, or that it works for; None where it is in no job."""
-    is_rank = False
-    """Whether the thread is the rank itself."""
+    is_rank = False  # whether the thread is the rank itself
 
 
-here = Here()
-"""The current thread."""
+here = Here()  # the current thread
 
 
 class Helper(DaemonThread):
@@ -80,7 +75,9 @@ class Helper(DaemonThread):
     def __init__(self, serve: Callable[[Helper], None]) -> None:
         super().__init__(serve, "mpicoll", [self])
         self._seat = here.seat
-        self._counting = threading.Lock()
+        self._counting = threading.Lock() if self._seat is None else self._seat.job.changed
+        if self._seat is not None:
+            self._seat.job.helpers.append(self)
 
     def run(self) -> None:
         here.seat, here.is_rank = self._seat, False
@@ -90,34 +87,30 @@ class Helper(DaemonThread):
         """Say that it gets a call."""
         with self._counting:
             self.tasks += 1
-        if self._seat is not None:
-            self._seat.job.hand_in(self)
 
     def complete(self) -> None:
-        """Say that it has carried one out. It says so itself."""
+        """Say that it has no longer to carry one out."""
         with self._counting:
             self.tasks -= 1
-        if self._seat is not None:
-            self._seat.job.complete()
+            if self._seat is not None:
+                self._seat.job.happened()
 
 
 class Job:
     """The ranks of a job, and what they wait for."""
 
     def __init__(self, size: int) -> None:
-        self.size = size
-        self.world = Group()
+        self.size, self.world = size, Group()
         self.settings = replace(Settings.of_environment(), dump="", trace="")  # nobody watches threads
         self.changed = threading.Condition()
         self.broken: str | None = None
         """Why no rank can wait for anything any more; None while the job is sound."""
-        # What each rank waits for that has not ended; None while it runs.
-        self._running: dict[int, str | None] = {}
-        # How many tasks the threads have that carry out calls for ranks, and what each of them waits for.
-        self._tasks: Counter[threading.Thread] = Counter()
-        self._waits: dict[threading.Thread, str | None] = {}
-        # The ranks' threads, and those that were there before the job. Any other thread may work for a rank.
+        self.helpers: list[Helper] = []  # the threads of mpicoll's that carry out calls for ranks
+        self._running: set[int] = set()  # the ranks that have not ended
+        self._waits: dict[object, str] = {}
+        """What ranks wait for, and threads that carry out calls for them."""
         self._known = set(threading.enumerate())
+        """The ranks' threads, and those that were there before the job. Any other thread may work for a rank."""
 
     def begin(self) -> None:
         """Say that all ranks run from now on. Raises StateError where they run already, or have failed."""
@@ -125,10 +118,9 @@ class Job:
             raise StateError(f"run: the ranks of this job cannot run any more: {self.broken}")
         if self._running:
             raise StateError("run: the ranks of this job are running already")
-        self._running = dict.fromkeys(range(self.size))
+        self._running = {*range(self.size)}
 
     def enter(self, seat: Seat) -> None:
-        """Make the calling thread this rank."""
         here.seat, here.is_rank = seat, True
         with self.changed:
             self._known.add(threading.current_thread())
@@ -138,21 +130,9 @@ class Job:
         assert here.seat is not None
         rank, here.seat = here.seat.rank, None
         with self.changed:
-            del self._running[rank]
+            self._running.remove(rank)
             self._check_progress()
             self.changed.notify_all()
-
-    def hand_in(self, thread: threading.Thread) -> None:
-        """Say that this thread gets a task, which it carries out for a rank."""
-        with self.changed:
-            self._known.add(thread)
-            self._tasks[thread] += 1
-
-    def complete(self) -> None:
-        """Say that the calling thread has carried out a task."""
-        with self.changed:
-            self._tasks[threading.current_thread()] -= 1
-            self.happened()
 
     def break_off(self, why: str) -> None:
         """Make every wait raise an error, which says ``why``."""
@@ -161,52 +141,38 @@ class Job:
             self.changed.notify_all()
 
     def wait_until(self, ready: Callable[[], bool], what: str) -> None:
-        """Wait until ``ready``. The caller holds ``changed``. Raises StateError, which says ``what`` the rank waits
-        for, if that cannot come any more."""
-        me = here.seat.rank if here.seat is not None and here.is_rank else None
-        thread = threading.current_thread()
-
-        def wait_for(what: str | None) -> None:
-            if me is not None:
-                self._running[me] = what
-            elif thread in self._tasks:
-                self._waits[thread] = what
-
+        """Wait until ``ready``, holding ``changed``. Raises StateError, with ``what`` it is, if that cannot come."""
+        me = here.seat.rank if here.seat is not None and here.is_rank else threading.current_thread()
         while not ready():
             if self.broken is not None:
                 raise StateError(f"{what}: {self.broken}")
             if here.seat is None and not self._running:
                 raise StateError(f"{what}: no rank of this job runs now")
-            wait_for(what)
+            self._waits[me] = what
             self._check_progress()
             if self.broken is None:
                 self.changed.wait()
-            wait_for(None)
+            self._waits.pop(me, None)
 
     def happened(self) -> None:
         """Wake all ranks that wait, so that each sees whether it can go on. The caller holds ``changed``."""
-        for rank in self._running:
-            self._running[rank] = None
         self._waits.clear()
         self.changed.notify_all()
 
     def _check_progress(self) -> None:
         """Break the job if all ranks that have not ended wait, and all threads that have tasks of theirs, for they wait
         for each other. But other threads, which the ranks have started, may work for them: then go on waiting."""
-        busy = [thread for thread, tasks in self._tasks.items() if tasks and thread.is_alive()]
-        waits = [*self._running.values(), *map(self._waits.get, busy)]
-        if self._running and None not in waits and self.broken is None and not self._others():
-            self.broken = f"no rank that has not ended can go on: {'; '.join(sorted(set(map(str, waits))))}"
+        waiting = [*self._running, *(each for each in self.helpers if each.tasks and each.is_alive())]
+        if not self._running or self.broken is not None or not self._waits.keys() >= {*waiting}:
+            return
+        if all(each in self._known or isinstance(each, DaemonThread) for each in threading.enumerate()):
+            waits = sorted({self._waits[each] for each in waiting})
+            self.broken = f"no rank that has not ended can go on: {'; '.join(waits)}"
             self.changed.notify_all()
-
-    def _others(self) -> bool:
-        """Whether there are threads that may work for a rank."""
-        return any(each not in self._known and not isinstance(each, DaemonThread) for each in threading.enumerate())
 
 
 class Seat:
-    """The seat of one rank in a job: its number, and what adapters such as mpicoll.torch keep for it from one run to
-    the next."""
+    """The seat of one rank in a job, and what adapters such as mpicoll.torch keep for it between runs."""
 
     def __init__(self, job: Job, rank: int) -> None:
         self.job, self.rank = job, rank

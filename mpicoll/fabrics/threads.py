@@ -45,18 +45,14 @@ class ThreadFabric(Fabric):
 
     @classmethod
     def of(cls, seat: Seat) -> ThreadFabric:
-        """A new fabric over all ranks of the seat's job. Collective."""
         return cls(seat.job, seat.job.world, seat.rank, seat.job.size).node()
 
-    @staticmethod
-    def address(array: Any) -> int:
-        return int(array.ctypes.data)
+    address = staticmethod(lambda array: int(array.ctypes.data))
 
     # -- collectives --------------------------------------------------------------------------------------------------
 
     def bind(self, call: Call, choice: Choice, record: Record) -> list[Plan]:
-        """Short floats are reduced in float32 and rounded once: between threads it gains nothing to move them as short
-        ones."""
+        """Short floats are reduced in float32 and rounded once: between threads that costs nothing."""
         schedule = schedule_of(choice, call, self.rank, self.info.nodes)
         name = f"{call.operation} {details_of(call, schedule.algorithm, self.size)}".rstrip()
 
@@ -77,7 +73,9 @@ class ThreadFabric(Fabric):
     # -- messages: they are copied when they are sent, so that to send never waits ------------------------------------
 
     def outgoing(self, b: Buffer, dest: int, tag: int) -> Transfer:
-        return _Sent(self, kernels.values(b), dest, tag)
+        sent, array = AtOnce(), kernels.values(b)
+        sent.start = lambda: self.put(dest, tag, array.copy())
+        return sent
 
     def incoming(self, b: Buffer, source: int | None, tag: int | None) -> Transfer:
         return _Receiving(self, kernels.values(b), source, tag)
@@ -107,9 +105,8 @@ class ThreadFabric(Fabric):
 
     def awaited(self, source: int | None, tag: int | None) -> Awaited:
         """A new receive. It takes the first message for it in the mailbox, or else waits for one to come."""
-        awaited = Awaited(source, tag)
+        awaited, mailbox = Awaited(source, tag), self._group.mailboxes[self.rank]
         with self._job.changed:
-            mailbox = self._group.mailboxes[self.rank]
             awaited.message = next((m for m in mailbox if awaited.takes(m)), None)
             if awaited.message is None:
                 self._group.awaited[self.rank].append(awaited)
@@ -120,11 +117,10 @@ class ThreadFabric(Fabric):
     def arrived(self, awaited: Awaited) -> Message:
         sender = "any rank" if awaited.source is None else f"rank {awaited.source}"
         with self._job.changed:
-            self._job.wait_until(
-                lambda: awaited.message is not None, f"rank {self.rank} waits for a message from {sender}"
-            )
-            assert awaited.message is not None
-            return awaited.message
+            what = f"rank {self.rank} waits for a message from {sender}"
+            self._job.wait_until(lambda: awaited.message is not None, what)
+        assert awaited.message is not None
+        return awaited.message
 
     def give_up(self, awaited: Awaited) -> bool:
         """End a receive that waits. Returns False if its message has come already."""
@@ -136,8 +132,7 @@ class ThreadFabric(Fabric):
     # -- objects ------------------------------------------------------------------------------------------------------
 
     def meet(self, operation: str, value: Any) -> list[Any]:
-        """Wait until all ranks meet here, and return every rank's value. Raises StateError on all ranks if they have
-        come for different operations."""
+        """Every rank's value, when all ranks meet here. Raises StateError on all if their operations differ."""
         group = self._group
         with self._job.changed:
             turn = group.met[self.rank]
@@ -153,18 +148,13 @@ class ThreadFabric(Fabric):
             raise StateError(f"{operation}: the ranks called different collectives: {calls}")
         return [table[r][1] for r in range(self.size)]
 
-    def prepare_bounded(self) -> None:
-        """Threads always can."""
-
-    def bounded_allgather(self, number: int, seconds: float) -> list[int | None]:
-        return self.meet("a collective", number)
+    def bounded_allgather(self) -> Callable[[int, float], list[int | None]]:
+        return lambda number, seconds: self.meet("a collective", number)
 
     # -- fabrics made of this one -------------------------------------------------------------------------------------
 
     def node(self) -> ThreadFabric:
-        whole = self.split(0, self.rank)
-        assert whole is not None
-        return whole
+        return ThreadFabric(self._job, self.meet("node", Group())[0], self.rank, self.size)
 
     def split(self, color: int | None, key: int) -> ThreadFabric | None:
         given = self.meet("split", (color, key, Group()))  # the group of a part's first member becomes that part's
@@ -193,7 +183,7 @@ class ThreadFabric(Fabric):
         return []
 
     def free(self) -> None:
-        """A fabric of threads holds nothing to give back."""
+        """Nothing is held."""
 
 
 class _Objects(ObjectTransport):
@@ -231,13 +221,6 @@ class _Objects(ObjectTransport):
         return memoryview(self._fabric.arrived(self._fabric.awaited(source, tag)).content)
 
 
-class _Sent(AtOnce):
-    """A message to a thread: a copy."""
-
-    def __init__(self, fabric: ThreadFabric, array: Any, dest: int, tag: int) -> None:
-        self.start = lambda: fabric.put(dest, tag, array.copy())
-
-
 class _Receiving(Transfer):
     """A message from a thread, into ``array``. While it is under way, what waits in the fabric stands for it."""
 
@@ -260,12 +243,10 @@ class _Receiving(Transfer):
         return self._fabric.give_up(begun)
 
     def source(self, begun: Any = None) -> int:
-        source: int = begun.message.source
-        return source
+        return int(begun.message.source)
 
     def tag(self, begun: Any) -> int:
-        tag: int = begun.message.tag
-        return tag
+        return int(begun.message.tag)
 
     def arrived(self, begun: Any = None) -> int | None:
         elements, rest = divmod(begun.message.content.nbytes, self._array.itemsize)
@@ -277,20 +258,17 @@ class _Receiving(Transfer):
             raise MessageError(f"a message of {sent} came from rank {message.source}: expected {expected}")
         content, room = message.content.view(np.uint8), self._array.view(np.uint8)
         if content.size > room.size:
-            elements = content.size // self._array.itemsize
-            problem = f"a message of {elements} elements came from rank {message.source}: expected {self._array.size}"
-            raise MessageError(problem)
+            came = f"a message of {content.size // self._array.itemsize} elements came from rank {message.source}"
+            raise MessageError(f"{came}: expected {self._array.size}")
         room[: content.size] = content
 
 
-_Take = Callable[[Region], None]
-"""Takes what another rank has posted."""
+_Take = Callable[[Region], None]  # takes what another rank has posted
 
 
 class _Transport(BoundTransport):
-    """A receiver reads the blocks in the sender's memory. In each step, a rank lets its peers read what it sends, takes
-    what they have posted, and waits until all of its own was read. ``call`` is the same on all ranks that make the same
-    call."""
+    """In each step, a rank lets its peers read what it sends, reads what they have posted, and waits until all of its
+    own was read. ``call`` is the same on all ranks that make the same call."""
 
     def __init__(self, job: Job, group: Group, rank: int, call: str, reduction: Reduction | None, *_: object) -> None:
         self._job, self._posted, self._rank, self._reduction = job, group.posted, rank, reduction

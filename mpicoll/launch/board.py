@@ -22,20 +22,14 @@ from mpicoll.launch.launch_env import COORDINATOR, is_elastic, launched_rank
 from mpicoll.machine import linux
 from mpicoll.units import alike, named, rows
 
-_VARIABLE = "MPICOLL_LAST_CALLS"
-_NAME = "mpicoll-calls"
-_HEAD = 1 << 12
-_ROOM = 1 << 18
-"""Bytes of each rank: a ``_Rank``, and then what the last numbers of calls mean."""
+_VARIABLE, _NAME = "MPICOLL_LAST_CALLS", "mpicoll-calls"
+_HEAD, _ROOM = 1 << 12, 1 << 18
+"""Bytes of the head, and of each rank: a ``_Rank``, and then what the last numbers of calls mean."""
 _TEXTS, _TEXT = 1024, Struct("=QH244s")
-_KILLED = (9, 128 + 9)
-"""Exit codes of launchers where SIGKILL has ended a rank."""
-_OVER = (1 << 64) - 1
-"""In the place of a call's number: the program has come to its end."""
+_OVER = (1 << 64) - 1  # in the place of a call's number: the program has come to its end
 BEGINS, BEGUN = 1, 2
 """A rank's MPI: it is within MPI_Init, or it has come back from there. 0 if neither."""
-INTERRUPTED, ENDED = 1, 2
-"""Of a rank: Ctrl-C has reached it, and it has come to its end after that."""
+INTERRUPTED, ENDED = 1, 2  # of a rank: Ctrl-C has reached it, and it has come to its end after that
 WAIT, GO, APART = 1, 2, 3
 """After Ctrl-C, ranks that have ended wait for each other, until ``mpicoll run`` lets them go. Ranks of several nodes,
 whose ends it does not see, have the whole time. 0 if nobody has pressed it."""
@@ -43,22 +37,16 @@ whose ends it does not see, have the whole time. 0 if nobody has pressed it."""
 
 class _Head(ctypes.Structure):
     mark: ctypes.Array[ctypes.c_uint8]
-    """Random bytes by which a rank recognises the file. On another node, or in another container, the same numbers of a
-    process and a file mean another file."""
-    told: int
-    """Whether mpicoll has told why the job ends."""
-    status: int
-    """The exit code that a rank wants for the job; 0 if that is the launcher's."""
-    ctrl_c: int
-    """What ``mpicoll run`` says of ranks that end after Ctrl-C."""
+    """Random bytes by which a rank knows the file: elsewhere, or in a container, its name may be another one's."""
+    told: int  # whether mpicoll has told why the job ends
+    status: int  # the exit code that a rank wants for the job; 0 if that is the launcher's
+    ctrl_c: int  # what ``mpicoll run`` says of ranks that end after Ctrl-C
     _fields_ = [("mark", ctypes.c_uint8 * 16), *((name, ctypes.c_uint8) for name in ("told", "status", "ctrl_c"))]
 
 
 class _Rank(ctypes.Structure):
-    call: int
-    """The number of the last call."""
-    process: int
-    """0 if the rank has not come so far."""
+    call: int  # the number of the last one
+    process: int  # 0 if the rank has not come so far
     mpi: int
     ctrl_c: int
     _fields_ = [(name, ctypes.c_uint64) for name in ("call", "process", "mpi", "ctrl_c")]
@@ -112,10 +100,6 @@ class CrashBoard(Board):
         states = [rank.ctrl_c for rank in self.ranks]
         return len(states) - states.count(0), states.count(ENDED)
 
-    def told(self) -> None:
-        """A table has said why the job ends."""
-        self.head.told = 1
-
     def is_told(self) -> bool:
         """Whether it was said why the job ends."""
         return bool(self._words or self.head.told)
@@ -132,14 +116,13 @@ class CrashBoard(Board):
                     os.kill(its.process, number)
 
     def report(self, code: int, first: Sequence[int] = ()) -> int:
-        """The launcher has ended with this ``code``. Say why, or what the ranks called last and which one ended
-        ``first`` (one of these), if the launcher failed and no table of all ranks has said it. Returns the exit code of
-        the job."""
+        """The launcher has ended with this ``code``. If it failed, and no table has said why, say what ranks called
+        last, and which ended ``first`` (one of these). Returns the job's exit code."""
         if self._words:
             print(self._words, file=sys.stderr, flush=True)
         elif code and not self.is_told():
             calls = {rank: call for rank in range(len(self.ranks)) if (call := self.last_call(rank))}
-            killed = " (killed: often the system was out of memory, see dmesg)" if code in _KILLED else ""
+            killed = " (killed: often the system was out of memory, see dmesg)" if code in (9, 128 + 9) else ""
             lines = [f"mpicoll: the job has ended with {code}{killed}."]
             if len(first) == 1:
                 lines[0] += f" The process of rank {first[0]} was gone first."
@@ -153,7 +136,6 @@ class CrashBoard(Board):
         return (code and self.head.status) or code
 
     def close(self) -> None:
-        """Nobody asks it any more."""
         os.close(self._file)
         linux.forget(self._path)
 
@@ -178,24 +160,20 @@ def _mapped(given: str, rank: int | None) -> Board | None:
 
 
 _given = os.environ.pop(_VARIABLE, "")
-by_mpicoll_run = bool(_given)
-"""Whether mpicoll run of some node has started this rank."""
+by_mpicoll_run = bool(_given)  # whether mpicoll run of some node has started this rank
 _common = _mapped(_given, launched_rank())
-are_read = _common is not None
-"""Whether mpicoll run of this node reads what is noted."""
+are_read = _common is not None  # whether mpicoll run of this node reads what is noted
 _rank = (launched_rank() or 0) if are_read else 0
 _board = _common or Board(mmap.mmap(-1, _HEAD + _ROOM))
-me = _board.ranks[_rank]
-"""What this rank says of itself."""
+head, me = _board.head, _board.ranks[_rank]  # what is said of the job, and what this rank says of itself
 me.process = os.getpid()
-last = memoryview(me).cast("B").cast("Q")
-"""Its first element is the number of this rank's last call."""
+last = memoryview(me).cast("B").cast("Q")  # its first element is the number of this rank's last call
 _coordinator = os.environ.pop(COORDINATOR, "") if are_read or is_elastic() else ""
 
 
 def after_ctrl_c() -> int:
     """What ``mpicoll run`` says of ranks that end after Ctrl-C."""
-    return _board.head.ctrl_c if are_read else APART
+    return head.ctrl_c if are_read else APART
 
 
 def note(number: int, description: str) -> None:
@@ -207,16 +185,6 @@ def note(number: int, description: str) -> None:
 def last_call(rank: int) -> str:
     """What a rank of this job called last, as far as that is known here."""
     return _board.last_call(rank) if are_read else ""
-
-
-def told() -> None:
-    """A table of all ranks, or the error of one, has said why the job ends: mpicoll run need not."""
-    _board.head.told = 1
-
-
-def job_ends_with(status: int) -> None:
-    """Let the job's exit code be this one, whatever the launcher's."""
-    _board.head.status = status & 0xFF
 
 
 def coordinator(rank: int = os.getpid()) -> str:

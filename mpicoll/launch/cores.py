@@ -21,9 +21,7 @@ from mpicoll.machine.vendors import PLACES
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-ORDER = "MPICOLL_CORES"
-"""The variable in which ``mpicoll run`` tells ranks to take their ``share``."""
-
+ORDER = "MPICOLL_CORES"  # the variable in which ``mpicoll run`` tells ranks to take their ``share``
 _SYSTEM = Path("/sys/devices/system")
 _FLAGS = re.compile(
     r"--?(bind-to|map-by|rank-by|cpu-set|cpu-list|cpus-per-(rank|proc)|npersocket|rankfile|rf|use-hwthread-cpus)\b.*"
@@ -58,8 +56,7 @@ def mine() -> list[list[int]]:
 
 
 def oversubscribed(comm: MPI.Comm) -> bool:
-    """Whether these ranks of one node take turns on its CPUs, with each other or with other ranks that the launcher has
-    started there. Collective."""
+    """Whether these ranks of a node share CPUs, with each other or with others of the launcher's. Collective."""
     masks: list[int] = comm.allgather(sum(1 << cpu for cpu in cpus()))
     all_cpus = reduce(or_, masks).bit_count()
     bound_apart = all_cpus == sum(mask.bit_count() for mask in masks) and ranks_here() <= (os.cpu_count() or 1)

@@ -1,7 +1,7 @@
 """``mpicoll run --elastic``: a job that goes on when ranks are lost, and what its exit code says of that.
 
-Open MPI's launcher ends with 0 though ranks were killed. So ``mpicoll run`` stays beside it. The coordinator, which is
-there, too, hears from each rank at its end without which ranks it has gone on.
+Open MPI's launcher ends with 0 though ranks were killed. So the coordinator, which is beside it in ``mpicoll run``,
+hears from each rank at its end without which ranks it has gone on.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NoReturn
 
@@ -24,61 +24,38 @@ from mpicoll.units import named
 class Outcome:
     """How the ranks of a job end, as far as they have told the coordinator."""
 
-    ended: set[int] = field(default_factory=set)
-    """Those that have come to their end in order."""
-    gone: set[int] = field(default_factory=set)
-    """Those whose connections have ended, in order or not."""
-    without: set[int] = field(default_factory=set)
-    """Those without which others have gone on."""
-    code: int = 0
-    """The exit code with which the first rank that failed ends the job."""
+    ended: set[int] = field(default_factory=set)  # those that have come to their end in order
+    gone: set[int] = field(default_factory=set)  # those whose connections have ended, in order or not
+    without: set[int] = field(default_factory=set)  # those without which others have gone on
+    code: int = 0  # the exit code with which the first rank that failed ends the job
 
     def report(self, nprocs: int, lost: set[int], code: int) -> int:
-        """The launcher of so many ranks has ended with this ``code``. One line on stderr says which ranks were
-        ``lost``. Returns the job's exit code: that of a rank that has failed, or the launcher's, or 1 if a rank was
-        lost and no rank has gone on without it."""
+        """The launcher has ended with this ``code``. Say which ranks were ``lost``. Returns the job's exit code: that
+        of a failed rank, or the launcher's, or 1 if nobody went on without a lost rank."""
         if self.code:
             return self.code  # after MPI_Abort Open MPI's launcher may end with another code, even with 0
         if code or not lost:
             return code  # what ended the job has been said already
-        these = f"mpicoll: {len(lost)} of {nprocs} ranks {'were' if len(lost) > 1 else 'was'} lost"
-        if missed := lost - self.without:
-            went_on = f"no rank went on without {named(sorted(missed))}"
-        else:
-            went_on = f"the others went on to the end without {'them' if len(lost) > 1 else 'it'}"
-        print(f"{these} ({named(sorted(lost))}){', and' if missed else ';'} {went_on}", file=sys.stderr)
+        were, them = ("were", "them") if len(lost) > 1 else ("was", "it")
+        missed, went_on = lost - self.without, f"; the others went on to the end without {them}"
+        if missed:
+            went_on = f", and no rank went on without {named(sorted(missed))}"
+        these = f"mpicoll: {len(lost)} of {nprocs} ranks {were} lost ({named(sorted(lost))})"
+        print(these + went_on, file=sys.stderr)
         return 1 if missed else 0
 
 
 # -- in a rank --------------------------------------------------------------------------------------------------------
 
 
-_without: set[int] = set()
-"""Ranks of MPI's world that this rank has gone on without."""
-_fails = False
-"""Whether this rank ends the job."""
-others_are_lost = False
-"""Whether ranks were lost, as the coordinator knows at the end."""
-
-
-def gone_without(ranks: Iterable[int]) -> None:
-    """Note that this rank goes on without these ranks of MPI's world."""
-    _without.update(ranks)
-
-
-def lost() -> set[int]:
-    """The ranks of MPI's world that this rank has gone on without."""
-    return _without
-
-
-def left(size: int) -> list[int]:
-    """The ranks of MPI's world, which has so many, that this rank has not gone on without."""
-    return [rank for rank in range(size) if rank not in _without]
+without: set[int] = set()  # ranks of MPI's world that this rank has gone on without
+_fails = False  # whether this rank ends the job
+others_are_lost = False  # whether ranks were lost, as the coordinator knows at the end
 
 
 def go_on_with(ranks: Sequence[int], size: int, me: int) -> None:
     """Note that these ranks of MPI's world are the job from now on, also in the variables that programs read."""
-    gone_without({*range(size)}.difference(ranks))
+    without.update({*range(size)}.difference(ranks))
     if len(ranks) < size and "RANK" in os.environ:
         os.environ.update(RANK=str(ranks.index(me)), WORLD_SIZE=str(len(ranks)))
 
@@ -91,8 +68,7 @@ def begin() -> None:
 
 
 def _end_as_lost(status: int) -> NoReturn:
-    """What ``os._exit`` does in a rank. Open MPI tells the other ranks of one that a signal ends, and not of one that
-    exits with a code other than 0: they would wait for it."""
+    """What ``os._exit`` does in a rank: if it failed, Open MPI tells others of its end only if a signal causes it."""
     if status:
         os.kill(os.getpid(), signal.SIGKILL)
     lifecycle.exit_now(status)
@@ -103,7 +79,7 @@ def fails(status: int) -> None:
     global _fails
     if is_elastic():
         _fails = True
-        board.job_ends_with(status)
+        board.head.status = status & 0xFF
         lifecycle.run(lifecycle.Event.RANK_FAILS, status)
 
 
@@ -112,7 +88,7 @@ def _end_mpi() -> None:
     this ends the process without it, which Open MPI lets a rank do."""
     if _fails or not lifecycle.lives():
         return
-    if not (others_are_lost or _without):
+    if not (others_are_lost or without):
         sys.modules["mpi4py.MPI"].Finalize()
         return
     sys.stdout.flush()

@@ -27,22 +27,18 @@ from mpicoll.units import named
 _STARTERS = ("<frozen runpy>", f"{PACKAGE}rank.py", f"{PACKAGE}launch{os.sep}program.py")
 """Files that start the user's program. Every traceback begins with their frames."""
 
-_SECONDS_TO_GATHER = 0.5
-"""How long a rank waits for other ranks with the same error."""
+_SECONDS_TO_GATHER = 0.5  # how long a rank waits for other ranks with the same error
 _SECONDS_TO_READ = 0.25
 """How long a rank waits for its launcher to read the error's last line. Launchers that end a job drop the rest."""
-_SECONDS_TO_END = 5.0
-_SECONDS_TO_CONNECT = 1.0
+_SECONDS_TO_END, _SECONDS_TO_CONNECT = 5.0, 1.0
 
 _RANK = os.getpid()
 """The process that was started as a rank. What it forks is none."""
 
-_stderr = 2
-"""The file of this process's stderr as it was when the rank began."""
+_stderr = 2  # the file of this process's stderr as it was when the rank began
 
 
 def keep_stderr() -> None:
-    """Keep this process's stderr."""
     global _stderr
     with suppress(OSError):  # it is closed
         _stderr = os.dup(2)
@@ -74,13 +70,12 @@ def report(kind: type[BaseException], value: BaseException, trace: TracebackType
     text = "".join(traceback.TracebackException(kind, value, _users_part(value, trace)).format())
     if os.getpid() != _RANK:
         _write(text)
-        return
-    _write_once(text, f"{kind.__name__}\n{text}")
+    else:
+        _write_once(text, f"{kind.__name__}\n{text}")
 
 
 def say_exit(error: SystemExit) -> None:
-    """Say which ranks of this node exit with a failure, and where. Python would print a text that is given once for
-    each rank, and nothing else. After this it prints none."""
+    """Say which ranks of this node exit with a failure, and where. Python would print a text once for each rank."""
     frames = traceback.extract_tb(_users_part(error, error.__traceback__))
     inner = [frame for frame in frames if frame.filename == frames[0].filename]
     where = f", at {Path(inner[-1].filename).name}:{inner[-1].lineno} in {inner[-1].name}" if inner else ""
@@ -103,16 +98,14 @@ def _write(report: str) -> None:
 
 
 def _users_part(value: BaseException, trace: TracebackType | None) -> TracebackType | None:
-    """The traceback without the frames that started the program. Where mpicoll reports an error or Ctrl-C, without any
-    of its own frames."""
+    """The traceback without what started the program; of mpicoll's errors and Ctrl-C, without all of mpicoll's."""
     is_ours = isinstance(value, (MpicollError, KeyboardInterrupt))
     return without(trace, ("<frozen runpy>", PACKAGE) if is_ours else _STARTERS)
 
 
 def _ranks_with(report: str, until_printed: ExitStack) -> list[int]:
-    """The ranks of this node whose failure has this report. One of them gets the list, to print it. The others get an
-    empty list, after that one has printed: it closes their connections at the end of ``until_printed``. Where they
-    cannot meet, each rank prints its own."""
+    """The ranks of this node whose failure has this report. The first of them gets the list, to print it, and closes
+    the connections of the others at the end of ``until_printed``: they get an empty one after that."""
     rank = launched_rank() or 0
     try:
         is_first, sock = _meet(hashlib.sha256(report.encode(errors="replace")).hexdigest())
@@ -138,22 +131,22 @@ def _ranks_with(report: str, until_printed: ExitStack) -> list[int]:
 def _meet(what: str) -> tuple[bool, socket.socket]:
     """Meet the ranks of the job on this node that ask for the same. The first one gets a socket that listens, and the
     others one that is connected to it. Raises OSError where they cannot meet, as where another user has the name."""
-    name = _socket_name(what)
-    with ExitStack() as unless_met:
-        sock = unless_met.enter_context(socket.socket(socket.AF_UNIX))
+    name, sock = _socket_name(what), socket.socket(socket.AF_UNIX)
+    try:
         try:
             sock.bind(name)
             sock.listen(4096)
-            is_first = True
         except OSError as e:
             if e.errno != errno.EADDRINUSE:
                 raise
             _connect(sock, name, _SECONDS_TO_READ)
             if not linux.is_own(sock):
                 raise
-            is_first = False
-        unless_met.pop_all()
-    return is_first, sock
+            return False, sock
+    except OSError:
+        sock.close()
+        raise
+    return True, sock
 
 
 def _connect(sock: socket.socket, name: str, seconds: float) -> None:
@@ -168,8 +161,7 @@ def _connect(sock: socket.socket, name: str, seconds: float) -> None:
             time.sleep(0.01)
 
 
-_names: list[socket.socket] = []
-"""What this process was the first to do on its node, as long as it lives."""
+_names: list[socket.socket] = []  # what this process was the first to do on its node, as long as it lives
 
 
 def is_first(what: str) -> bool:
@@ -192,7 +184,7 @@ def _socket_name(what: str) -> str:
 
 def end_job(status: int) -> None:
     """End all ranks of the job, with ``status`` as its exit code. MPI need not be initialised."""
-    board.told()
+    board.head.told = 1
     flush(sys.stdout)
     flush(sys.stderr)
     # Another rank may be about to print the report of all ranks that failed. To end the job now would prevent that.
@@ -203,7 +195,7 @@ def end_job(status: int) -> None:
         # SIGTERM makes Open MPI's launcher end all ranks, with exit code 1. It would do so after MPI_Abort too, but
         # then it also prints two boxes of text.
         if is_first("end"):  # the launcher complains about a second signal
-            board.job_ends_with(status)
+            board.head.status = status & 0xFF
             with suppress(ProcessLookupError):
                 os.kill(launcher, signal.SIGTERM)
         time.sleep(_SECONDS_TO_END)
@@ -217,7 +209,7 @@ def end_job(status: int) -> None:
         try:
             os.write(int(os.environ["PMI_FD"]), f"cmd=abort exitcode={status}\n".encode())  # Hydra's PMI_Abort does so
         except OSError:  # the program has closed it, or the rank was another process, which has ended
-            board.job_ends_with(status)  # mpicoll run ends the job if others wait for this rank
+            board.head.status = status & 0xFF  # mpicoll run ends the job if others wait for this rank
     elif "OMPI_COMM_WORLD_RANK" in os.environ:
         # Open MPI's launcher ends all ranks when one exits with a failure, but only once all have connected to it.
         time.sleep(_SECONDS_TO_CONNECT)

@@ -13,15 +13,11 @@ from types import FrameType
 from mpicoll.launch import board
 
 NUMBER = int(signal.SIGRTMIN) + 5 if hasattr(signal, "SIGRTMIN") else int(signal.SIGVTALRM)
-"""The signal that Open MPI's launcher passes on to all ranks. It never passes SIGINT on, which MPICH's does. macOS has
-no such numbers that are free for programs."""
-HANDED_ON = signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT
-"""The signals that reach the ranks as they are."""
+"""What Open MPI's launcher passes on to all ranks, as it never does SIGINT. macOS has no such free numbers."""
+HANDED_ON = signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT  # the signals that reach the ranks as they are
 PASSED = (*map(int, HANDED_ON), int(signal.SIGTSTP), NUMBER)
 """All that Open MPI's launcher has to pass on: version 5 passes no others on once it is told some."""
-SECONDS = 30.0
-"""What ranks have to end by themselves."""
-LOOKS = 0.1
+SECONDS = 30.0  # what ranks have to end by themselves
 
 _rank = os.getpid()
 _came = False
@@ -33,8 +29,7 @@ def came() -> bool:
 
 
 def listen() -> None:
-    """Raise KeyboardInterrupt in this rank's program, or do what the program has put in its place, when ``mpicoll run``
-    is interrupted."""
+    """Let ``mpicoll run`` interrupt this rank's program: by KeyboardInterrupt, or what it has put in its place."""
     if "OMPI_COMM_WORLD_RANK" in os.environ:
         signal.signal(NUMBER, _pass_on)
     elif board.by_mpicoll_run and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
@@ -61,8 +56,7 @@ def _note() -> None:
 
 
 def wait_for_others(failed: bool) -> None:
-    """Wait until the other ranks have ended their programs, too, or the job is ended: a rank that ends may end all, and
-    one that has ``failed`` does."""
+    """Wait until the other ranks have ended, too, or the job is: a rank that ends may end all, if it ``failed``."""
     if not came():
         return
     if board.after_ctrl_c() == board.APART:
@@ -71,4 +65,4 @@ def wait_for_others(failed: bool) -> None:
     board.me.ctrl_c = board.ENDED
     deadline = time.monotonic() + SECONDS + 5
     while board.after_ctrl_c() == board.WAIT and time.monotonic() < deadline:
-        time.sleep(LOOKS)
+        time.sleep(0.1)

@@ -8,22 +8,19 @@ from __future__ import annotations
 
 import os
 import stat
+from contextlib import suppress
 from importlib.util import find_spec
 
 from mpicoll.errors import LaunchError
 from mpicoll.machine.linux import cpus
 from mpicoll.machine.vendors import RANK_VARIABLES
 
-ELASTIC = "MPICOLL_ELASTIC"
-"""The variable that tells ranks that the job goes on when some of them are lost, if it is 1."""
-COORDINATOR = "MPICOLL_COORDINATOR"
-"""The variable that tells ranks where the coordinator listens that is in ``mpicoll run``, and its token."""
-WATCH = "MPICOLL_WATCH"
-"""The variable by which a rank watches the calls that its program makes of mpi4py itself, if it is 1."""
-RANK = "MPICOLL_RANK"
-"""The variable that tells what a rank starts: the rank's process, and by what its launcher knows it."""
-STDIN = "MPICOLL_STDIN"
-"""The variable that tells rank 0 where the stdin of ``mpicoll run`` is, if both are on one node."""
+# Variables of the environment, by which mpicoll run tells ranks something, and a rank what it starts.
+ELASTIC = "MPICOLL_ELASTIC"  # whether the job goes on when some ranks are lost: 1
+COORDINATOR = "MPICOLL_COORDINATOR"  # where the coordinator listens that is in mpicoll run, and its token
+WATCH = "MPICOLL_WATCH"  # whether the calls are watched that the program makes of mpi4py itself: 1
+RANK = "MPICOLL_RANK"  # the rank's process, and by what its launcher knows it
+STDIN = "MPICOLL_STDIN"  # where the stdin of mpicoll run is, if it is on rank 0's node
 _HOW = (
     "Start it with `mpicoll run -n {n} script.py`, with the mpirun of the MPI that mpi4py loads, or under Slurm with "
     "`srun --mpi=pmix` (Open MPI) or `srun --mpi=pmi2` (MPICH); not with torchrun"
@@ -48,11 +45,9 @@ def is_elastic() -> bool:
 
 
 def cores_of_a_rank() -> float:
-    """The number of cores that each rank on this node may use, on average. If ranks are bound to cores, it is the
-    number of this rank's own."""
+    """The number of cores for each rank on this node, on average; if ranks are bound to cores, of this rank's own."""
     cores = len(cpus())
-    is_bound = cores < (os.cpu_count() or 1)
-    return cores if is_bound else cores / ranks_here()
+    return cores if cores < (os.cpu_count() or 1) else cores / ranks_here()
 
 
 def ranks_here() -> int:
@@ -93,11 +88,9 @@ def _place() -> tuple[str, str]:
     """By what a launcher knows the rank that this process is: names, and its connection to that rank."""
     names = (os.environ.get(name, "") for name in ("PMIX_NAMESPACE", "PMIX_RANK", "PMI_PORT", "PMI_ID"))
     connection = ""
-    try:
+    with suppress(KeyError, ValueError, OSError):  # there is no such connection, or a rank has closed it in this child
         found = os.fstat(int(os.environ["PMI_FD"]))
         connection = str(found.st_ino) if stat.S_ISSOCK(found.st_mode) else ""
-    except (KeyError, ValueError, OSError):  # there is no such connection, or a rank has closed it in this child
-        pass
     return ",".join(names), connection
 
 
@@ -138,8 +131,7 @@ def _counted() -> tuple[str, int]:
 
 
 def started_as() -> tuple[int | None, int]:
-    """The number of this process among those that were started together, and how many they are. The number is None
-    where nobody has said it."""
+    """The number of this process (None if nobody says it) among those started together, and how many they are."""
     variable, size = _counted()
     return _number(_COUNTS[variable][0]) if variable else launched_rank(), size
 

@@ -168,7 +168,7 @@ def watch(closable: Closable) -> None:
 
 
 def _close_all() -> None:
-    for closable in list(_living):
+    for closable in [*_living]:
         closable.finalise()
 
 
@@ -176,7 +176,7 @@ def _in_child() -> None:
     global _forked
     mpi = sys.modules.get("mpi4py.MPI")
     _forked = _forked or (mpi is not None and bool(mpi.Is_initialized()))
-    for closable in list(_living):
+    for closable in [*_living]:
         closable.abandon(FORKED)
 
 

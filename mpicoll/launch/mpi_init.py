@@ -18,7 +18,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, redirect_stderr, suppress
+from contextlib import ExitStack, contextmanager, redirect_stderr, suppress
 from functools import lru_cache, wraps
 from importlib.machinery import ModuleSpec
 from io import StringIO
@@ -42,10 +42,8 @@ from mpicoll.machine.vendors import BACKING_FILES, OPEN_MPI, empty_wheels
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-_MPI = "mpi4py.MPI"
-"""The module that begins MPI when it is imported, unless the program wants to do that itself."""
-_PREFIX = "mpicoll-"
-"""How the names of the ranks' own folders begin."""
+_MPI, _PREFIX = "mpi4py.MPI", "mpicoll-"
+"""The module that begins MPI, mostly when it is imported; and how the names of the ranks' own folders begin."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -110,16 +108,13 @@ def _own_folder() -> Iterator[None]:
     """Let Open MPI put this process's file into a folder of its own. A folder that the user has named stays. So does
     /dev/shm where this process is alone, or no folder can be made: Open MPI says what it cannot do then."""
     given = os.path.basename(os.environ.get(OPEN_MPI.backing_folder, _PREFIX))  # a rank may have started this one
-    folder = ""
-    if given.startswith(_PREFIX) and "PMIX_RANK" in os.environ:  # else it is alone, or MPICH's launcher has started it
-        with suppress(OSError):
-            folder = os.environ[OPEN_MPI.backing_folder] = tempfile.mkdtemp(prefix=_PREFIX, dir="/dev/shm")
-    try:
+    with ExitStack() as until_begun:
+        if given.startswith(_PREFIX) and "PMIX_RANK" in os.environ:  # else it is alone, or MPICH's launcher started it
+            with suppress(OSError):
+                folder = os.environ[OPEN_MPI.backing_folder] = tempfile.mkdtemp(prefix=_PREFIX, dir="/dev/shm")
+                until_begun.callback(shutil.rmtree, folder, ignore_errors=True)
+                until_begun.callback(os.environ.pop, OPEN_MPI.backing_folder, None)
         yield
-    finally:
-        if folder:
-            os.environ.pop(OPEN_MPI.backing_folder, None)
-            shutil.rmtree(folder, ignore_errors=True)
 
 
 def remove_names() -> None:
@@ -133,8 +128,7 @@ def remove_names() -> None:
 
 
 def checked_world() -> MPI.Intracomm:
-    """MPI.COMM_WORLD, with MPI initialised. Raises LaunchError or StateError if this process cannot use MPI, or is
-    alone by mistake."""
+    """MPI.COMM_WORLD. Raises LaunchError or StateError if this process cannot use MPI, or is alone by mistake."""
     refuse_import()
     check_may_initialise()
     if lifecycle.is_forked():
@@ -184,22 +178,17 @@ def _prepare() -> None:
     try:
         check_not_alone(MPI.COMM_WORLD.size)
     except LaunchError as e:
-        _tell_torchrun(f"{type(e).__name__}: {e}")
+        if file := os.environ.get("TORCHELASTIC_ERROR_FILE"):  # torchrun prints it last, below its own traceback
+            lifecycle.set_excepthook(failure.report)
+            error = f"{type(e).__name__}: {e}"
+            more = {"py_callstack": error, "timestamp": str(int(time.time()))}
+            Path(file).write_text(json.dumps({"message": {"message": error, "extraInfo": more}}))
         raise
     note_rank()
     check_arithmetic()
     lifecycle.run_at_finalize()
     if MPI.COMM_WORLD.size > 1:
         _end_job_with_a_failing_rank()
-
-
-def _tell_torchrun(error: str) -> None:
-    """Hand the error to torchrun, if it has started this process. torchrun prints it last, below its own traceback."""
-    file = os.environ.get("TORCHELASTIC_ERROR_FILE")
-    if file:
-        lifecycle.set_excepthook(failure.report)
-        more = {"py_callstack": error, "timestamp": str(int(time.time()))}
-        Path(file).write_text(json.dumps({"message": {"message": error, "extraInfo": more}}))
 
 
 def check_arithmetic() -> None:

@@ -1,12 +1,8 @@
-"""How a rank runs the program. It does so as Python does, and if a rank fails, it reports the error once and ends the
-job.
+"""How a rank runs the program: as Python does. If it fails, it reports the error once and ends the job.
 
 ``python -m mpi4py`` ends the job with MPI_Abort, but only where MPI is initialised. If a rank fails before that, the
-others wait for it in MPI_Init: with MPICH for ever, and with Open MPI if they connect to the launcher just when it
-gives up.
-
-This module also sets the variables that programs written for torchrun read, gives the rank its cores, and makes its
-output appear line by line.
+others may wait for it in MPI_Init for ever. This module also sets the variables that programs written for torchrun
+read, gives the rank its cores, and makes its output appear line by line.
 """
 
 from __future__ import annotations
@@ -31,14 +27,6 @@ from mpicoll.launch.launch_env import STDIN, is_elastic, launched_rank, note_ran
 from mpicoll.launch.lifecycle import Hook
 from mpicoll.machine.vendors import RANK_VARIABLES
 
-# The variables in which launchers tell a rank its number, the number of ranks, and its number on its node. Slurm comes
-# last: where mpirun or mpiexec runs under Slurm, Slurm's variables describe their daemon.
-_SET_BY_LAUNCHERS = (
-    *((told.rank, told.size, told.local_rank) for told in RANK_VARIABLES),
-    ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID"),
-)
-_READ_BY_PROGRAMS = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
-
 
 def main() -> None:
     """Run ``script.py``, ``-m module`` or ``-c code`` and its arguments from the command line."""
@@ -61,8 +49,8 @@ def main() -> None:
             sys.exit("usage: python -m mpicoll.rank (script.py | -m module | -c code) [argument ...]")
         _run_program()
     except BaseException as error:
-        code = _code(error)
-        if code != 0 and os.getpid() == rank and not _finalised():
+        code, mpi = _code(error), sys.modules.get("mpi4py.MPI")
+        if code != 0 and os.getpid() == rank and not (mpi is not None and mpi.Is_finalized()):
             if not interrupt.came():  # else the others may still save their work
                 elastic.fails(code)
             if isinstance(error, SystemExit) and launched_rank() is not None:
@@ -78,9 +66,8 @@ def main() -> None:
 def _code(error: BaseException) -> int:
     """The exit code with which Python ends after this error."""
     status = error.code if isinstance(error, SystemExit) else 1
-    if status is None or status == 0:
-        return 0
-    return (status & 0xFF if isinstance(status, int) else 0) or 1  # 256 would be 0 to those who see the code
+    number = status & 0xFF if isinstance(status, int) else 0
+    return number or int(status not in (None, 0))  # 256 would be 0 to those who see the code
 
 
 def _run_program() -> None:
@@ -118,11 +105,12 @@ def _compiled(code: str | bytes, file: str) -> CodeType:
 
 
 def _for_torch() -> dict[str, str]:
-    """RANK, WORLD_SIZE and LOCAL_RANK, as torchrun sets them. MASTER_ADDR is not among them: without it, mpicoll's
-    env:// connects the ranks by MPI."""
-    for variables in _SET_BY_LAUNCHERS:
+    """RANK, WORLD_SIZE and LOCAL_RANK. Without MASTER_ADDR, mpicoll's env:// connects the ranks by MPI."""
+    by_mpi = [(told.rank, told.size, told.local_rank) for told in RANK_VARIABLES]
+    # Where mpirun or mpiexec runs under Slurm, Slurm's variables describe their daemon.
+    for variables in (*by_mpi, ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID")):
         if all(variable in os.environ for variable in variables):
-            return {name: os.environ[variable] for name, variable in zip(_READ_BY_PROGRAMS, variables, strict=True)}
+            return dict(zip(("RANK", "WORLD_SIZE", "LOCAL_RANK"), map(os.environ.__getitem__, variables), strict=True))
     return {}
 
 
@@ -132,11 +120,6 @@ def _print_lines() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(line_buffering=True, write_through=False)
-
-
-def _finalised() -> bool:
-    mpi = sys.modules.get("mpi4py.MPI")
-    return mpi is not None and bool(mpi.Is_finalized())
 
 
 def _take_stdin(rank: int | None) -> None:

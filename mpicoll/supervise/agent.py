@@ -1,5 +1,4 @@
-"""A process of a job: it looks at its communicators, tells the coordinator what has changed, and answers its
-questions."""
+"""A process of a job looks at its communicators, tells the coordinator what has changed, and answers its questions."""
 
 from __future__ import annotations
 
@@ -36,20 +35,16 @@ from mpicoll.supervise.wire import Questions, connect, happens, heard, say
 if TYPE_CHECKING:
     from mpicoll.supervise.coordinator import Coordinator
 
-_CHANGES = 2.0
-"""Seconds between two messages that say no more than that calls were made."""
-_SECONDS_TO_DUMP = 5.0
+_CHANGES, _SECONDS_TO_DUMP = 2.0, 5.0
+"""Seconds between two messages that say no more than that calls were made, and what files may take."""
 _SECONDS_FOR_LAUNCHER = 2.0
 """A launcher ends all ranks when one has ended. Only where it does not, a rank does so, and says why."""
-
-_RECORDINGS = 4
-"""How many of them a process keeps, because other ranks may come to their ends later."""
-
+_RECORDINGS = 4  # how many of them a process keeps, because other ranks may come to their ends later
 _END = "coordinator"
 """What one rank of a node does: it says that the coordinator does not answer, and ends the job."""
-
 T = TypeVar("T")
 Write = Callable[[str, dict[str, int]], msg.Files]
+AllWatched = Callable[[], list[Watched]]
 
 
 class Agent:
@@ -57,26 +52,19 @@ class Agent:
 
     def __init__(self, rank: int, rendezvous: Rendezvous, write: Write) -> None:
         self.rank, self._rendezvous, self._write = rank, rendezvous, write
-        self._recordings: dict[str, msg.Rows] = {}
-        """By their files."""
-        self.trace = ""
-        """The file of the whole job's trace, if there is one."""
+        self._recordings: dict[str, msg.Rows] = {}  # by their files
+        self.trace = ""  # the file of the whole job's trace, if there is one
         self.watched: dict[str, Watched] = {}
         self.reached: Future[str] = Future()
         """Empty when the coordinator has answered, or why it cannot be reached."""
         self.writer: asyncio.StreamWriter | None = None
         """The connection to the coordinator, if there is one."""
         self._coordinator: msg.Process | None = None
-        """The coordinator's process, after it has said which."""
-        self._silent = self._since_told = self._since_heartbeat = 0.0
-        """Seconds since the coordinator was heard, since it was told of all changes, and since it was asked for an
-        answer."""
-        self._since_lost = 0.0
-        """Seconds since the coordinator was lost."""
+        self._silent = self._since_told = self._since_heartbeat = self._since_lost = 0.0
+        """Seconds since the coordinator was heard, told of all changes, asked for an answer, and lost."""
         self._leaving = self._serves = self._lost = False
         self._questions = Questions()
-        self.may_leave = asyncio.Event()
-        """Set when nobody needs this process any more."""
+        self.may_leave = asyncio.Event()  # set when nobody needs this process any more
 
     async def serve(self) -> None:
         """Do what the coordinator asks, until it lets this process go."""
@@ -92,7 +80,7 @@ class Agent:
         """Say what this rank does where the first one, which has the coordinator, has ended too early. The launcher is
         about to end this rank, too. Another one may have said it, or may have ended the first one."""
         first, coordinator = self._rendezvous.rank, self._coordinator
-        if first is None or coordinator is None or self.may_leave.is_set() or ending.is_known():
+        if first is None or coordinator is None or self.may_leave.is_set() or ending.is_known:
             return
         exit_reason = ending.exit_reason(coordinator)
         those = [(each, each.status(None)) for each in self._all() if {first, self.rank} <= {*each.ranks}]
@@ -108,13 +96,13 @@ class Agent:
         """Serve until the connection is lost. Returns whether a new one may be better."""
         where = self._rendezvous
         try:
-            reader, writer, coordinator = await connect(where.addresses, where.port, where.token, self.rank)
+            reader, writer, self._coordinator = await connect(where.addresses, where.port, where.token, self.rank)
         except OSError as e:
             self._reach(f"port {where.port} ({e})")
             return False
         for each in self._all():
             each.reported = None
-        self.writer, self._coordinator, self._silent = writer, coordinator, 0.0
+        self.writer, self._silent = writer, 0.0
         self._reach("")
         while not self.may_leave.is_set() and (message := await heard(reader)) is not None:
             self._silent = 0.0
@@ -138,7 +126,7 @@ class Agent:
             self._silent += LOOK
             self._since_told += LOOK
             self._since_heartbeat += LOOK
-            self._since_lost += LOOK if self._lost else 0.0
+            self._since_lost += LOOK * self._lost
             self.tell(everything=self._since_told >= _CHANGES)
             self._check_coordinator()
 
@@ -146,8 +134,7 @@ class Agent:
         return [*self.watched.values()]  # the program adds to it meanwhile
 
     def tell(self, everything: bool = False) -> None:
-        """Tell the coordinator what has changed: how long calls wait at once, all else if it is to be
-        ``everything``."""
+        """Tell the coordinator what has changed: how long calls wait, and if it is to be ``everything`` all else."""
         if self.writer is None:
             return
         if everything:
@@ -169,7 +156,7 @@ class Agent:
 
     def _update(self, states: list[msg.State], code: int = 0, failed: bool = False) -> None:
         if self.writer is not None:
-            without = sorted(elastic.lost())
+            without = sorted(elastic.without)
             say(self.writer, msg.StatusUpdate(states, self.trace, self._leaving, self._serves, without, code, failed))
 
     def _check_coordinator(self) -> None:
@@ -204,10 +191,11 @@ class Agent:
                 self._questions.take(message)
             case msg.Forget(name):
                 self.watched.pop(name, None)
-            case msg.Fail():
-                ending.kill(message.silent)
-                if (failed := self.watched.pop(message.name, None)) is not None and failed.cut is not None:
-                    failed.cut.fail(_failure(message))
+            case msg.Fail(name, operation, calls, text, silent):
+                ending.kill(silent)
+                if (failed := self.watched.pop(name, None)) is not None and failed.cut is not None:
+                    different = errors.MismatchError(operation, dict(calls)) if calls else None
+                    failed.cut.fail(different or errors.TimeoutError(text))
             case msg.End(silent, leads):
                 (ending.end if leads else ending.prepare_to_end)(silent)
             case msg.Leave(lost):
@@ -215,6 +203,7 @@ class Agent:
                 self.may_leave.set()
 
     def _answer(self, question: msg.Question[Any]) -> Any:
+        each = self.watched.get(getattr(question, "name", ""))
         match question:
             case msg.WriteFiles(why, since):
                 return self._write(why, since)
@@ -225,19 +214,16 @@ class Agent:
                     self._recordings[file] = tape.active.copied(tape.active.begin)
                 recording = self._recordings.get(file)
                 return recording and tape.piece(recording, first)
-            case msg.HashOf(name, calls):
-                each = self.watched.get(name)
+            case msg.HashOf(_, calls):
                 if each is not None and calls is None:
                     calls = each.state()[0]
                 found = each and calls and each.recorder.hash(calls)
                 return (calls, found) if found else None
-            case msg.StatusOf(name, number):
-                each = self.watched.get(name)
+            case msg.StatusOf(_, number):
                 return each and each.status(number, self._leaving)
 
     def leave(self, serves: bool = False) -> None:
-        """Tell the coordinator that this process makes no more calls, and whether messages may still come from it or be
-        taken by it. ``may_leave`` is set when it may go."""
+        """Tell the coordinator that this process makes no more calls, and whether it still ``serves`` messages."""
         self._leaving, self._serves = True, serves
         self._silent = 0.0  # so far, this process has seldom asked the coordinator whether it is there
         if self._lost:
@@ -258,8 +244,7 @@ class Agent:
             report.show(report.files({self.rank: self._write(why, {})}))
 
     async def write_recording(self, file: str, recording: msg.Rows) -> str:
-        """Let the coordinator write a file with what this process and others have recorded for it. Returns why it could
-        not, or an empty text."""
+        """Let the coordinator write what this process and others have recorded. Returns why it could not, or ``""``."""
         self._recordings[file] = recording
         for old in [name for name in self._recordings if name != self.trace][:-_RECORDINGS]:
             del self._recordings[old]
@@ -280,26 +265,15 @@ class Agent:
         return answer.result() if answer.done() else None
 
 
-def _failure(told: msg.Fail) -> errors.MpicollError:
-    return errors.MismatchError(told.operation, dict(told.calls)) if told.calls else errors.TimeoutError(told.text)
-
-
 class AgentThread:
     """A thread with an agent of a job and, where this process listens at ``sock``, with the job's coordinator.
-
-    ``folder`` is the text of MPICOLL_DUMP. ``all_watched`` tells the process's communicators."""
+    ``folder`` is the text of MPICOLL_DUMP. ``watched`` tells the process's communicators."""
 
     def __init__(
-        self,
-        rank: int,
-        rendezvous: Rendezvous,
-        sock: socket.socket | None,
-        folder: str,
-        all_watched: Callable[[], list[Watched]],
+        self, rank: int, rendezvous: Rendezvous, sock: socket.socket | None, folder: str, watched: AllWatched
     ) -> None:
         self.has_folder = bool(folder)
-        """Whether the user has named one for the files of last calls."""
-        dump = DumpWriter(rank, folder, blake2b(rendezvous.token.encode(), digest_size=4).hexdigest(), all_watched)
+        dump = DumpWriter(rank, folder, blake2b(rendezvous.token.encode(), digest_size=4).hexdigest(), watched)
         self.agent = Agent(rank, rendezvous, dump.write)
         self._token, self._sock = rendezvous.token, sock
         self._coordinator: Coordinator | None = None
@@ -338,8 +312,7 @@ class AgentThread:
             self._loop.call_soon_threadsafe(do)
 
     def do(self, task: Coroutine[Any, Any, T], seconds: float) -> T | None:
-        """Let the thread do it, and wait for that, but no longer than these seconds. Returns its result; None if there
-        is none in time."""
+        """Let the thread do it, and wait for that so many seconds. Returns its result, None if it has none by then."""
         try:
             return asyncio.run_coroutine_threadsafe(task, self._loop).result(seconds)
         except (RuntimeError, CancelledError):  # nobody watches any more
@@ -350,14 +323,13 @@ class AgentThread:
 
     def let_go(self) -> None:
         """In a forked child: close its copies of the connections. Else the others would not see that the parent ends.
-
         The numbers of the files stay taken, because objects that are the parent's still use them."""
         writers = [self.agent.writer, *(self._coordinator.writers if self._coordinator is not None else [])]
         sockets = [self._sock, *(writer.get_extra_info("socket") for writer in writers if writer is not None)]
         nothing = os.open(os.devnull, os.O_RDWR)
-        for number in [each.fileno() for each in sockets if each is not None]:
-            if number >= 0:
-                os.dup2(nothing, number, inheritable=False)
+        for each in sockets:
+            if each is not None and each.fileno() >= 0:
+                os.dup2(nothing, each.fileno(), inheritable=False)
         os.close(nothing)
 
     def has_left(self, seconds: float) -> bool:

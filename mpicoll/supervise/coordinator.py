@@ -1,17 +1,16 @@
-"""The coordinator of a job, in ``mpicoll run`` or in the process of the job's first rank: it knows what all ranks have
-told, and ends the job if they cannot go on together."""
+"""The coordinator of a job knows what all ranks have told, and ends the job if they cannot go on together."""
 
 from __future__ import annotations
 
 import asyncio
 import socket
 from collections.abc import Iterable, Sequence
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 from mpicoll.launch import board
-from mpicoll.supervise import ending, report
+from mpicoll.supervise import deadlock, ending, report
 from mpicoll.supervise import messages as msg
-from mpicoll.supervise.deadlock import Deadlocks
 from mpicoll.supervise.dump import kept_by_all
 from mpicoll.supervise.ranks import SECONDS_TO_ANSWER, CommunicatorState, Processes, RankProcess
 from mpicoll.supervise.record import BROKEN, CLOSED, FREED, OPEN
@@ -28,17 +27,14 @@ _SECONDS_FOR_OTHERS, _LOOKS_FOR_OTHERS = 1.0, 10
 _SECONDS_OF_A_FAILURE = 5.0
 """How long others wait in a call that has ended midway on a rank, until nobody expects them to come out of it."""
 _SECONDS_TO_FOLLOW = 2.0
-"""How long the coordinator waits for others to come to their ends, too, when a rank has. The report says at which ranks
-to look, and these are those that do what few do."""
+"""How long others have to come to their ends, too, when a rank has: the report names those that do what few do."""
 _SECONDS_OF_A_LOSS = 0.1
 """What ranks have to say what they do, when the launcher may end them at any time."""
-_SECONDS_OF_THE_LAUNCHER = 5.0
-"""How long a launcher may take to end a job of which a process has ended."""
+_SECONDS_OF_THE_LAUNCHER = 5.0  # how long a launcher may take to end a job of which a process has ended
 
 
 class Coordinator:
-    """Knows all processes of the job by their ranks in its world. What takes long is done in ``tasks``. ``host`` is
-    there if the coordinator is in ``mpicoll run``."""
+    """Knows all processes of the job. What takes long is done in ``tasks``. Only ``mpicoll run`` is a ``host``."""
 
     def __init__(self, token: str, tasks: asyncio.TaskGroup, host: Host | None = None) -> None:
         self._token, self._tasks, self._host = token, tasks, host
@@ -46,19 +42,14 @@ class Coordinator:
         """Is told how ranks end, in a job that goes on when some are lost."""
         self.writers: set[asyncio.StreamWriter] = set()
         self._processes = Processes()
-        self._traces: dict[str, Trace] = {}
-        """Those of the whole job and of parts of it, by their files."""
+        self._traces: dict[str, Trace] = {}  # those of the whole job and of parts of it, by their files
         self._communicators: dict[str, CommunicatorState] = {}
-        self._deadlocks = Deadlocks(self._processes, self._communicators)
         self._ending = False
-        self._dismissed = asyncio.Event()
-        """Set when nobody watches over the processes any more."""
+        self._dismissed = asyncio.Event()  # set when nobody watches over the processes any more
         self._dumping = asyncio.Lock()
-        self._dumps = 0
-        """How often all processes have begun to write their files."""
+        self._dumps = 0  # how often all processes have begun to write their files
         self._said: set[str | Why] = set()
-        self._lost: set[int] = set()
-        """Ranks that are lost, in a job that goes on without them."""
+        self._lost: set[int] = set()  # ranks that are lost, in a job that goes on without them
         self._leaving = asyncio.Event()
         """Set when a process tells that it leaves, so that it need not wait for the next look."""
 
@@ -69,10 +60,8 @@ class Coordinator:
         server = await asyncio.start_server(
             lambda reader, writer: self._tasks.create_task(self.serve(reader, writer)), sock=sock, limit=LIMIT
         )
-        try:
+        with closing(server):
             await self.look_on()
-        finally:
-            server.close()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.writers.add(writer)
@@ -104,15 +93,19 @@ class Coordinator:
         here.gone = 0.0
         if self._outcome is not None:
             self._outcome.gone.add(rank)
-            self._lose(rank)
+            self._lost.add(rank)
+            for each in [*self._communicators.values()]:  # the others have cut them
+                if rank in each.ranks:
+                    del self._communicators[each.name]
+            self._leaving.set()
         elif not (self._ending or self._dismissed.is_set() or self._dumps or here.left is not None):
             await self._say_loss(rank)
 
     async def _say_loss(self, rank: int) -> None:
         """Say what all ranks do when a process has ended too early. The launcher is about to end the others, too. If
         these have made different calls, the process may have crashed of that: MPI writes beyond its memory then."""
-        exit_reason = ending.exit_reason(self._processes[rank].process)
-        if Why.IS_LOST in self._said or (self._host.board.is_told() if self._host is not None else not exit_reason):
+        host, exit_reason = self._host, ending.exit_reason(self._processes[rank].process)
+        if Why.IS_LOST in self._said or (host.board.is_told() if host is not None else not exit_reason):
             return
         self._said.add(Why.IS_LOST)
         each = await self._without(rank, _SECONDS_OF_A_LOSS)
@@ -126,10 +119,10 @@ class Coordinator:
                 number = await self._processes.first_difference(each.name, others, each.compared, calls)
         why = Why.IS_LOST if number is None else Why.DIFFERENT
         statuses, missing = await self._statuses(each, number, _SECONDS_OF_A_LOSS)
-        if self._host is not None:  # it has seen whether the launcher has ended this one because of another one
+        if host is not None:  # it has seen whether the launcher has ended this one because of another one
             first: Sequence[int] = ()
             for _ in range(_LOOKS_FOR_OTHERS):
-                if first := self._host.monitor.first if self._host.monitor is not None else ():
+                if first := host.monitor.first if host.monitor is not None else ():
                     break
                 await asyncio.sleep(_SECONDS_OF_A_LOSS)
             if len(first) != 1 or first[0] not in {*each.ranks} & self._processes.keys():
@@ -142,21 +135,19 @@ class Coordinator:
                 return
         if exit_reason:
             missing[rank] = self._with_last_call(exit_reason, rank)
-            known = rank if self._host is not None and why == Why.IS_LOST else None
+            known = rank if host is not None and why == Why.IS_LOST else None
             report.show(report.text(why, each.ranks, statuses, missing, first=known))
             self._said.add(Why.IS_GONE)
-            if self._host is not None:  # in a rank, a launcher that ends the job may lose these words
-                self._host.board.told()
+            if host is not None:  # in a rank, a launcher that ends the job may lose these words
+                host.board.head.told = 1
 
     async def _without(self, rank: int, seconds: float = SECONDS_TO_ANSWER) -> CommunicatorState | None:
         """The communicator of this rank in which others wait, or in which they were last."""
         known = [each for each in self._communicators.values() if rank in each.ranks]
         if len(known) < 2:
             return known[0] if known else None
-        others = [(each, [other for other in each.ranks if other != rank]) for each in known]
-        asked = [self._processes.ask(ranks, msg.StatusOf(each.name, None), seconds) for each, ranks in others]
-        answers = await asyncio.gather(*asked)
-        tells = [max([a.tells for a in each.values() if a], default=()) for each in answers]
+        asked = [self._processes.ask({*each.ranks} - {rank}, msg.StatusOf(each.name, None), seconds) for each in known]
+        tells = [max([a.tells for a in each.values() if a], default=()) for each in await asyncio.gather(*asked)]
         return known[tells.index(max(tells))]
 
     def _update(self, rank: int, update: msg.StatusUpdate) -> None:
@@ -178,14 +169,6 @@ class Coordinator:
             each.timeout = state.timeout
             if state.ranks and self._lost.isdisjoint(state.ranks):
                 each.ranks = state.ranks
-
-    def _lose(self, rank: int) -> None:
-        """Forget the communicators of a rank that is lost, or at its end: the others have cut them."""
-        self._lost.add(rank)
-        for name, each in [*self._communicators.items()]:
-            if rank in each.ranks:
-                del self._communicators[name]
-        self._leaving.set()
 
     async def _answer(self, asking: int, number: int, question: msg.Question[str]) -> None:
         failure = ""
@@ -219,16 +202,17 @@ class Coordinator:
     def dismiss(self) -> None:
         self._dismissed.set()
         lost = any(each.gone is not None and each.left is None for each in self._processes.values())
-        self._processes.tell_all(msg.Leave(lost or bool(self._lost)))
+        for rank in self._processes:
+            self._processes.tell(rank, msg.Leave(lost or bool(self._lost)))
         for writer in self.writers:
             writer.close()
 
     def _all_have_left(self) -> bool:
         expected = {rank for each in self._communicators.values() for rank in each.ranks}
-        if not self._processes or not expected <= self._processes.keys():
-            return False
         here = {rank for rank, each in self._processes.items() if each.left is None and each.gone is None}
-        return here <= self._lost and not any(map(self._is_to_be_compared, self._communicators.values()))
+        if not self._processes or not expected <= self._processes.keys() or not here <= self._lost:
+            return False
+        return not any(map(self._is_to_be_compared, self._communicators.values()))
 
     def _is_to_be_compared(self, each: CommunicatorState) -> bool:
         """Whether some calls are not known to be the same, though all ranks have told of them."""
@@ -278,9 +262,8 @@ class Coordinator:
         return Why.HAS_FREED if each.states.get(rank) == FREED else None
 
     async def _is_missed(self, each: CommunicatorState, rank: int, why: Why) -> bool:
-        """Whether others make calls without this rank, which makes no more. They may wait to agree on one, and have not
-        told of it. Where a call has ended midway, or the rank has not told its last ones, numbers say nothing: there,
-        whether they wait in a call."""
+        """Whether others make calls without this rank, which makes no more. Where a call has ended midway, or the rank
+        has not told its last ones, numbers say nothing, and it counts whether they wait."""
         numbers = self._processes[rank].gone is None and not each.are(BROKEN, CLOSED)
         made = each.calls.get(rank, 0)
         if each.longest() == SHORT and (not numbers or made == each.most()):
@@ -293,33 +276,29 @@ class Coordinator:
         return any(status.begun > made if numbers else status.waits for status in statuses.values() if status)
 
     async def _check_waits(self) -> None:
-        """End the job if ranks wait for each other, or for one that does nothing more."""
         if self._dismissed.is_set() or self._outcome is not None:
             return
-        found = await self._deadlocks.found()
+        found = await deadlock.found(self._processes, self._communicators)
         if found is not None and found[0].name in self._communicators:
             each, why, ranks = found
             await self._end(each, None, why, ranks)
 
     async def _check_silence(self) -> None:
         """End the job if processes wait at their end for one that does not answer any more."""
-        left = [rank for rank, process in self._processes.items() if process.left is not None]
-        timeout = max((each.timeout for each in self._communicators.values()), default=0.0)
+        left = any(process.left is not None for process in self._processes.values())
+        patience = patience_at_end(max((each.timeout for each in self._communicators.values()), default=0.0))
         for rank, process in [*self._processes.items()]:
-            silent = process.gone is None and process.silent > patience_at_end(timeout)
-            each = await self._without(rank) if left and silent else None
-            if each is not None:
+            is_silent = left and process.gone is None and process.silent > patience
+            if is_silent and (each := await self._without(rank)) is not None:
                 await self._end(each, None, Why.IS_SILENT)
 
     async def _compare_for(self, asking: int, name: str) -> None:
         """Compare all calls of the rank that asks, for which others may have to come first."""
         for _ in range(_LOOKS_FOR_OTHERS):
             each = self._communicators.get(name)
-            if each is None:  # its ranks were lost
-                break
-            if each.ranks:  # the first of them may not have told yet which they are
+            if each is not None and each.ranks:  # the first of them may not have told yet which they are
                 await self._compare(each)
-            if self._ending or each.compared >= each.calls.get(asking, 0):
+            if each is None or self._ending or each.compared >= each.calls.get(asking, 0):
                 break
             await asyncio.sleep(_SECONDS_FOR_OTHERS / _LOOKS_FOR_OTHERS)
 
@@ -335,13 +314,14 @@ class Coordinator:
     async def _statuses(
         self, each: CommunicatorState, number: int | None, seconds: float = SECONDS_TO_ANSWER
     ) -> tuple[dict[int, msg.RankStatus], dict[int, Missing]]:
-        """What the ranks say of a call, and why some say nothing of it."""
         answers = await self._processes.ask(each.ranks, msg.StatusOf(each.name, number), seconds)
         statuses = {rank: answer for rank, answer in answers.items() if answer is not None}
-        missing: dict[int, Missing] = {rank: Silence.DOES_NOT_KNOW for rank in answers if rank not in statuses}
-        for rank in [rank for rank in each.ranks if rank not in answers]:
+        missing: dict[int, Missing] = {}
+        for rank in [rank for rank in each.ranks if rank not in statuses]:
             process = self._processes.get(rank)
-            if process is None:
+            if rank in answers:
+                missing[rank] = Silence.DOES_NOT_KNOW
+            elif process is None:
                 missing[rank] = Silence.NEVER_REACHED
             elif process.gone is not None:
                 missing[rank] = self._with_last_call(Silence.HAS_ENDED, rank)
@@ -395,8 +375,7 @@ class Coordinator:
                 self._say_once(await each.write(len(each.told_by), *seconds))
 
     async def _write_recording_for(self, asking: int, file: str) -> str:
-        """All ranks ask, each when it has recorded. The file has what those have told that have asked by then. Returns
-        why it could not be written."""
+        """The file has what those have told that have asked by then, each at its end. Returns a failure."""
         recording = self._traces.setdefault(file, Trace(file, self._processes.ask))
         recording.told_by.add(asking)
         before = recording.begun
@@ -429,13 +408,11 @@ class Coordinator:
                 await self._warn(Why.MEANWHILE, other)
         await self._dump(why.said(job_ends))
         # A process that has ended is not among them: another program's may have its number by now.
-        does_not_answer = [rank for rank in missing if missing[rank] is not Silence.DOES_NOT_KNOW]
-        there = [self._processes[rank] for rank in does_not_answer if rank in self._processes]
-        silent = [process.process for process in there if process.gone is None]
+        there = {rank: process.process for rank, process in self._processes.items() if process.gone is None}
+        silent = [there.pop(rank) for rank in missing if missing[rank] != Silence.DOES_NOT_KNOW and rank in there]
         if job_ends:
             # The rank that leads knows how to end the job with its launcher. If none answers, all are ended.
-            answer = {r: p for r, p in self._processes.items() if p.gone is None and r not in does_not_answer}
-            leads = min(answer, key=lambda rank: (not ending.is_near(answer[rank].process), rank), default=None)
+            leads = min(there, key=lambda rank: (not ending.is_near(there[rank]), rank), default=None)
             for rank in self._processes:
                 self._processes.tell(rank, msg.End(silent, rank == leads))
             ending.kill(silent)
@@ -445,5 +422,6 @@ class Coordinator:
             calls = calls if why == Why.DIFFERENT else []
             operation = next((status.operation for _, status in sorted(statuses.items()) if status.operation), "")
             del self._communicators[each.name]
-            self._processes.tell_all(msg.Fail(each.name, operation, calls, text, silent))
+            for rank in self._processes:
+                self._processes.tell(rank, msg.Fail(each.name, operation, calls, text, silent))
             self._ending = False

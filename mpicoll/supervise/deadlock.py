@@ -19,8 +19,7 @@ from mpicoll.supervise.record import BROKEN, CLOSED
 from mpicoll.supervise.report import Why
 from mpicoll.supervise.watched import LATE, LONG, SHORT, WARN
 
-_SECONDS_TO_SEE = 2.0
-"""How long a rank that runs may take to see what has come for it."""
+_SECONDS_TO_SEE = 2.0  # how long a rank that runs may take to see what has come for it
 _SECONDS_ON_A_NETWORK = 180.0
 """How long a message may be on its way between nodes. After an outage, TCP may wait as long again before it sends."""
 
@@ -32,8 +31,7 @@ class Wait(NamedTuple):
     """The one thing that a rank waits for."""
 
     communicator: str
-    ranks: Sequence[int]
-    """Those of the communicator, in order."""
+    ranks: Sequence[int]  # those of the communicator, in order
     status: RankStatus
 
     @property
@@ -99,57 +97,55 @@ def _may_serve(its: Wait, mine: Wait, other: int, rank: int) -> bool:
     return sends or takes
 
 
-class Deadlocks:
-    """Among the processes and the communicators of a job, as the coordinator knows them."""
+async def found(
+    processes: Processes, communicators: Mapping[str, CommunicatorState]
+) -> tuple[CommunicatorState, Why, set[int]] | None:
+    """A communicator in which ranks wait for ever, why, and which ranks. None if nobody does as far as is known."""
+    before, begun = await _late(processes, communicators)
+    if not stuck(before, begun, _left(processes)):
+        return None
+    # A rank that was stopped may have got what it waits for meanwhile, and not have seen it yet.
+    await asyncio.sleep(_SECONDS_TO_SEE)
+    (now, begun), left = await _late(processes, communicators), _left(processes)
+    same = {r: wait for r, wait in now.items() if r in before and wait.goes_on(before[r], _SECONDS_TO_SEE)}
+    ranks = stuck(same, begun, left)
+    waits = [same[rank] for rank in sorted(ranks)]
+    where = communicators.get(waits[0].communicator) if waits else None
+    if where is None:  # or it has ended meanwhile
+        return None
+    why = Why.HAS_LEFT if any(left & wait.others for wait in waits) else Why.STUCK
+    return where, why, {rank for rank in ranks if same[rank].communicator == where.name}
 
-    def __init__(self, processes: Processes, communicators: Mapping[str, CommunicatorState]) -> None:
-        self._processes, self._communicators = processes, communicators
 
-    async def found(self) -> tuple[CommunicatorState, Why, set[int]] | None:
-        """A communicator in which ranks wait for ever, why, and which ranks. None if nobody does as far as is known."""
-        before, begun = await self._late()
-        if not stuck(before, begun, self._left()):
-            return None
-        # A rank that was stopped may have got what it waits for meanwhile, and not have seen it yet.
-        await asyncio.sleep(_SECONDS_TO_SEE)
-        (now, begun), left = await self._late(), self._left()
-        same = {r: wait for r, wait in now.items() if r in before and wait.goes_on(before[r], _SECONDS_TO_SEE)}
-        ranks = stuck(same, begun, left)
-        waits = [same[rank] for rank in sorted(ranks)]
-        where = self._communicators.get(waits[0].communicator) if waits else None
-        if where is None:  # or it has ended meanwhile
-            return None
-        why = Why.HAS_LEFT if any(left & wait.others for wait in waits) else Why.STUCK
-        return where, why, {rank for rank in ranks if same[rank].communicator == where.name}
+def _patience(processes: Processes) -> float:
+    """How long a wait lasts until nobody expects anything to come that was sent before."""
+    hosts = {process.process.host for process in processes.values()}
+    return LATE if len(hosts) == 1 else _SECONDS_ON_A_NETWORK
 
-    def _patience(self) -> float:
-        """How long a wait lasts until nobody expects anything to come that was sent before. On a slow network, messages
-        may be on their way for long."""
-        hosts = {process.process.host for process in self._processes.values()}
-        return LATE if len(hosts) == 1 else _SECONDS_ON_A_NETWORK
 
-    async def _late(self) -> tuple[dict[int, Wait], Begun]:
-        """What those ranks wait for that have waited for long, and how many calls they have begun."""
-        patience = self._patience()
-        known = [each for each in self._communicators.values() if each.ranks and each.longest() != SHORT]
-        known = [each for each in known if not each.are(BROKEN, CLOSED)]  # nobody knows what others wait for there
-        if all(each.longest() < (LONG if patience == LATE else WARN) for each in known):
-            return {}, {}  # do not ask thousands of ranks for nothing
-        waiting = {rank for each in known for rank, wait in each.waits.items() if wait != SHORT}
-        asked = [self._processes.ask(waiting & {*each.ranks}, StatusOf(each.name, None)) for each in known]
-        waits: defaultdict[int, list[Wait]] = defaultdict(list)
-        begun: dict[str, dict[int, int]] = {}
-        for each, answers in zip(known, await asyncio.gather(*asked), strict=True):
-            statuses = {rank: status for rank, status in answers.items() if status is not None}
-            begun[each.name] = {rank: status.begun for rank, status in statuses.items()}
-            for rank, status in statuses.items():
-                if status.seconds > 0:
-                    waits[rank].append(Wait(each.name, each.ranks, status))
-        # Of two waits, one within the other, nobody knows which one keeps the rank.
-        alone = {rank: found[0] for rank, found in waits.items() if len(found) == 1}
-        return {rank: wait for rank, wait in alone.items() if wait.status.stuck >= patience}, begun
+async def _late(processes: Processes, communicators: Mapping[str, CommunicatorState]) -> tuple[dict[int, Wait], Begun]:
+    """What those ranks wait for that have waited for long, and how many calls they have begun."""
+    patience = _patience(processes)
+    known = [each for each in communicators.values() if each.ranks and each.longest() != SHORT]
+    known = [each for each in known if not each.are(BROKEN, CLOSED)]  # nobody knows what others wait for there
+    if all(each.longest() < (LONG if patience == LATE else WARN) for each in known):
+        return {}, {}  # do not ask thousands of ranks for nothing
+    waiting = {rank for each in known for rank, wait in each.waits.items() if wait != SHORT}
+    asked = [processes.ask(waiting & {*each.ranks}, StatusOf(each.name, None)) for each in known]
+    waits: defaultdict[int, list[Wait]] = defaultdict(list)
+    begun: dict[str, dict[int, int]] = {}
+    for each, answers in zip(known, await asyncio.gather(*asked), strict=True):
+        statuses = {rank: status for rank, status in answers.items() if status is not None}
+        begun[each.name] = {rank: status.begun for rank, status in statuses.items()}
+        for rank, status in statuses.items():
+            if status.seconds > 0:
+                waits[rank].append(Wait(each.name, each.ranks, status))
+    # Of two waits, one within the other, nobody knows which one keeps the rank.
+    alone = {rank: its[0] for rank, its in waits.items() if len(its) == 1}
+    return {rank: wait for rank, wait in alone.items() if wait.status.stuck >= patience}, begun
 
-    def _left(self) -> set[int]:
-        """The ranks that do nothing more, and whose last messages have arrived."""
-        patience, those = self._patience(), self._processes.items()
-        return {rank for rank, each in those if each.left is not None and each.left >= patience and not each.serves}
+
+def _left(processes: Processes) -> set[int]:
+    """The ranks that do nothing more, and whose last messages have arrived."""
+    patience = _patience(processes)
+    return {r for r, each in processes.items() if each.left is not None and each.left >= patience and not each.serves}

@@ -1,6 +1,5 @@
-"""The files of a process's last calls: JSON for people, and a pickle for ``torchfrtrace``, torch's tool (see
-torch/distributed/flight_recorder in torch's wheel). A process that gets SIGURG lets all processes of its job write
-them."""
+"""The files of a process's last calls: JSON for people, and a pickle for ``torchfrtrace`` (torch's
+torch/distributed/flight_recorder). A process that gets SIGURG lets all processes of its job write them."""
 
 from __future__ import annotations
 
@@ -37,8 +36,7 @@ if TYPE_CHECKING:
 
 
 _ANSWER = "mpicoll-files"
-"""The file in which a process says where it has written: it may have changed its directory or its environment since it
-began. It is among its open files, and empty until then."""
+"""The open file in which a process says where it has written: it may have changed its directory since it began."""
 
 
 class DumpWriter:
@@ -52,8 +50,7 @@ class DumpWriter:
             self._answer, _ = linux.new_file(_ANSWER)
 
     def write(self, why: str, since: dict[str, int]) -> Files:
-        """Write the files, and say in which folder they are, or why they could not be written. ``since`` is the first
-        call of each communicator that counts for torchfrtrace."""
+        """Write the files. ``since`` is the first call of each communicator that counts for torchfrtrace."""
         files = Files(str(self._folder), "")
         try:
             known = snapshot(self._rank, why, self._communicators())
@@ -76,10 +73,7 @@ class DumpWriter:
 
 _DEFAULT = "mpicoll-calls-"
 """How the names of folders begin that nobody has named. The processes of a job on one node have the same."""
-
-_KEPT = 20
-_SECONDS_TO_KEEP = 3600.0
-"""Folders of jobs that nobody has named: so many are kept, and all that are not so old."""
+_KEPT, _SECONDS_TO_KEEP = 20, 3600.0  # so many of these folders are kept, and all that are not so old
 
 
 def remove_old(folder: Path) -> None:
@@ -107,15 +101,13 @@ def checked_folder(given: str) -> Path:
 
 
 def file_of_part(file: Path, first: int) -> Path:
-    """The file of ranks of which this is the first, if it is not rank 0."""
+    """The file of ranks of which this is the first: those that share no communicator with rank 0 have their own."""
     return file.with_stem(f"{file.stem}-from-rank-{first}") if first else file
 
 
 def checked_trace(given: str, first: int) -> Path:
-    """The file, which is not made yet. Raises ArgumentError unless it can be written.
-
-    ``first`` is the first of the ranks that it is about. Ranks that share no communicator with rank 0 have a file of
-    their own."""
+    """The file of ranks of which this is the ``first``. It is not made yet. Raises ArgumentError unless it can be
+    written."""
     file = file_of_part(Path(given).absolute(), first)
     existed = file.exists()
     try:
@@ -146,10 +138,10 @@ def snapshot(rank: int, why: str, communicators: Iterable[Watched]) -> dict[str,
 
 def _versions() -> dict[str, str]:
     found = {"python": ".".join(map(str, sys.version_info[:3]))}
-    loaded = {name: sys.modules.get(name) for name in ("mpicoll", "mpi4py", "numpy", "torch")}
-    found |= {name: str(module.__version__) for name, module in loaded.items() if module is not None}
-    mpi = sys.modules.get("mpi4py.MPI")
-    if mpi is not None:
+    for name in ("mpicoll", "mpi4py", "numpy", "torch"):
+        if (module := sys.modules.get(name)) is not None:
+            found[name] = str(module.__version__)
+    if (mpi := sys.modules.get("mpi4py.MPI")) is not None:
         name, version = mpi.get_vendor()
         found["MPI"] = f"{name} {'.'.join(map(str, version))}"
     return found
@@ -168,13 +160,8 @@ def _communicator(each: Watched) -> dict[str, Any]:
         "waits for": [f"{pending.operation}: {pending.missing}" for pending, _ in [*each.waits]],
         "calls": calls,
         "messages": [
-            {
-                "operation": pending.operation,
-                "what": pending.what,
-                "elements": pending.elements,
-                "dtype": pending.dtype,
-                "begun": _of_clock(begun),
-            }
+            {name: getattr(pending, name) for name in ("operation", "what", "elements", "dtype")}
+            | {"begun": _of_clock(begun)}
             for pending, begun in [*recorder.messages]
         ],
         "queued": [
@@ -188,10 +175,7 @@ def _call(made: Made) -> dict[str, Any]:
     record = made.record
     return {
         "number": made.number,
-        "operation": record.operation,
-        "description": record.description,
-        "elements": record.elements,
-        "dtype": record.dtype,
+        **{name: getattr(record, name) for name in ("operation", "description", "elements", "dtype")},
         "bytes": record.nbytes,
         "route": record.route,
         **_place(made.site),
@@ -213,27 +197,19 @@ def _of_clock(when: float) -> float:
 
 def _threads() -> list[dict[str, Any]]:
     """What each other thread of Python's does now, the innermost frame first."""
-    frames, me = frames_now(), threading.current_thread()
-    others = [each for each in threading.enumerate() if each.ident in frames and each is not me]
-    stacks = [(each.name, reversed(traceback.extract_stack(frames[each.ident or 0]))) for each in others]
-    return [
-        {"name": name, "stack": [f"{frame.filename}:{frame.lineno} in {frame.name}" for frame in stack]}
-        for name, stack in stacks
-    ]
+    frames, found = frames_now(), []
+    for each in threading.enumerate():
+        if each.ident in frames and each is not threading.current_thread():
+            stack = reversed(traceback.extract_stack(frames[each.ident]))
+            found.append({"name": each.name, "stack": [f"{f.filename}:{f.lineno} in {f.name}" for f in stack]})
+    return found
 
 
 # -- the same in the form that torchfrtrace reads ---------------------------------------------------------------------
 
-_VERSION = "2.10"
-"""The version of the format that torch 2.13 writes."""
-_DESCRIPTION = "mpicoll"
-"""What is said of each group."""
-_BACKEND = "gloo"
-"""torchfrtrace refuses names of backends that it does not know."""
-
-_OTHER = "split"
-"""It also knows a list of collectives only. An operation that is not among them takes this name, and mpicoll's own
-description follows."""
+_VERSION = "2.10"  # the version of the format that torch 2.13 writes
+_BACKEND, _OTHER = "gloo", "split"
+"""torchfrtrace refuses names of backends and of collectives that it does not know. mpicoll's description follows."""
 
 
 def kept_by_all(calls: int) -> int:
@@ -245,18 +221,14 @@ def recording(snapshot: dict[str, Any], since: dict[str, int]) -> dict[str, Any]
     """What torchfrtrace reads of one rank. ``since`` has the first call of each communicator that is of interest.
 
     torchfrtrace takes a call for missing that one rank has forgotten and another has not."""
-    entries = [
-        _entry(communicator, call)
-        for communicator in snapshot["communicators"]
-        for call in communicator["calls"]
-        if call["number"] >= since.get(communicator["name"], 0)
-    ]
-    groups = {each["name"]: each["ranks"] for each in snapshot["communicators"]}
-    return {
-        "version": _VERSION,
-        "pg_config": {name: {"name": name, "desc": _DESCRIPTION, "ranks": str(r)} for name, r in groups.items()},
-        "entries": sorted(entries, key=lambda entry: entry["time_created_ns"]),
-    }
+    entries: list[dict[str, Any]] = []
+    groups = {}
+    for each in snapshot["communicators"]:
+        name = each["name"]
+        groups[name] = {"name": name, "desc": "mpicoll", "ranks": str(each["ranks"])}
+        entries += [_entry(each, call) for call in each["calls"] if call["number"] >= since.get(name, 0)]
+    entries.sort(key=lambda entry: entry["time_created_ns"])
+    return {"version": _VERSION, "pg_config": groups, "entries": entries}
 
 
 def _entry(communicator: dict[str, Any], call: dict[str, Any]) -> dict[str, Any]:
@@ -270,7 +242,7 @@ def _entry(communicator: dict[str, Any], call: dict[str, Any]) -> dict[str, Any]
     return {
         "record_id": 0,  # where first records differ among ranks, torchfrtrace drops all that are older, of any group
         "pg_id": 0,
-        "process_group": (communicator["name"], _DESCRIPTION),
+        "process_group": (communicator["name"], "mpicoll"),
         "collective_seq_id": call["number"],
         "p2p_seq_id": 0,
         "op_id": call["number"],
@@ -298,8 +270,7 @@ SIGNAL = signal.SIGURG
 job. Python itself would call a handler only when the main thread comes out of MPI. The handler of faulthandler is
 called at once. It writes some lines to a pipe, and the watcher's thread reads them."""
 _SECONDS_TO_WRITE = 10.0
-_SECONDS_OF_A_SIGNAL = 0.05
-"""How long a signal's lines may take to come."""
+_SECONDS_OF_A_SIGNAL = 0.05  # how long a signal's lines may take to come
 
 
 def when_asked(loop: asyncio.AbstractEventLoop, do: Callable[[], object]) -> None:
@@ -338,8 +309,7 @@ def answer(process: int, asked: float) -> Files | None:
 
 
 def ask_for_dump(pid: int) -> Path:
-    """Ask the job of this process, which runs on this node, for its files. Returns the folder in which the process has
-    written its own."""
+    """Ask the job of this process, which runs on this node, for its files. Returns the folder of the process's own."""
     asked = time.time()
     try:
         answer(pid, asked)
@@ -361,15 +331,15 @@ def ask_slurm_job(job: str) -> None:
 
     ``scancel`` reaches either what srun has started or what the job script has started. Which of them the ranks are
     depends on the launcher, so both are asked."""
-    expected = "a job of Slurm's that runs, on a machine where scancel can be called"
     for options in ([], ["--full"]):
         command = ["scancel", *options, f"--signal={SIGNAL.name.removeprefix('SIG')}", job]
         try:
             said = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+            problem = said.stderr.strip() or (f"scancel ended with {said.returncode}" if said.returncode else "")
         except FileNotFoundError:
-            raise ArgumentError("doctor", "--dump", expected, f"{job} (there is no scancel here)") from None
-        if said.returncode or said.stderr:
-            problem = said.stderr.strip() or f"scancel ended with {said.returncode}"
+            problem = "there is no scancel here"
+        if problem:
+            expected = "a job of Slurm's that runs, on a machine where scancel can be called"
             raise ArgumentError("doctor", "--dump", expected, f"{job} ({problem})")
 
 

@@ -23,10 +23,8 @@ from mpicoll.supervise.watched import SECONDS_TO_HEAR
 
 _ON_DEMAND = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)
 """Signals by which people and launchers end processes: whoever sends them knows."""
-_NAMED = {*signal.Signals}
 _MEMORY = "often the system was out of memory, see dmesg"
-_SECONDS = 5
-"""What a launcher has for ending the processes itself."""
+_SECONDS = 5  # what a launcher has for ending the processes itself
 
 
 def this_process() -> Process:
@@ -41,8 +39,7 @@ def is_near(process: Process) -> bool:
 
 
 def exit_reason(process: Process) -> str:
-    """How this process has ended, as far as it can be known. Empty if it goes on, if it has ended in order, or if
-    somebody wanted it to end."""
+    """How this process has ended, if that is known. Empty if it goes on, or if its end was in order or wanted."""
     if not is_near(process):
         return ""  # the network may have lost the connection
     try:
@@ -52,23 +49,20 @@ def exit_reason(process: Process) -> str:
     if code == -signal.SIGKILL:
         return f"its process was killed (SIGKILL): {_MEMORY}"
     if code is not None and code < 0:
-        name = f"{signal.Signals(-code).name} ({signal.strsignal(-code)})" if -code in _NAMED else f"signal {-code}"
+        known = -code in {*signal.Signals}
+        name = f"{signal.Signals(-code).name} ({signal.strsignal(-code)})" if known else f"signal {-code}"
         return "" if -code in _ON_DEMAND else f"its process was ended by {name}"
     return f"its process has ended with exit code {code}" if code else ""
 
 
-_known: list[bool] = []
-
-
-def is_known() -> bool:
-    """Whether this process knows that the job ends, and somebody has said why."""
-    return bool(_known)
+is_known = False  # whether this process knows that the job ends, and somebody has said why
 
 
 def prepare_to_end(silent: list[Process]) -> None:
     """Let this process end in some seconds, if its launcher does not end it before. End those that do not answer."""
-    _known.append(True)
-    board.told()  # before a launcher ends all, because it sees the end of one
+    global is_known
+    is_known = True
+    board.head.told = 1  # before a launcher ends all, because it sees the end of one
     # This timer needs neither Python's lock nor a thread of Python's, and it ends the process by _exit(1).
     faulthandler.dump_traceback_later(_SECONDS, exit=True, file=os.open(os.devnull, os.O_WRONLY))
     kill(silent)
@@ -93,24 +87,21 @@ def end(silent: list[Process]) -> None:
 def limited(what: str, timeout: float) -> Iterator[None]:
     """End the job if ``what`` takes longer than a call may: ``timeout`` seconds, which may be infinite. The watchers do
     not help where a communicator is made, because they meet through the first one."""
-    if timeout == inf:
-        yield
-        return
-    seconds = timeout + SECONDS_TO_HEAR
-    over = threading.Event()
-    DaemonThread(_end_late, "mpicoll limit", [over, what, seconds, threading.get_ident()]).start()
+    over, thread, seconds = threading.Event(), threading.get_ident(), timeout + SECONDS_TO_HEAR
+
+    def end_late() -> None:
+        if over.wait(min(seconds, threading.TIMEOUT_MAX)):
+            return
+        waits = f"rank {launched_rank() or 0} has waited for {seconds:g} s in {what}"
+        why = f"{waits}, at {whereabouts(thread)}: its ranks have not all come to this call. The job ends"
+        if is_first("limit"):
+            report.show(f"mpicoll: {why}")
+        lifecycle.run(lifecycle.Event.JOB_FAILS, why, True)
+        end([])
+
+    if timeout < inf:
+        DaemonThread(end_late, "mpicoll limit").start()
     try:
         yield
     finally:
         over.set()
-
-
-def _end_late(over: threading.Event, what: str, seconds: float, thread: int) -> None:
-    if over.wait(min(seconds, threading.TIMEOUT_MAX)):
-        return
-    waits = f"rank {launched_rank() or 0} has waited for {seconds:g} s in {what}"
-    why = f"{waits}, at {whereabouts(thread)}: its ranks have not all come to this call. The job ends"
-    if is_first("limit"):
-        report.show(f"mpicoll: {why}")
-    lifecycle.run(lifecycle.Event.JOB_FAILS, why, True)
-    end([])

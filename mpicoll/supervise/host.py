@@ -26,16 +26,13 @@ if TYPE_CHECKING:
     from mpicoll.launch.board import CrashBoard
     from mpicoll.supervise.coordinator import Coordinator
 
-_OTHER_FILES = 8
-"""The files of the watcher's own, and those that are written when a job ends."""
-_SECONDS_TO_END = 10.0
-"""What the last words of ranks may take to come after the end of the launcher."""
+_OTHER_FILES, _SECONDS_TO_END = 8, 10.0
+"""The files of the watcher's own, with those that are written at the end; what ranks' last words may take then."""
 
 
 @dataclass(frozen=True)
 class Rendezvous:
-    """Where the coordinator of a job listens, the token by which it knows who may speak to it, and its rank in the
-    world. The rank is None if it is in ``mpicoll run``."""
+    """Where the coordinator of a job listens, the job's token, and its rank in the world: None in ``mpicoll run``."""
 
     addresses: tuple[str, ...]
     port: int
@@ -58,9 +55,8 @@ class Rendezvous:
 
 
 def listen(one_node: bool, rank: int | None = 0, ranks: int = 1) -> tuple[socket.socket, Rendezvous]:
-    """A socket at which this ``rank`` of the world listens, or ``mpicoll run`` if that is None, and how others find it:
-    within this node alone, or from other nodes. So many ``ranks`` connect: raises LaunchError if this process may not
-    open so many files."""
+    """A socket at which this ``rank`` of the world listens, or ``mpicoll run`` if that is None, and how others find it.
+    So many ``ranks`` connect: raises LaunchError if this process may not open so many files."""
     _make_room(rank, ranks)
     sock = socket.create_server(("127.0.0.1" if one_node else "", 0), backlog=1024)
     addresses = ("127.0.0.1",) if one_node else _addresses()
@@ -69,24 +65,19 @@ def listen(one_node: bool, rank: int | None = 0, ranks: int = 1) -> tuple[socket
 
 def _addresses() -> tuple[str, ...]:
     """The addresses of this node, those first that other nodes are likely to reach."""
-    try:
+    named: list[str] = []
+    with suppress(OSError):
         found = socket.getaddrinfo(socket.gethostname(), None, socket.AF_INET, socket.SOCK_STREAM)
-    except OSError:
-        found = []
-    named = [str(each[4][0]) for each in found]
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
-        try:
-            sock.connect(("192.0.2.1", 9))  # sends nothing: it asks which address leads out of this node
-            named.append(sock.getsockname()[0])
-        except OSError:
-            pass  # there is no such way, and the names above must do
+        named += [str(each[4][0]) for each in found]
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock, suppress(OSError):  # or the names above must do
+        sock.connect(("192.0.2.1", 9))  # sends nothing: it asks which address leads out of this node
+        named.append(sock.getsockname()[0])
     ordered = sorted(named, key=lambda address: address.startswith("127."))
     return tuple(dict.fromkeys([*ordered, "127.0.0.1"]))
 
 
 def _make_room(rank: int | None, ranks: int) -> None:
-    """Let this process open as many files as a coordinator of so many ``ranks`` needs. Raises LaunchError if it may
-    not."""
+    """Let this process open as many files as a coordinator of so many ranks needs. Raises LaunchError if it may not."""
     unlimited = resource.RLIM_INFINITY
     soft, hard = (inf if limit == unlimited else limit for limit in resource.getrlimit(resource.RLIMIT_NOFILE))
     each = 2 if rank is None else 1  # mpicoll run has a file for each rank's process, too
@@ -119,12 +110,10 @@ class Host:
         self.board = board
         self._coordinator: Coordinator | None = None
         self._task: asyncio.Task[None] | None = None
-        self.monitor: ExitMonitor | None = None
-        """Knows which process has ended first."""
+        self.monitor: ExitMonitor | None = None  # knows which process has ended first
         self._serves = threading.Event()
 
     def serve(self, monitor: ExitMonitor) -> None:
-        """Serve the ranks until ``stop``."""
         self.monitor = monitor
         if self._sock is None:
             return

@@ -11,11 +11,9 @@ A = TypeVar("A", covariant=True)
 
 @dataclass_transform(frozen_default=True)
 class Message:
-    """What is said, or a part of it: its class has annotated fields, as a frozen dataclass does. So many dataclasses
-    would take 20 ms of each rank's start."""
+    """A message or a part of one. Its class has annotated fields. Dataclasses would add 20 ms to each rank's start."""
 
-    kinds: ClassVar[dict[str, type[Message]]] = {}
-    """All such classes, by their names."""
+    kinds: ClassVar[dict[str, type[Message]]] = {}  # all such classes, by their names
     fields: ClassVar[tuple[str, ...]] = ()
 
     def __init_subclass__(cls) -> None:
@@ -94,15 +92,12 @@ class StatusUpdate(Message):
     ranks of the world. If it ``serves``, messages may still come from it, or be taken by it."""
 
     states: list[State]
-    trace: str
-    """The file for the trace of the whole job, empty if there is none."""
+    trace: str  # the file for the trace of the whole job, empty if there is none
     leaving: bool
     serves: bool
     without: list[int]
-    code: int
-    """The exit code with which this rank ends the job; 0 if it does not."""
-    failed: bool
-    """Whether the process cannot watch any more."""
+    code: int  # the exit code with which this rank ends the job; 0 if it does not
+    failed: bool  # whether the process cannot watch any more
 
 
 class Heartbeat(Message):
@@ -119,9 +114,8 @@ class Forget(Message):
 
 
 class Fail(Message):
-    """Let the calls of this communicator end with an error, which ``text`` is. If its ranks have made different calls,
-    ``calls`` says what each of them has called, and ``operation`` the operation of the first of them. The ``silent``
-    processes do not answer."""
+    """Let the calls of this communicator end with an error: ``text``, or that of what ranks have called differently, in
+    ``calls`` and for the first of them in ``operation``. The ``silent`` processes do not answer."""
 
     name: str
     operation: str
@@ -165,8 +159,7 @@ class Answer(Message):
 
 
 class Compare(Question[str]):
-    """Compare the calls of this communicator now. As with all that a process asks of the coordinator, the answer says
-    why that could not be done, or is empty."""
+    """Compare the calls of this communicator now. Any answer to a process is empty, or says what could not be done."""
 
     name: str
 
@@ -184,8 +177,7 @@ class WriteRecording(Question[str]):
 
 
 class Lock(Message):
-    """A lock of the memory that a rank of a window shows to others: ``rank`` in the window's communicator, None for all
-    of its ranks."""
+    """A lock of the memory of a window's ``rank``, None for all of its ranks."""
 
     window: str
     rank: int | None
@@ -201,58 +193,36 @@ class Lock(Message):
 class Ends(Message):
     """Which ranks may be at the other end of a message, and of both messages of a sendrecv; or else a lock."""
 
-    sources: Sequence[int] = ()
-    """The ranks from which a message may come."""
-    source_tag: int | None = None
-    """The tag of that message, None for any."""
-    targets: Sequence[int] = ()
-    """The ranks that may take a message."""
-    target_tag: int | None = None
-    """The tag of that message, None if there is none."""
-    lock: Lock | None = None
-    """The lock of a window that must be given up."""
+    sources: Sequence[int] = ()  # the ranks from which a message may come
+    source_tag: int | None = None  # its tag, None for any
+    targets: Sequence[int] = ()  # the ranks that may take a message
+    target_tag: int | None = None  # its tag, None if there is none
+    lock: Lock | None = None  # the lock of a window that must be given up
 
 
 class RankStatus(Message):
     """What a rank says of one call of a communicator, and what it does now."""
 
-    begun: int
-    """How many calls it has begun."""
+    begun: int  # how many calls it has begun
     state: str
-    number: int
-    """The number of the call that this status is about."""
-    operation: str
-    """The operation that was called, empty if the rank does not know the call."""
-    description: str | None
-    """What was called, None if the rank does not know the call."""
+    number: int  # that of the call that this status is about
+    operation: str  # empty if the rank does not know the call
+    description: str | None  # what was called, None if the rank does not know the call
     site: str | None
-    root: int | None
-    """The root of the call, by its rank in the world; None if it has none."""
-    ahead: int
-    """How many calls ahead of another rank nobody can be in this call; 0 if that is not known."""
-    ago: float
-    """Seconds since this call had begun, as far as looks can tell."""
-    waits: bool
-    """Whether the rank is in this call now."""
-    message: str | None
-    """The message that it waits for."""
-    ends: Ends
-    """What may end that wait, with the ranks of the world."""
-    locks: list[Lock]
-    """The locks that it holds."""
-    alone: bool
-    """Whether the program has only the thread that waits, and no function that a signal calls."""
-    under_way: bool
-    """Whether other messages may be under way, if the wait is a late one."""
-    seconds: float
-    """How long its oldest wait has lasted."""
-    stuck: float
-    """The same, if the wait does not end by itself."""
+    root: int | None  # by its rank in the world; None if the call has none
+    ahead: int  # how many calls ahead of another rank nobody can be in this call; 0 if that is not known
+    ago: float  # seconds since this call had begun, as far as looks can tell
+    waits: bool  # whether the rank is in this call now
+    message: str | None  # the one that it waits for
+    ends: Ends  # what may end that wait, with the ranks of the world
+    locks: list[Lock]  # those that it holds
+    alone: bool  # whether the program has only the thread that waits, and no function that a signal calls
+    under_way: bool  # whether other messages may be under way, if the wait is a late one
+    seconds: float  # how long its oldest wait has lasted
+    stuck: float  # the same, if the wait does not end by itself
     where: str
-    handles: str
-    """The exception that the program handles meanwhile; empty if there is none."""
-    failed: str
-    """The last test that has failed; empty if there is none."""
+    handles: str  # the exception that the program handles meanwhile; empty if there is none
+    failed: str  # the last test that has failed; empty if there is none
     leaving: bool
 
     @property
@@ -295,9 +265,8 @@ class Clock(Question[float]):
 
 
 class Rows(Message):
-    """The calls of a process as rows of a trace, between ``begin`` and ``end``. Times are in seconds of
-    ``time.monotonic``. ``communicators`` are names and ranks. ``rest`` is the number of the first row that is still to
-    be told."""
+    """The calls of a process as rows of a trace, between ``begin`` and ``end``, in seconds of ``time.monotonic``. Of
+    the ``communicators``, names and ranks. ``rest`` is the number of the first row that is still to be told."""
 
     host: str
     communicators: list[tuple[str, list[int]]]
@@ -308,8 +277,7 @@ class Rows(Message):
 
 
 class RowsFrom(Question[Rows | None]):
-    """What has been called, from this row on? ``file`` is that of a recording, or of the trace of the whole job. The
-    answer is None if this process has not recorded for it."""
+    """What has been called, from this row on? The answer is None if this process has not recorded for this file."""
 
     file: str
     first: int

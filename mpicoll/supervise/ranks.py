@@ -13,8 +13,7 @@ from mpicoll.supervise.wire import Questions, say
 
 SECONDS_TO_ANSWER = 3.0
 _LOOKS = 6
-"""How often the coordinator looks meanwhile. If its process is stopped for a while, perhaps with the whole machine, it
-reads in the next look what has come."""
+"""How often it looks meanwhile. If its own process was stopped for a while, it reads then what has come."""
 
 A = TypeVar("A")
 
@@ -25,14 +24,11 @@ class RankProcess:
 
     writer: asyncio.StreamWriter
     process: Process
-    left: float | None = None
-    """Seconds since it has told that it leaves, None before that."""
-    serves: bool = False
-    """Whether messages may come from it, or be taken by it, though it leaves."""
+    left: float | None = None  # seconds since it has told that it leaves, None before that
+    serves: bool = False  # whether messages may come from it, or be taken by it, though it leaves
     silent: float = 0.0
     """Seconds since it was heard. Time in which the coordinator's own process was stopped does not count."""
-    gone: float | None = None
-    """Seconds since its connection was lost, None while it is there."""
+    gone: float | None = None  # seconds since its connection was lost, None while it is there
 
 
 class Processes(dict[int, RankProcess]):
@@ -45,15 +41,10 @@ class Processes(dict[int, RankProcess]):
     def tell(self, rank: int, message: object) -> None:
         say(self[rank].writer, message)
 
-    def tell_all(self, message: object) -> None:
-        for process in self.values():
-            say(process.writer, message)
-
     async def ask(
         self, ranks: Iterable[int], question: Question[A], seconds: float = SECONDS_TO_ANSWER
     ) -> dict[int, A]:
-        """The ranks' answers. A rank that does not answer in time is not in it. Time in which the coordinator's own
-        process was stopped does not count."""
+        """The ranks' answers, as far as they come in time. Time in which this process was stopped does not count."""
         there = [rank for rank in ranks if rank in self and self[rank].gone is None]
         asked = {rank: self.questions.put(self[rank].writer, question) for rank in there}
         for _ in range(_LOOKS):
@@ -67,17 +58,14 @@ class Processes(dict[int, RankProcess]):
     async def hashes(
         self, name: str, ranks: Sequence[int], calls: int | None = None, seconds: float = SECONDS_TO_ANSWER
     ) -> tuple[int, set[str]]:
-        """The different hashes that these ranks of a communicator have of so many first ``calls``, or of all that each
-        of them has begun. Empty if there are none, or if a rank does not know its own. The first value is the number of
-        these calls."""
+        """The different hashes that these ranks have of so many first ``calls`` of a communicator, or of all that each
+        has begun, and before them the number of calls. Empty if there are none, or if a rank does not know its own."""
         answers = await self.ask(ranks, HashOf(name, calls), seconds)
         known = [answer for answer in answers.values() if answer is not None]
         if not known or len(known) < len(ranks):
             return 0, set()
-        least = min(made for made, _ in known)
-        if any(made > least for made, _ in known):
-            return await self.hashes(name, ranks, least, seconds)
-        return least, {each for _, each in known}
+        least, most = min(known)[0], max(known)[0]
+        return (least, {each for _, each in known}) if least == most else await self.hashes(name, ranks, least, seconds)
 
     async def first_difference(self, name: str, ranks: Sequence[int], equal: int, different: int) -> int | None:
         """The number of the first call that is not the same on all of these ranks of a communicator, whose first calls
@@ -94,12 +82,10 @@ class Processes(dict[int, RankProcess]):
 
     def time_passes(self, seconds: float) -> None:
         """For so many more seconds, nobody was heard, and those that leave or are gone were away."""
-        for process in self.values():
-            process.silent += seconds
-            if process.left is not None:
-                process.left += seconds
-            if process.gone is not None:
-                process.gone += seconds
+        for each in self.values():
+            each.silent += seconds
+            each.left = None if each.left is None else each.left + seconds
+            each.gone = None if each.gone is None else each.gone + seconds
 
 
 @dataclass(eq=False)
@@ -111,10 +97,8 @@ class CommunicatorState:
     calls: dict[int, int] = field(default_factory=dict)
     states: dict[int, str] = field(default_factory=dict)
     waits: dict[int, int] = field(default_factory=dict)
-    timeout: float = 0.0
-    """Seconds that a call may take."""
-    compared: int = 0
-    """How many first calls are known to be the same on all ranks."""
+    timeout: float = 0.0  # seconds that a call may take
+    compared: int = 0  # how many first calls are known to be the same on all ranks
     comparing: asyncio.Lock = field(default_factory=asyncio.Lock)
     warned: bool = False
 
@@ -126,9 +110,7 @@ class CommunicatorState:
         return max(self.calls.values(), default=0)
 
     def are(self, *states: str) -> bool:
-        """Whether some rank is in one of these states."""
         return any(state in states for state in self.states.values())
 
     def longest(self) -> int:
-        """How long a rank waits."""
         return max(self.waits.values(), default=SHORT)

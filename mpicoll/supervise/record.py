@@ -31,12 +31,10 @@ LENGTH = 256
 _RINGS = 1024
 """Rings of which the calls' digests are kept, 2 KiB each. A rank may be so far ahead of others."""
 
-_BYTES = 8
-"""The length of a hash, and of a call's digest."""
+_BYTES = 8  # the length of a hash, and of a call's digest
 
 OPEN, FREED, CLOSED, BROKEN = "open", "freed", "closed", "broken"
-"""A communicator can be used; it was given back by all its ranks; this rank alone makes no more calls; a call ended
-midway, so that nothing is known of it."""
+"""It can be used; all ranks gave it back; this rank makes no more calls; a call ended midway: nothing is known."""
 
 DONE, UNDER_WAY, ENDED_MIDWAY = "done", "under way", "ended midway"
 """What the files say of a call. The last one means that it raised an exception."""
@@ -62,15 +60,12 @@ class Record:
         root: int | None = None,
         name: str | None = None,
     ) -> None:
-        self.operation = operation
-        """The name of the Communicator's method, as in ``allreduce``."""
+        self.operation = operation  # the name of the Communicator's method, as in ``allreduce``
         self.description = f"{name or operation} {details}".rstrip()
-        """The call in words: the operation, or the ``name`` by which the program calls it, and then its details, as in
-        ``allreduce sum of 4 float32``."""
+        """The call in words, with the ``name`` by which the program calls it: ``allreduce sum of 4 float32``."""
         self.nbytes, self.elements, self.dtype = nbytes, elements, dtype
         """What the longest array of the call has. ``elements`` is 0 where a rank does not know how many others have."""
-        self.root = root
-        """The root's rank, None if the call has no root."""
+        self.root = root  # the root's rank, None if the call has no root
         self.route = ""
         """What carries it out, once that is chosen: as in ``native``, ``ring`` or ``staged:ring``."""
         self.digest = blake2b(self.description.encode(), digest_size=8).digest()
@@ -85,18 +80,20 @@ class Pending(NamedTuple):
     All messages of one plan share it."""
 
     operation: str
-    what: str
-    """What must happen: ``came from rank 0 (tag 0)``."""
+    what: str  # what must happen: ``came from rank 0 (tag 0)``
     elements: int
     dtype: str
-    missing: str
-    """What is the matter while it has not happened: ``no message came from rank 0 (tag 0)``."""
+    missing: str  # what is the matter while it has not happened: ``no message came from rank 0 (tag 0)``
     ends: Ends = Ends()
     nbytes: int = 0
 
     @classmethod
     def message(cls, operation: str, what: str, elements: int, dtype: str, ends: Ends, nbytes: int = 0) -> Pending:
         return cls(operation, what, elements, dtype, f"no message {what}", ends, nbytes)
+
+    @property
+    def description(self) -> str:
+        return f"{self.operation}: {self.what}"
 
     def is_message(self) -> bool:
         """Whether it is a message, and no collective."""
@@ -112,14 +109,11 @@ class Waits(list[Begun]):
 
     __slots__ = ("_followed", "name", "tape")
 
-    name: str
-    """The communicator's."""
-    tape: Tape | None
-    _followed: deque[tuple[Begun, Callable[[], bool]]]
-
     def __init__(self, begun: Iterable[Begun] = ()) -> None:
         super().__init__(begun)
-        self.name, self.tape, self._followed = "", None, deque()
+        self.name = ""  # the communicator's
+        self.tape: Tape | None = None
+        self._followed: deque[tuple[Begun, Callable[[], bool]]] = deque()
 
     def follow(self, begun: Begun, is_complete: Callable[[], bool]) -> None:
         """A GPU waits for this, after all that it waited for before, while the program goes on."""
@@ -149,8 +143,7 @@ class Made(NamedTuple):
     record: Record
     site: Site
     begun: float
-    handed_in: float | None = None
-    """When the program handed it in to another thread, None if it did not."""
+    handed_in: float | None = None  # when the program handed it in to another thread, None if it did not
 
 
 class _PlainRing:
@@ -160,21 +153,16 @@ class _PlainRing:
 
     def __init__(self) -> None:
         self._begun = 0
-        self._first = 0
-        """The number of the ring's first call."""
-        self._made: list[Any] = [None] * (2 * LENGTH)
-        """By their numbers, this ring's calls and those of the one before."""
-        self._thread = 0
-        """The number of the last call's thread."""
+        self._first = 0  # the number of the ring's first call
+        self._made: list[Any] = [None] * (2 * LENGTH)  # by their numbers, this ring's calls and those of the one before
+        self._thread = 0  # the number of the last call's thread
         self._under_way = self.taped = False
         """Of the one below; and whether a tape notes when each call begins and ends."""
-        self.messages: Sequence[Begun] = deque(maxlen=LENGTH)
-        """The last messages that were begun."""
+        self.messages: Sequence[Begun] = deque(maxlen=LENGTH)  # the last messages that were begun
 
     @property
     def under_way(self) -> bool:
-        """Whether the last call has begun and not ended. Whoever makes the call says when it ends. Whoever waits for
-        the last call, if that does not block, says so meanwhile."""
+        """Whether the last call has begun and not ended. Who waits for one that does not block says so meanwhile."""
         return self._under_way
 
     @under_way.setter
@@ -184,7 +172,6 @@ class _PlainRing:
             (self._tape_wait if now else self._tape_end)()
 
     def begin_message(self: Any, pending: Pending) -> None:
-        """A message begins."""
         self.messages.append((pending, monotonic()))
         if self.taped:
             self._tape_message(pending)
@@ -243,8 +230,7 @@ class Recorder(_Ring):
 
     def __init__(self) -> None:
         super().__init__()
-        self._hash = b""
-        """The hash of all calls before the ring."""
+        self._hash = b""  # the hash of all calls before the ring
         self._rings: deque[tuple[bytes, bytes]] = deque(maxlen=_RINGS)
         """The full rings before it, the newest last: the hash of all calls before a ring, and the ring's digests."""
         self._turning = threading.Lock()
@@ -256,17 +242,15 @@ class Recorder(_Ring):
         """How many calls had begun at what time."""
         self.unsure: set[int] = set()
         """The numbers of calls on which the ranks agree later, and have not agreed yet."""
-        self.state = OPEN
-        """Whether more calls can come."""
-        self.name = ""
-        """The communicator's, once it is watched."""
+        self.state = OPEN  # whether more calls can come
+        self.name = ""  # the communicator's, once it is watched
         self._tape: Tape | None = None
 
     def note_on(self, tape: Tape | None) -> None:
         """From now on, note on this tape when each call begins and ends."""
         self._tape = tape
         if tape is None:  # another thread may be about to tell the last one, which is kept no longer
-            self._tape_begin = self._tape_end = self._tape_wait = self._tape_message = _nothing
+            self._tape_begin = self._tape_end = self._tape_wait = self._tape_message = nothing
         else:
             self._tape_begin = partial(tape.collective_begins, self)
             self._tape_end = partial(tape.collective_returns, self, DONE)
@@ -307,7 +291,7 @@ class Recorder(_Ring):
             if self._tape is not None:
                 if self.under_way:
                     self._tape.collective_returns(self, ENDED_MIDWAY)
-                self._tape.close(self)
+                self._tape.last.pop(self, None)
             self.under_way = False
 
     def last(self) -> tuple[int, Record, Site]:
@@ -316,14 +300,12 @@ class Recorder(_Ring):
         return self._begun - 1, record, (code, place)
 
     def _refuse(self, record: Record) -> None:
-        """Raise StateError, because a call of another thread has not ended."""
         _, last, site = self.last()
+        this = f"{record.description}: this communicator is in another call now"
         other = f"{last.description}, at {place_of(site)}"
-        why = "A communicator makes one call at a time: give each thread its own"
-        raise StateError(f"{record.description}: this communicator is in another call now: {other}. {why}")
+        raise StateError(f"{this}: {other}. A communicator makes one call at a time: give each thread its own")
 
     def _turn(self) -> None:
-        """Begin a new ring."""
         with self._turning:
             digests = self.digests(LENGTH)
             self._rings.append((self._hash, digests))
@@ -332,7 +314,6 @@ class Recorder(_Ring):
 
     @property
     def begun(self) -> int:
-        """How many calls have begun."""
         return self._begun
 
     def hash(self, calls: int) -> str | None:
@@ -367,7 +348,7 @@ class Recorder(_Ring):
         return begun
 
 
-def _nothing(*_: object) -> None:
+def nothing(*_: object) -> None:
     """In the place of what a tape is told."""
 
 

@@ -1,5 +1,4 @@
-"""What the coordinator says of a job that cannot go on, or that waits for long: one table of all ranks of a
-communicator."""
+"""What the coordinator says of a job that cannot go on, or waits for long: one table of a communicator's ranks."""
 
 from __future__ import annotations
 
@@ -60,13 +59,9 @@ class Silence(Enum):
 
 Missing = Silence | str
 """What is said in the place of a rank's status. If it is in words, these are of this rank alone."""
-
 _MORE = "allreduce", "reduce_scatter", "allgather"
 """How the operations begin that a program calls for each batch."""
-
-
-_WAITING = ": waiting"
-"""How the lines end of which a duration is said."""
+_WAITING = ": waiting"  # how the lines end of which a duration is said
 
 
 def text(
@@ -81,10 +76,20 @@ def text(
     """The table: a line for all ranks that do the same. The statuses are of the ranks' ``latest`` calls, or else of one
     call of all. ``missing`` says why some ranks give none. Where it is known that a rank was lost ``first``, only that
     one is to be looked at: the launcher has ended the others."""
-    table = _table(ranks, statuses, missing, latest)
+    furthest = max((status.begun for status in statuses.values()), default=0) if latest else 0
+
+    def line(rank: int, many: bool = False) -> str:
+        return instead(missing[rank], many) if rank in missing else _line(statuses[rank], furthest, many)
+
+    table: list[tuple[list[int], str]] = []
+    for who in alike({rank: line(rank) for rank in sorted(ranks)}).values():
+        said = line(who[0], len(who) > 1)
+        # Their looks differ a little: that must not tear them apart.
+        seconds = max(statuses[rank].seconds for rank in who) if said.endswith(_WAITING) else 0.0
+        table.append((who, said + (f" for {seconds:.0f} s" if seconds >= 1 else "")))
     hint = _likeliest(statuses) if why == Why.HAS_LEFT else []
     look_at = _concerned(why, statuses, missing) if first is None else [first]
-    return "\n".join([why.title(ranks, look_at, job_ends), *table, *hint])
+    return "\n".join([why.title(ranks, look_at, job_ends), *rows(table), *hint])
 
 
 def _concerned(why: Why, statuses: dict[int, RankStatus], missing: dict[int, Missing]) -> list[int]:
@@ -106,23 +111,6 @@ _CONCERNED: dict[Why, Callable[[RankStatus], bool]] = {
     Why.SLOW: lambda each: not each.waits and each.message is None,
 }
 """By the reason of a report: whether a rank that answers is one at which to look."""
-
-
-def _table(
-    ranks: Sequence[int], statuses: dict[int, RankStatus], missing: dict[int, Missing], latest: bool = True
-) -> list[str]:
-    furthest = max((status.begun for status in statuses.values()), default=0) if latest else 0
-
-    def line(rank: int, many: bool = False) -> str:
-        return instead(missing[rank], many) if rank in missing else _line(statuses[rank], furthest, many)
-
-    found: list[tuple[list[int], str]] = []
-    for who in alike({rank: line(rank) for rank in sorted(ranks)}).values():
-        said = line(who[0], len(who) > 1)
-        # Their looks differ a little: that must not tear them apart.
-        seconds = max(statuses[rank].seconds for rank in who) if said.endswith(_WAITING) else 0.0
-        found.append((who, said + (f" for {seconds:.0f} s" if seconds >= 1 else "")))
-    return rows(found)
 
 
 def instead(missing: Missing, many: bool = False) -> str:

@@ -1,5 +1,4 @@
-"""Where in the program a call is made: the innermost frame that belongs neither to mpicoll nor to torch. And what the
-program's threads do now."""
+"""Where in the program a call is made, outside of mpicoll and torch, and what the program's threads do now."""
 
 from __future__ import annotations
 
@@ -20,9 +19,7 @@ from mpicoll.units import line_named
 
 T = TypeVar("T")
 
-_MOST_SAID = 200
-"""Characters of an exception's text that are told."""
-
+_MOST_SAID = 200  # characters of an exception's text that are told
 Site = tuple[CodeType, int]
 """A frame's code, and the index of the instruction that it is at. A frame itself would keep the program's arrays."""
 
@@ -35,8 +32,6 @@ _PROGRAMS = tuple(f"{Path(__file__).parents[1]}/{room}/" for room in ("bench", "
 """What of mpicoll calls it as a program does: its commands."""
 _STANDARD = (sysconfig.get_path("stdlib") + "/", "<frozen ")
 _PACKAGES = ("/site-packages/", "/dist-packages/")
-_DECORATOR = "/typing_extensions.py"
-"""The file of what torch puts around functions that it has deprecated."""
 is_library: dict[str, bool] = {}
 """Whether a file belongs to Python or to a library through which programs call, by the file's name."""
 
@@ -49,13 +44,11 @@ class _Here(threading.local):
 
 
 here = _Here()
-"""Where and when the program has handed in what this thread does now, if another thread has handed it in. The time is
-in seconds of ``time.monotonic``."""
+"""Where and when (by ``time.monotonic``) another thread has handed in what this thread does now."""
 
 
 def site_of(frame: FrameType) -> tuple[Site, int]:
-    """The site of the program that has led to ``frame``, and how many frames out it is from what ``frame`` has called.
-    Where no program has led to it, the frame's own."""
+    """The site of the program that has led to ``frame``, or its own, and how far out that is from what it called."""
     found: FrameType | None = frame
     depth = 1
     while found is not None:
@@ -91,7 +84,7 @@ def is_program(file: str) -> bool:
     known = is_library.get(file)
     if known is None:
         pythons = file.startswith(_STANDARD) and not any(folder in file for folder in _PACKAGES)
-        pythons = pythons or file.endswith(_DECORATOR)
+        pythons = pythons or file.endswith("/typing_extensions.py")  # is around what torch has deprecated
         known = is_library[file] = pythons or (file.startswith(_LIBRARIES) and not file.startswith(_PROGRAMS))
     return not known
 
@@ -109,8 +102,7 @@ def line_of(site: Site) -> int:
 
 
 def handled() -> str:
-    """The exception that the program's main thread handles now, as in ``ValueError: no such file``. Empty if it handles
-    none, or if that is a matter of a library's own."""
+    """The exception that the program's main thread handles now, as in ``ValueError: no such file``; or nothing."""
     found: Any = _of_threads(sys._current_exceptions).get(threading.main_thread().ident or 0)
     error = found[1] if isinstance(found, tuple) else found  # before Python 3.12, it was a tuple
     while error is not None and not ((trace := error.__traceback__) and is_program(trace.tb_frame.f_code.co_filename)):
@@ -134,8 +126,7 @@ def failed_test() -> str:
     if not failed:
         return ""
     crash = getattr(failed[-1].longrepr, "reprcrash", None)
-    said = f" failed with {_first_line(crash.message)}" if crash else " failed"
-    return f"{failed[-1].nodeid}{said}"
+    return f"{failed[-1].nodeid} failed{f' with {_first_line(crash.message)}' if crash else ''}"
 
 
 def _first_line(text: str) -> str:
@@ -148,11 +139,9 @@ def frames_now() -> dict[int, FrameType]:
 
 
 def _of_threads(ask: Callable[[], dict[int, T]]) -> dict[int, T]:
-    """What Python's function says of all threads."""
-    if sys.version_info >= (3, 12):
-        return ask()
-    collecting = gc.isenabled()
-    gc.disable()  # to collect here would block this version for ever: github.com/python/cpython/issues/106883
+    collecting = sys.version_info < (3, 12) and gc.isenabled()
+    if collecting:
+        gc.disable()  # to collect here would block this version for ever: github.com/python/cpython/issues/106883
     try:
         return ask()
     finally:
@@ -184,8 +173,7 @@ class DaemonThread(threading.Thread):
     """A thread of mpicoll's own. While it has no tasks, it makes no calls of the program's. The interpreter does not
     wait for it at its end: the other ranks of a call may never come."""
 
-    tasks = 0
-    """How many calls were handed in to it and are not complete."""
+    tasks = 0  # how many calls were handed in to it and are not complete
 
     def __init__(self, target: Callable[..., object], name: str, args: Sequence[Any] = ()) -> None:
         super().__init__(target=target, name=name, args=args, daemon=True)
@@ -204,8 +192,7 @@ def is_alone() -> bool:
 
 
 def _does_nothing(frame: FrameType) -> bool:
-    """Whether the thread that is in this frame makes no calls before another thread of this process lets it: it waits
-    for that, and for nothing else. Or it never makes any."""
+    """Whether the thread in this frame makes no calls before another thread of this process lets it, or never any."""
     if frame.f_code is threading.Condition.wait.__code__ and frame.f_locals.get("timeout") is None:
         return True
     if (frame.f_code.co_filename, frame.f_code.co_name) == (executors.__file__, "_worker"):  # without a task
@@ -219,8 +206,7 @@ def _does_nothing(frame: FrameType) -> bool:
 
 
 def _calls_program(number: int, handler: Any) -> bool:
-    """Whether a signal calls a function of the program, perhaps through one of a library, as torch's DataLoader does
-    that has found one in its place."""
+    """Whether a signal calls a function of the program, perhaps through a library, as torch's DataLoader does."""
     if not callable(handler) or (number == signal.SIGINT and handler is signal.default_int_handler):
         return False
     code = getattr(handler, "__code__", None)

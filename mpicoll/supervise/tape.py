@@ -1,5 +1,4 @@
-"""What a process notes of its calls while a trace or a recording is made: when each of them was issued, when somebody
-waited for it, and when it was complete."""
+"""When each call of a process was issued, waited for and complete, noted while a trace or a recording is made."""
 
 from __future__ import annotations
 
@@ -14,18 +13,14 @@ from time import monotonic
 from typing import Any
 
 from mpicoll.supervise.messages import Ends, Rows
-from mpicoll.supervise.record import DONE, UNDER_WAY, Begun, Pending, Record, Recorder, Waits
+from mpicoll.supervise.record import DONE, UNDER_WAY, Begun, Pending, Record, Recorder, Waits, nothing
 from mpicoll.supervise.sites import Site, backward_pass, place_of, site_now
 
-MOST = 100_000
-"""The last calls of a process that are kept."""
-_PIECE = 1 << 22
-"""Characters after which what is told goes on in another message."""
-WAIT = "wait"
-"""The category of the rows that are waits for calls of other rows."""
+MOST = 100_000  # the last calls of a process that are kept
+_PIECE = 1 << 22  # characters after which what is told goes on in another message
+WAIT = "wait"  # the category of the rows that are waits for calls of other rows
 
-Wait = tuple[float, float, int]
-"""From when to when a thread has waited, and the number of the thread."""
+Wait = tuple[float, float, int]  # from when to when a thread has waited, and the number of the thread
 
 
 class TapedCall:
@@ -43,29 +38,24 @@ class TapedCall:
         self.thread = threading.get_ident()
         self.returned: float | None = None
         """When the method has returned that has made or begun it. None for a message that may block."""
-        self.waits: list[Wait] = []
-        """When threads have waited for it, besides within that method."""
+        self.waits: list[Wait] = []  # when threads have waited for it, besides within that method
         self.complete: float | None = None
         """When it was complete, if anybody knows that besides by waiting."""
         self.backward: int | None = None
-        """If the reducer of DistributedDataParallel has issued it, the number of the backward pass. The reducer waits
-        in C++, where nobody sees it."""
+        """The number of the backward pass if DistributedDataParallel's reducer has issued it, which waits in C++."""
         self.state = UNDER_WAY
         self.pending: Pending | None = None
         """What somebody may wait for, if the call does not block. It is kept, so that nothing else has its address."""
 
-    @property
-    def description(self) -> str:
-        """The call in words."""
-        what = self.what
-        return what.description if isinstance(what, Record) else f"{what.operation}: {what.what}"
-
     def rows(self, now: float, waits_now: Sequence[Wait], rows_of: Mapping[int, int]) -> list[dict[str, Any]]:
-        """The call's row of a trace, and those of the waits for it if it does not block, also of waits that are not
-        over. ``rows_of`` has the rows of threads."""
+        """The row of the call, and of the waits for it, also of those that go on. ``rows_of`` has threads' rows."""
         what, waits = self.what, [(since, until, rows_of[thread]) for since, until, thread in [*self.waits, *waits_now]]
-        route, root, ends = (what.route, what.root, Ends()) if isinstance(what, Record) else ("", None, what.ends)
-        whole = {"cat": what.operation, "name": self.description, "ph": "X", "tid": rows_of[self.thread]}
+        route, root, ends, name = "", None, Ends(), what.description
+        if isinstance(what, Record):
+            route, root = what.route, what.root
+        else:
+            ends = what.ends
+        whole = {"cat": what.operation, "name": name, "ph": "X", "tid": rows_of[self.thread]}
         start, end = self.begun, now if self.returned is None else self.returned
         if self.returned is None and waits:
             (start, end, _), *waits = waits
@@ -77,10 +67,7 @@ class TapedCall:
             "bytes": what.nbytes,
             "dtype": what.dtype,
             "root": root,
-            "sources": ends.sources,
-            "source_tag": ends.source_tag,
-            "targets": ends.targets,
-            "target_tag": ends.target_tag,
+            **{name: getattr(ends, name) for name in ("sources", "source_tag", "targets", "target_tag")},
             "algorithm": route,
             "backward": self.backward,
             "state": self.state,
@@ -89,7 +76,7 @@ class TapedCall:
             "complete": complete,
             "waits": [(since, until) for since, until, _ in waits],
         }
-        of_waits = whole | {"cat": WAIT, "name": f"wait: {self.description}"}
+        of_waits = whole | {"cat": WAIT, "name": f"wait: {name}"}
         found = [{**whole, "ts": start, "dur": end - start, "args": about}]
         return found + [{**of_waits, "tid": tid, "ts": since, "dur": until - since} for since, until, tid in waits]
 
@@ -98,20 +85,18 @@ class Tape:
     """The calls of this process, on all its communicators, since ``begin``."""
 
     def __init__(self) -> None:
-        self.begin = monotonic()
+        self.begin, self.users = monotonic(), 0  # how many recordings and traces need it
         self.calls: deque[TapedCall] = deque()
-        self.is_full = False
-        """Whether the first calls are not kept any more."""
-        self._last: dict[Recorder, TapedCall] = {}
-        """The last collective of each communicator."""
+        self.is_full = False  # whether the first calls are not kept any more
+        self.last: dict[Recorder, TapedCall] = {}
+        """The last collective of each communicator that makes more."""
         self._under_way: defaultdict[int, list[TapedCall]] = defaultdict(list)
         """What nobody has waited for: messages, and collectives that do not block, by the number of what is pending."""
         self._waits: dict[int, tuple[TapedCall, float, int]] = {}
         """What threads wait for, by the number of what was begun, since when, and which thread."""
         self._submitted: dict[float, TapedCall] = {}
         """What was handed in to a thread of mpicoll's, by that time."""
-        self.communicators: dict[str, list[int]] = {}
-        """Their ranks in the job's world, by their names."""
+        self.communicators: dict[str, list[int]] = {}  # their ranks in the job's world, by their names
         self.threads: dict[int, str] = {}
         self._backward_of: dict[float, int] = {}
         """The backward passes in which something was handed in, by that time."""
@@ -137,20 +122,16 @@ class Tape:
         if known[:1] == [call]:
             del known[0]
 
-    def close(self, recorder: Recorder) -> None:
-        """This communicator makes no more calls."""
-        self._last.pop(recorder, None)
-
     # -- collectives --------------------------------------------------------------------------------------------------
 
     def collective_begins(self, recorder: Recorder) -> None:
         """A collective begins, in the method that makes it."""
-        self._last[recorder] = call = self._add(TapedCall(recorder.name, *recorder.last(), monotonic()))
+        self.last[recorder] = call = self._add(TapedCall(recorder.name, *recorder.last(), monotonic()))
         call.backward = backward_pass(sys._getframe(1))
 
     def was_handed_in(self, recorder: Recorder, site: Site, when: float | None) -> None:
         """The program has handed in the last collective there and then."""
-        call = self._last.get(recorder)
+        call = self.last.get(recorder)
         if call is not None:
             call.site = site
             if when is not None:
@@ -163,13 +144,12 @@ class Tape:
             self._backward_of[when] = found
 
     def collective_returns(self, recorder: Recorder, state: str | None) -> None:
-        """The method returns, or a wait for the last collective does. The call is over in this ``state``; None if it
-        was never made."""
-        call = self._last.get(recorder)
+        """The method returns, or a wait for the last collective does. Its ``state`` is None if it was never made."""
+        call = self.last.get(recorder)
         if call is None:
             return
         if state is None:
-            del self._last[recorder]
+            del self.last[recorder]
             self.calls.remove(call)
         elif call.returned is None:
             call.returned, call.state = monotonic(), state
@@ -179,35 +159,29 @@ class Tape:
 
     def wait_for_last(self, recorder: Recorder) -> None:
         """Somebody waits for the last collective, which does not block."""
-        if (call := self._last.get(recorder)) is not None:
+        if (call := self.last.get(recorder)) is not None:
             call.waits.append((now := monotonic(), now, self._this_thread()))
 
     def completion(self, recorder: Recorder) -> Callable[[object], None]:
         """What is to be called when the last collective is complete, if it does not block."""
-        call = self._last.get(recorder)
-
-        def note(_: object) -> None:
-            if call is not None:
-                call.complete = monotonic()
-
-        return note
+        call = self.last.get(recorder)
+        return nothing if call is None else lambda _: setattr(call, "complete", monotonic())
 
     # -- what is pending ----------------------------------------------------------------------------------------------
 
     def message_begins(self, recorder: Recorder, pending: Pending) -> None:
         """A message begins, or the last collective is one that does not block."""
-        call = self._last.get(recorder)
+        call = self.last.get(recorder)
         if pending.is_message():
             call = self._add(TapedCall(recorder.name, None, pending, site_now(), monotonic()))
             if pending.operation[0] in "iI":
                 call.returned = call.issued
-        elif call is None or pending.what != call.description:
+        elif call is None or pending.what != call.what.description:
             return  # it is nobody's, and complete
         call.pending = pending
         self._under_way[id(pending)].append(call)
 
     def wait_begins(self, name: str, begun: Begun) -> None:
-        """A thread begins to wait for this."""
         pending, since = begun
         if known := self._under_way[id(pending)]:
             call = known.pop(_nearest(known, since))
@@ -218,7 +192,6 @@ class Tape:
         self._waits[id(begun)] = call, monotonic(), self._this_thread()
 
     def wait_ends(self, begun: Begun) -> None:
-        """It waits no longer."""
         call, since, thread = self._waits.pop(id(begun), (None, 0.0, 0))
         if call is not None:
             call.waits.append((since, monotonic(), thread))
@@ -308,23 +281,20 @@ class TapedWaits(Waits):
             self.tape.wait_ends(begun)
 
 
-active: Tape | None = None
-"""The one that runs now."""
-_users = 0
-"""How many recordings and traces need it."""
+active: Tape | None = None  # the one that runs now
 
 
 def begin() -> Tape:
     """Let the tape run. Communicators must be told."""
-    global active, _users
-    _users += 1
+    global active
     active = active or Tape()
+    active.users += 1
     return active
 
 
 def end() -> None:
-    """It is needed by one less."""
-    global active, _users
-    _users -= 1
-    if not _users:
-        active = None
+    """The tape that runs is needed by one less."""
+    global active
+    if active is not None:
+        active.users -= 1
+        active = active if active.users else None

@@ -13,10 +13,8 @@ from typing import Any
 from mpicoll.machine.system import write_whole
 from mpicoll.supervise.messages import Clock, Rows, RowsFrom
 
-_LOOKS = 8
-"""How often a clock is asked. The fastest answer counts."""
-_SECONDS_TO_TELL = 60.0
-
+_LOOKS, _SECONDS_TO_TELL = 8, 60.0
+"""How often a clock is asked, whose fastest answer counts; and what a rank has to tell its calls."""
 Reading = tuple[float, float]
 """A time by the clock of this process, and how much later it was then by a rank's clock."""
 
@@ -25,36 +23,30 @@ AskRanks = Callable[..., Awaitable[dict[int, Any]]]
 
 
 class Trace:
-    """Asks ranks for their calls, in the process of the job's coordinator, and writes them to ``file``: those of the
-    ``whole`` job, or of a part that ranks have recorded."""
+    """Asks ranks for their calls, and writes them to ``file``: those of the ``whole`` job, or of a recorded part."""
 
     def __init__(self, file: str, ask: AskRanks, whole: bool = False) -> None:
         self._file, self._ask, self.whole = file, ask, whole
         self.writing = asyncio.Lock()
         self.told_by: set[int] = set()
         """The ranks whose calls are in it. Those of a part have come to its end: others may not answer for long."""
-        self.begun = 0
-        """How often it has begun to write."""
-        self.failure = ""
-        """Why the file could not be written."""
+        self.begun = 0  # how often it has begun to write
+        self.failure = ""  # why the file could not be written
         self._clocks: dict[int, list[Reading]] = {}
-        self._written = 0, ""
-        """How many rows the file has, and what was said of it."""
+        self._written = 0, ""  # how many rows the file has, and what was said of it
 
     async def read_clock(self, rank: int) -> None:
         """Compare a rank's clock with that of this process."""
         readings = []
         for _ in range(_LOOKS):
             before = monotonic()
-            answers = await self._ask([rank], Clock())
-            if rank not in answers:
+            if rank not in (answers := await self._ask([rank], Clock())):
                 return
             readings.append((before, answers[rank], monotonic()))
         self._clocks.setdefault(rank, []).append(difference(readings))
 
     async def write(self, size: int, seconds: float = _SECONDS_TO_TELL) -> str:
-        """Write what these ranks of a job of this ``size`` tell. Returns a line that says where it is, or why it could
-        not be written."""
+        """Write what ranks of a job of this ``size`` tell. Returns a line that says where, or why not."""
         self.begun += 1
         ranks = [*self.told_by]
         await asyncio.gather(*map(self.read_clock, ranks))
@@ -109,8 +101,7 @@ def written(file: Path, told: dict[int, Rows], clocks: dict[int, list[Reading]],
 
 
 def chrome(told: dict[int, Rows], clocks: dict[int, list[Reading]], size: int) -> dict[str, Any]:
-    """The trace in the format of Chrome's: a process for each rank, a row for each of its threads. Times are in
-    microseconds since the first rank has begun to record."""
+    """The trace in Chrome's format: a process a rank, a row a thread, times in microseconds since the first began."""
     first = min([by_this_clock(of.begin, clocks.get(rank, [])) for rank, of in told.items()], default=0.0)
 
     def microseconds(readings: list[Reading], time: float) -> float:

@@ -28,8 +28,7 @@ if TYPE_CHECKING:
     from mpicoll.supervise.agent import AgentThread
 
 _SECONDS_TO_COMPARE = _SECONDS_TO_DUMP = 10.0
-_SECONDS_TO_PROGRESS, _SECONDS_TO_FAIL = 0.02, 1.0
-_SECONDS_TO_WRITE = 120.0
+_SECONDS_TO_PROGRESS, _SECONDS_TO_FAIL, _SECONDS_TO_WRITE = 0.02, 1.0, 120.0
 
 _watchers: dict[Rendezvous, AgentThread] = {}
 """One for each coordinator that this process has: usually one."""
@@ -40,12 +39,9 @@ _first: list[int] = []
 class Group(NamedTuple):
     """The ranks of a new communicator, and how they meet: this is all that must be known of what connects them."""
 
-    ranks: list[int]
-    """Its ranks, as ranks of the job's world, in order."""
-    rank: int
-    """Which of them this process is."""
-    one_node: bool
-    """Whether all of them are processes of this node."""
+    ranks: list[int]  # its ranks, as ranks of the job's world, in order
+    rank: int  # which of them this process is
+    one_node: bool  # whether all of them are processes of this node
     allgather: Callable[[Any], list[Any]]
     """Gives all ranks what each of them gives. Collective."""
 
@@ -94,8 +90,7 @@ def _all_watched() -> list[Watched]:
 
 
 def _common_watcher(group: Group, dump: str, trace: str) -> tuple[AgentThread, str] | None:
-    """The watcher of this process that has the same coordinator as those of the other ranks, and the communicator's
-    name. None if a rank cannot reach the coordinator."""
+    """The watcher that has the same coordinator as the others', and the communicator's name. None without one."""
     from mpicoll.supervise.agent import AgentThread  # not before the first communicator: it loads asyncio
 
     ranks = group.ranks
@@ -122,10 +117,9 @@ def _common_watcher(group: Group, dump: str, trace: str) -> tuple[AgentThread, s
     if rendezvous not in _watchers:
         watcher.soon(watcher.agent.leave)
     if group.rank == 0:
-        apart = [rank for rank, problem in zip(ranks, problems, strict=True) if problem]
-        said = f"mpicoll: {named(apart)} cannot reach the coordinator"
-        why = next(filter(None, problems))
-        report.show(f"{said} at {why}. Calls are not compared, and may wait forever")
+        apart = {rank: problem for rank, problem in zip(ranks, problems, strict=True) if problem}
+        said = f"mpicoll: {named([*apart])} cannot reach the coordinator at {next(iter(apart.values()))}"
+        report.show(f"{said}. Calls are not compared, and may wait forever")
     return None
 
 
@@ -172,15 +166,13 @@ def _note_on_tape() -> None:
 
 
 def _write_recording(file: Path, recording: Rows) -> str:
-    """Write a file with what this process and others have recorded for it. Returns why it cannot be written, or an
-    empty text."""
+    """Write what this process and others have recorded. Returns why it cannot be written, or an empty text."""
     from mpicoll.supervise.trace import written  # it loads asyncio
 
     if not _watchers:
         return written(file, {0: recording}, {}, 1)
     # A rank that has met others in a part of the job, too, must choose the same process as all of them.
-    rendezvous = min(_watchers, key=lambda each: (each.rank or 0, each.on_one_node))
-    watcher = _watchers[rendezvous]
+    watcher = _watchers[min(_watchers, key=lambda each: (each.rank or 0, each.on_one_node))]
     if watcher.has_left(0):
         return "the part that is recorded must end before MPI is finalised"
     file = file_of_part(file, _first[0])
@@ -189,8 +181,7 @@ def _write_recording(file: Path, recording: Rows) -> str:
 
 
 def compare(watched: Watched) -> None:
-    """Compare the calls of this communicator with those of its other ranks now. Where they differ, the job ends, and
-    this does not return."""
+    """Compare the ranks' calls of this communicator now. Where they differ, the job ends, and this does not return."""
     for watcher in _watchers.values():
         if watched.name in watcher.agent.watched:
             watcher.do(watcher.agent.compare(watched), _SECONDS_TO_COMPARE)
@@ -207,9 +198,6 @@ def _leave() -> None:
             lifecycle.progress()  # messages of this rank may still be under way
 
 
-lifecycle.add(Hook.LEAVE_WATCHERS, _leave)
-
-
 def _dump(why: str, of_calls: bool) -> None:
     """Let all processes write their files, because this one fails. There are none if it has made no call, and where the
     cause is not ``of_calls``, only those in a folder that the user has named."""
@@ -218,15 +206,10 @@ def _dump(why: str, of_calls: bool) -> None:
             watcher.do(watcher.agent.dump(why), _SECONDS_TO_DUMP)
 
 
-lifecycle.add(Hook.WRITE_FILES, _dump)
-
-
 def _tell_failure(code: int) -> None:
     for watcher in _watchers.values():
         watcher.do(watcher.agent.fail(code), _SECONDS_TO_FAIL)
 
-
-lifecycle.add(Hook.TELL_FAILURE, _tell_failure)
 
 _of_parent: list[AgentThread] = []
 """In a forked child, the parent's watchers. To collect them would close what the parent still uses."""
@@ -239,4 +222,7 @@ def _in_child() -> None:
     _watchers.clear()  # the thread is the parent's alone
 
 
+lifecycle.add(Hook.LEAVE_WATCHERS, _leave)
+lifecycle.add(Hook.WRITE_FILES, _dump)
+lifecycle.add(Hook.TELL_FAILURE, _tell_failure)
 lifecycle.add(Hook.LET_WATCHERS_GO, _in_child)

@@ -14,12 +14,10 @@ from mpicoll.supervise.record import BROKEN, Pending, Recorder, Waits
 from mpicoll.supervise.sites import failed_test, handled, is_alone, place_of, whereabouts
 from mpicoll.supervise.tape import Tape, TapedWaits
 
-LOOK = 0.5
-"""Seconds between two looks at a process's communicators."""
+LOOK = 0.5  # seconds between two looks at a process's communicators
 HEARTBEAT, HEARTBEAT_WHILE_WAITING = 30.0, 3.0
 """Seconds between two messages to which the coordinator answers that it is there."""
-LATE = 5.0
-"""Seconds of a wait, until it is asked whether it can end at all."""
+LATE = 5.0  # seconds of a wait, until it is asked whether it can end at all
 SECONDS_TO_HEAR = 10.0
 """Seconds that a process has beyond a timeout, until others think that it does not answer."""
 _LONG, _VERY_LONG = 1.0, 60.0
@@ -31,10 +29,8 @@ _BY_KERNEL = "node"
 
 
 under_way: list[Callable[[bool, object], bool]] = []
-"""Each says whether messages of this rank are under way, besides the one that is given. It may look at them if it is
-told so."""
-locks: list[Lock] = []
-"""The locks of windows that this rank holds."""
+"""Each says whether messages of this rank are under way besides the given one, and may look at them if told so."""
+locks: list[Lock] = []  # the locks of windows that this rank holds
 
 
 def patience_at_end(timeout: float) -> float:
@@ -43,8 +39,7 @@ def patience_at_end(timeout: float) -> float:
     return max(timeout, HEARTBEAT) + SECONDS_TO_HEAR
 
 
-SHORT, LONG, WARN, TIME_IS_UP = range(4)
-"""How long a wait has lasted."""
+SHORT, LONG, WARN, TIME_IS_UP = range(4)  # how long a wait has lasted
 
 
 class Cut(Protocol):
@@ -85,16 +80,11 @@ class Watched:
     name: str
     ranks: list[int]
     recorder: Recorder
-    waits: Waits
-    """What threads wait for besides collectives."""
-    timeout: float
-    """Seconds in which a call must end."""
-    agrees: bool
-    """Whether ranks agree on each call before data moves."""
-    cut: Cut | None = None
-    """Ends the calls of this communicator alone; None if the job ends instead."""
-    seconds: float = 0.0
-    """How long the oldest wait has lasted."""
+    waits: Waits  # what threads wait for besides collectives
+    timeout: float  # seconds in which a call must end
+    agrees: bool  # whether ranks agree on each call before data moves
+    cut: Cut | None = None  # ends the calls of this communicator alone; None if the job ends instead
+    seconds: float = 0.0  # how long the oldest wait has lasted
     reported: tuple[int, str, int] | None = None
     """What the coordinator knows: calls, state, and how long the wait has lasted."""
     on_tape: bool = True
@@ -134,16 +124,14 @@ class Watched:
         return calls, state, TIME_IS_UP if self.seconds >= limit else WARN if very_long else LONG if long else SHORT
 
     def _missing(self, pending: Pending) -> str:
-        """What this rank waits for. A communicator has numbers of its own for its ranks, and the coordinator those of
-        the job."""
-        said, peers = f"{pending.operation}: {pending.missing}", [*{*pending.ends.sources, *pending.ends.targets}]
-        if len(peers) != 1 or self.ranks[peers[0]] == peers[0]:
-            return said
-        return f"{said}: rank {self.ranks[peers[0]]} of the job"
+        """What this rank waits for, with the number that another rank has in the job."""
+        peers = [*{*pending.ends.sources, *pending.ends.targets}]
+        differs = len(peers) == 1 and self.ranks[peers[0]] != peers[0]
+        in_job = f": rank {self.ranks[peers[0]]} of the job" if differs else ""
+        return f"{pending.operation}: {pending.missing}{in_job}"
 
     def status(self, number: int | None, leaving: bool = False) -> RankStatus:
-        """What this rank says of the call with this number (of the last one if None), and what it does now. ``leaving``
-        says whether its program has ended."""
+        """What this rank says of this call (None: the last one), and of now. ``leaving``: its program is over."""
         recorder, waits = self.recorder, [*self.waits]
         begun = recorder.begun
         seconds = self.seconds if recorder.under_way or waits else 0.0  # the last look may be older than the wait's end

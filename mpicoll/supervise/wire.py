@@ -1,5 +1,4 @@
-"""How the processes of a job reach the coordinator, and how messages go between them: lines of JSON over TCP. This
-needs nothing of MPI."""
+"""How the processes of a job reach the coordinator, and talk to it: by lines of JSON over TCP, without MPI."""
 
 from __future__ import annotations
 
@@ -15,10 +14,8 @@ from typing import Any
 from mpicoll.supervise import ending
 from mpicoll.supervise.messages import Answer, Ask, Hello, Message, Nonce, Process, Question, Welcome
 
-LIMIT = 1 << 26
-"""Bytes of the longest message."""
-_SECONDS_TO_CONNECT = 5.0
-"""How long an address may take until the next one is tried."""
+LIMIT = 1 << 26  # bytes of the longest message
+_SECONDS_TO_CONNECT = 5.0  # how long an address may take until the next one is tried
 _SECONDS_TO_BE_GREETED = 60.0
 """How long the coordinator may take to answer. It greets one process after another, perhaps thousands."""
 
@@ -27,8 +24,7 @@ async def connect(
     addresses: Sequence[str], port: int, token: str, rank: int
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter, Process]:
     """The connection of this process, which is ``rank`` of the job's world, to the coordinator, and the coordinator's
-    process. The coordinator shows that it knows the token, and then this process does. Raises OSError if it answers at
-    none of its addresses."""
+    process. Both show that they know the token. Raises OSError if it answers at none of its addresses."""
     failures = []
     for address in addresses:
         nonce = secrets.token_hex(16)
@@ -124,8 +120,8 @@ def message_in(line: bytes) -> Message:
     Only a process that knows the job's token sends more than a greeting. So the types of the values are not checked."""
     try:
         message = json.loads(line, object_hook=_revived) if line.endswith(b"\n") else None
-    except TypeError as e:  # the number of the values is another one
-        raise ValueError(str(e)) from None
+    except TypeError:  # the number of the values is another one
+        message = None
     if not isinstance(message, Message):
         raise ValueError("not a message")
     return message

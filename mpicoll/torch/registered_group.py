@@ -234,7 +234,7 @@ def make(options: Any) -> RegisteredGroup | DeviceBackend:
     members = list(options.global_ranks_in_group)  # empty for the default group, which has all ranks
     if len(set(members)) < len(members):
         raise ArgumentError("new_group", "ranks", "different ranks", repr(members))
-    everybody = elastic.left(world.size)
+    everybody = [rank for rank in range(world.size) if rank not in elastic.without]
     size = len(everybody) if members else options.group_size
     rank = members[options.group_rank] if members else options.group_rank
     for argument, given, actual in (("world_size", size, len(everybody)), ("rank", rank, everybody.index(world.rank))):

@@ -40,8 +40,7 @@ def parameters_of(method: Callable[..., object]) -> list[str]:
 
 
 def by_position(parameters: Sequence[str], args: Sequence[Any], named: Mapping[str, Any]) -> Sequence[Any]:
-    """The arguments that a call gives by position or by name, in the order of the parameters. None where it gives
-    none."""
+    """A call's arguments in the order of the parameters. None where it gives none."""
     return [*args, *map(named.get, parameters[len(args) :])]
 
 
@@ -113,9 +112,8 @@ def _name(datatype: MPI.Datatype) -> str:
 
 
 class Method(NamedTuple):
-    """One of MPI's collectives: ``operation`` is the one of mpicoll's that has the same waits. Where blocks are uneven,
-    and may be empty, no rank is known to need another one. ``size`` says how much each rank must give alike; None if
-    ranks may give different numbers."""
+    """One of MPI's collectives: ``operation`` is the one of mpicoll's that has the same waits, ``size`` what each rank
+    must give alike, or None. Of uneven blocks, which may be empty, no rank is known to need another one."""
 
     operation: str
     size: Callable[[Any, Any, int], Size] | None = None
@@ -136,10 +134,6 @@ def _block(send: Any, recv: Any, size: int) -> Size:
     return _part(recv, size) if _in_place(send) else size_of(send)
 
 
-def _scattered(send: Any, recv: Any, size: int) -> Size:
-    return _block(recv, send, size)
-
-
 def _for_each(send: Any, recv: Any, size: int) -> Size:
     return _part(recv if _in_place(send) else send, size)
 
@@ -158,7 +152,7 @@ COLLECTIVES = {
     "Bcast": Method("bcast", lambda buf, recv, size: size_of(buf)),
     "Gather": Method("gather", _block),
     "Gatherv": Method("gatherv"),
-    "Scatter": Method("scatter", _scattered),
+    "Scatter": Method("scatter", lambda send, recv, size: _block(recv, send, size)),
     "Scatterv": Method("scatterv"),
     "Allgather": Method("allgather", _block),
     "Allgatherv": Method("allgatherv"),

@@ -33,8 +33,7 @@ class Calls:
     def __init__(self) -> None:
         self.recorder = Recorder()
         self.waits = Waits()
-        self.known: dict[Hashable, Any] = {}
-        """What was found of each different call."""
+        self.known: dict[Hashable, Any] = {}  # what was found of each different call
         self.watched: Watched | None = None
 
     def watch(self, group: watch.Group, settings: Settings) -> None:
@@ -82,8 +81,7 @@ class Calls:
             self.waits.remove(begun)
 
     def has_failed(self, error: BaseException) -> None:
-        """The last collective has raised this. Here, that means that its arguments were refused, and nothing was
-        sent."""
+        """The last collective has raised this: its arguments were refused, and nothing was sent."""
         self.recorder.retract()
 
     def free(self) -> None:

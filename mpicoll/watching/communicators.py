@@ -24,8 +24,7 @@ _REFUSED = {
     MPI.ERR_TAG, MPI.ERR_TYPE,
 }  # fmt: skip
 """What MPI says of a rank's own arguments, before anything was sent."""
-_MOST_NAMED = 3
-"""Calls under way that are named at the end."""
+_MOST_NAMED = 3  # calls under way that are named at the end
 
 
 class CommunicatorCalls(Calls):
@@ -37,24 +36,22 @@ class CommunicatorCalls(Calls):
         self.ranks = _in_world(like.Get_group())
         self.others: Sequence[int] = range(self.size)
         """Where in ``ranks`` those are to whom this rank sends: by the number that the program gives."""
-        self.made_by = MPI.REQUEST_NULL
-        """The communicator can be used when this is complete."""
+        self.made_by = MPI.REQUEST_NULL  # the communicator can be used when this is complete
         if isinstance(like, MPI.Intercomm):
             theirs = _in_world(like.Get_remote_group())
             self.ranks = sorted([*self.ranks, *theirs]) if self.ranks and theirs else []
             self.others = [*map(self.ranks.index, theirs)] if self.ranks else []
 
-    def record(self, name: str, operation: str, op: str | None, root: Any, size: Size) -> Record:
-        """That of a collective, which has the same waits as mpicoll's ``operation``. Its calls are the same if their
-        bytes, their reduction and their root are."""
+    def record(self, name: str, operation: str, op: str | None = None, root: Any = None, size: Size = None) -> Record:
+        """That of a collective with the waits of ``operation``. All that is given must be alike on all ranks."""
         key = name, op, root, size
         found: Record | None = self.known.get(key)
         if found is None:
+            nbytes, dtype = size or (0, "")
             # Where MPI computes nothing, ranks may say the same memory in different datatypes.
-            of = "" if size is None else f"of {size[0]} bytes{f' of {size[1]}' if op is not None else ''}"
-            details = [op, of, None if root is None else f"root {root}"]
+            of = f"of {nbytes} bytes{f' of {dtype}' if op is not None else ''}" if size else None
+            text = " ".join(filter(None, [op, of, None if root is None else f"root {root}"]))
             is_rank = isinstance(root, (int, np.integer)) and 0 <= root < self.size  # MPI refuses others
-            text, nbytes = " ".join(filter(None, details)), 0 if size is None else size[0]
             number = int(root) if is_rank else None
             found = self.keep(key, Record(operation, text, nbytes, root=number, name=name))
         return found
@@ -101,18 +98,14 @@ class Persistent:
     so many ``partitions`` must be marked as ready after each start."""
 
     calls: CommunicatorCalls
-    what: Any
-    """A Record or a Pending."""
+    what: Any  # a Record or a Pending
     name: str
     partitions: int = 0
-    unready: int = 0
-    """How many of them are not marked now."""
+    unready: int = 0  # how many of them are not marked now
 
 
-communicators: dict[int, CommunicatorCalls] = {}
-"""By their handles."""
-_parts: Counter[str] = Counter()
-"""How many communicators were made in the same way of the same ranks."""
+communicators: dict[int, CommunicatorCalls] = {}  # by their handles
+_parts: Counter[str] = Counter()  # how many communicators were made in the same way of the same ranks
 
 
 def watch_world(settings: Settings) -> None:
@@ -177,19 +170,15 @@ def tell_unfinished() -> None:
     if not lifecycle.lives():
         return
     under_way.forget_complete()
+    status, who = MPI.Status(), f"mpicoll: rank {MPI.COMM_WORLD.rank} is at its end and has"
     left = [f"{pending.operation}: {pending.missing}" for _, _, (pending, _), _ in under_way.values()]
     if left:
-        report.show(f"mpicoll: rank {MPI.COMM_WORLD.rank} is at its end and has calls under way. {_first_of(left)}")
-    status, rank = MPI.Status(), MPI.COMM_WORLD.rank
+        more = f", and {len(left) - _MOST_NAMED} more" if len(left) > _MOST_NAMED else ""
+        report.show(f"{who} calls under way. {'; '.join(left[:_MOST_NAMED])}{more}")
     for calls in communicators.values():
         if _is_complete(calls.made_by) and calls.comm.Iprobe(status=status):
             source = calls.ranks[calls.others[status.source]]
             what = f"{status.Get_count(MPI.BYTE)} bytes from rank {source} (tag {status.tag})"
-            report.show(f"mpicoll: rank {rank} is at its end and has not received messages. {what} came first")
+            report.show(f"{who} not received messages. {what} came first")
     for table in (communicators, under_way, persistent):
         table.clear()  # a session of MPI's may go on, and give their handles to others
-
-
-def _first_of(left: list[str]) -> str:
-    more = f", and {len(left) - _MOST_NAMED} more" if len(left) > _MOST_NAMED else ""
-    return "; ".join(left[:_MOST_NAMED]) + more

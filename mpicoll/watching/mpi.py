@@ -42,14 +42,12 @@ from mpicoll.watching.communicators import (
 )
 
 _OWN = "mpicoll."
-_NOBODYS = -1
-"""A tag with which nobody receives."""
+_NOBODYS = -1  # a tag with which nobody receives
 _DEFAULTS = {"dest": MPI.PROC_NULL, "sendtag": 0, "source": MPI.ANY_SOURCE, "recvtag": MPI.ANY_TAG}
 
 
 def install(settings: Settings) -> None:
-    """Watch over MPI.COMM_WORLD, and what is made of it, from now on. Collective. Raises StateError, on all ranks, if
-    mpi4py cannot be watched here."""
+    """Watch over MPI.COMM_WORLD and what is made of it. Collective. Raises StateError, on all ranks, if it cannot."""
     # The first reduction of objects on a communicator duplicates it, and holds Python's lock meanwhile. If others did
     # not come then, this rank could not even say so.
     MPI.COMM_WORLD.allreduce(0)
@@ -92,9 +90,7 @@ def _test(real: Any, request: MPI.Request, *args: Any, **named: Any) -> Any:
     return found
 
 
-def _wait_for_all(
-    real: Any, cls: type, requests: Sequence[MPI.Request], statuses: list[MPI.Status] | None = None
-) -> Any:
+def _wait_for_all(real: Any, _: type, requests: Sequence[MPI.Request], statuses: list[MPI.Status] | None = None) -> Any:
     """Waiting for all is waiting for one after the other: so it is known which one has not come."""
     wait = real.__name__.removesuffix("all")
     if not under_way:
@@ -174,9 +170,7 @@ def _is_complete(handle: int) -> None:
 # -- communicators ----------------------------------------------------------------------------------------------------
 
 
-def _caller(
-    real: Any, name: str, what_of: Callable[[CommunicatorCalls, Sequence[Any]], Record | Pending | None]
-) -> Callable[..., Any]:
+def _caller(real: Any, name: str, what_of: Callable[..., Record | Pending | None]) -> Callable[..., Any]:
     """A method that blocks, or gives a request, or a persistent one. ``what_of`` says of its arguments what it makes: a
     collective or a message; None if nothing is to be known of it."""
     parameters = parameters_of(real)
@@ -216,7 +210,7 @@ def _collective(real: Any, name: str, row: arguments.Method) -> Callable[..., An
 
     def record_of(calls: CommunicatorCalls, given: Sequence[Any]) -> Record:
         if calls.is_inter:  # there, the two groups give different roots, and take different buffers
-            return calls.record(name, "meeting", None, None, None)
+            return calls.record(name, "meeting")
         op = root = size = None
         if at_op is not None:
             op = operation_of((given[at_op] if at_op < len(given) else None) or MPI.SUM)
@@ -238,7 +232,7 @@ def _make(real: Any, comm: MPI.Comm, *args: Any, **named: Any) -> Any:
     if calls is None or name == "Create_group":  # ranks that are not in it do not come
         found = real(comm, *args, **named)
     else:
-        record = calls.record(name, "meeting" if name in arguments.MEETINGS else "barrier", None, None, None)
+        record = calls.record(name, "meeting" if name in arguments.MEETINGS else "barrier")
         found = calls.noted(record, real, comm, *args, **named)
         if isinstance(found, tuple):
             _begin(found[1], calls, record, name)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import sys
 
 _UNWATCHED = "mpicoll: the program's calls of mpi4py are not watched"
-_INSTALLED = "mpicoll.watching.mpi"
-"""Who imports this begins to watch."""
+_INSTALLED = "mpicoll.watching.mpi"  # who imports this begins to watch
 
 
 def watch() -> None:
@@ -42,8 +41,7 @@ def watch_mpi() -> None:
 
 
 def watch_from_init() -> None:
-    """Watch from where the program begins MPI, which it does mostly when it imports mpi4py.MPI. If that is not
-    possible, the program is told, and goes on."""
+    """Watch from where the program begins MPI. If that is not possible, the program is told, and goes on."""
     from mpicoll.errors import MpicollError
     from mpicoll.launch import lifecycle, mpi_init
     from mpicoll.supervise.report import show

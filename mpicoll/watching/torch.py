@@ -31,16 +31,14 @@ from mpicoll.watching.calls import Calls, UnderWay, around, not_complete, waited
 
 Call = Callable[..., Any]
 
-_PATIENCE = timedelta(seconds=60)
-"""How long a rank may take to come to where a group is made."""
+_PATIENCE = timedelta(seconds=60)  # how long a rank may take to come to where a group is made
 _REDUCTIONS = "sum", "avg", "product", "min", "max", "band", "bor", "bxor", "premul_sum"
 """As torch numbers them."""
 
 
 class Operator(NamedTuple):
-    """A collective: its name in torch.distributed, and the collective of mpicoll's that has the same waits. No rank is
-    known to need another one in an ``alltoallv``. Of the tensors at ``sized`` all ranks give equally many elements, or
-    it is None."""
+    """A collective: its name in torch.distributed, and the collective of mpicoll's that has the same waits. Of the
+    tensors at ``sized``, if there are such, all ranks give equally many elements."""
 
     name: str
     operation: str
@@ -78,15 +76,12 @@ class GroupCalls(Calls):
         self.watch(group, settings)
 
     def record(self, row: Operator, reduction: str | None, memory: Any, root: int | None) -> Record:
-        size = None if memory is None else (sum(each.numel() for each in memory), str(memory[0].dtype)[6:])
-        key = row, reduction, size, root
+        elements, dtype = (sum(each.numel() for each in memory), str(memory[0].dtype)[6:]) if memory else (0, "")
+        key = row, reduction, elements, dtype, root
         found: Record | None = self.known.get(key)
         if found is None:
-            of = "" if size is None else f"of {size[0]} {size[1]}"
-            details = [reduction, of, None if root is None else f"root {root}"]
-            nbytes = 0 if memory is None else sum(each.nbytes for each in memory)
-            elements, dtype = size or (0, "")
-            text = " ".join(filter(None, details))
+            details = [reduction, f"of {elements} {dtype}" * bool(memory), f"root {root}" * (root is not None)]
+            text, nbytes = " ".join(filter(None, details)), sum(each.nbytes for each in memory)
             found = self.keep(key, Record(row.operation, text, nbytes, elements, dtype, root, row.name))
         return found
 
@@ -107,16 +102,13 @@ def _meeting(store: Any, name: str, rank: int, size: int) -> Callable[[Any], lis
     return allgather
 
 
-_made: Counter[str] = Counter()
-"""How many groups were made of each name."""
-_groups: dict[str, GroupCalls] = {}
-"""By the groups' names."""
+_made: Counter[str] = Counter()  # how many groups were made of each name
+_groups: dict[str, GroupCalls] = {}  # by the groups' names
 _under_way = UnderWay(lambda work: work.is_completed())
 """By the numbers of their Works, which are kept here and so stay the same objects."""
 _results: WeakValueDictionary[int, Any] = WeakValueDictionary()
 """The Works by the addresses of their results: a functional collective waits for its tensor, not for a Work."""
-_libraries: list[Any] = []
-"""What holds our functions before torch's kernels."""
+_libraries: list[Any] = []  # what holds our functions before torch's kernels
 
 
 def install() -> None:
@@ -212,16 +204,14 @@ def _watch(ranks: list[int], rank: int, store: Any, name: str) -> None:
 
 
 def _collective(op: Any, kernel: Call, row: Operator) -> Call:
-    names = [each.name for each in op._schema.arguments]
-    at_group = names.index("process_group")
-    at_op = names.index("reduce_op") if "reduce_op" in names else None
-    at_root = names.index("root_rank") if "root_rank" in names else None
+    at = {each.name: number for number, each in enumerate(op._schema.arguments)}
+    at_group, at_op, at_root = at["process_group"], at.get("reduce_op"), at.get("root_rank")
 
     def call(keys: Any, *args: Any) -> Any:
         calls = _groups.get(str(c10d.ProcessGroup.unbox(args[at_group]).group_name))
         if calls is None:
             return kernel(keys, *args)
-        memory = None if row.sized is None else _flat(args[row.sized])
+        memory = [] if row.sized is None else _flat(args[row.sized])
         reduction = None if at_op is None else _REDUCTIONS[args[at_op].op()]
         record = calls.record(row, reduction, memory, None if at_root is None else args[at_root])
         found = calls.noted(record, kernel, keys, *args)

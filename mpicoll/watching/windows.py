@@ -22,11 +22,9 @@ from mpicoll.watching.arguments import by_name, parameters_of
 from mpicoll.watching.calls import around
 from mpicoll.watching.communicators import CommunicatorCalls, communicators
 
-Go = Callable[[], Any]
-"""Calls MPI as the program has called it."""
+Go = Callable[[], Any]  # calls MPI as the program has called it
 
 _OPENERS = "Create", "Allocate", "Allocate_shared", "Create_dynamic", "Open"
-_ENDERS = "Free", "Close"
 _OF_FILES = re.compile(r"\w+_(all|ordered)(_begin|_end)?|Set_(view|size|atomicity)|Preallocate|Seek_shared|Sync|Close")
 _EPOCHS = "Post", "Start", "Complete", "Wait", "Test", "Lock", "Lock_all", "Unlock", "Unlock_all"
 _WATCHED = {MPI.Win: re.compile("|".join(["Fence", "Free", *_EPOCHS])), MPI.File: _OF_FILES}
@@ -39,8 +37,7 @@ class _Opened:
         self.calls = calls
         number = calls.recorder.begun  # the same on all ranks
         self.name = f"{calls.watched.name if calls.watched else ''} {number}"
-        self.tag = -1 - number
-        """What tells its epochs from those of other windows, and from messages."""
+        self.tag = -1 - number  # what tells its epochs from those of other windows, and from messages
         self.started: list[int] = []
         """The ranks that must have posted before this rank's accesses can be complete."""
         self.posted: list[int] = []
@@ -48,7 +45,7 @@ class _Opened:
 
     def together(self, name: str, go: Go) -> Any:
         """The result of a collective. One may fail on one rank, as where a file is not there, and all ranks go on."""
-        recorder = self.calls.begin(self.calls.record(name, "meeting", None, None, None))
+        recorder = self.calls.begin(self.calls.record(name, "meeting"))
         try:
             return go()
         finally:
@@ -60,8 +57,7 @@ class _Opened:
         return self.calls.until((Pending(f"Win.{name}", what, 0, "", f"no {what}", ends), monotonic()), go)
 
 
-_opened: dict[tuple[type, int], _Opened] = {}
-"""By the type and the handle of a window or a file."""
+_opened: dict[tuple[type, int], _Opened] = {}  # by the type and the handle of a window or a file
 
 
 def is_exposed(looks: bool, besides: object) -> bool:
@@ -82,7 +78,7 @@ def _open(real: Any, cls: type, *args: Any, **named: Any) -> Any:
 
 def _use(real: Any, opened: Any, *args: Any, **named: Any) -> Any:
     name, owner = real.__name__, MPI.Win if isinstance(opened, MPI.Win) else MPI.File
-    table = _opened.pop if name in _ENDERS else _opened.get
+    table = _opened.pop if name in ("Free", "Close") else _opened.get
     it, go = table((owner, opened.handle), None), partial(real, opened, *args, **named)
     if it is None:
         return go()
@@ -102,7 +98,8 @@ def _in_epoch(it: _Opened, name: str, go: Go, window: MPI.Win, given: dict[str, 
         return it.until(name, _came("Complete", ranks), Ends(ranks, it.tag), go)
     if name in ("Unlock", "Unlock_all"):
         locks[:] = [each for each in locks if (each.window, each.rank) != (it.name, rank)]
-    if name in ("Lock", "Lock_all") and _may_wait(it, rank, given.get("assertion") or 0):
+    takes = rank is None or rank in it.calls.others  # MPI refuses others
+    if name in ("Lock", "Lock_all") and takes and not (given.get("assertion") or 0) & MPI.MODE_NOCHECK:
         shared = rank is None or given.get("lock_type") == MPI.LOCK_SHARED
         lock = Lock(it.name, None if rank is None else int(rank), not shared)
         of = "all ranks' windows" if rank is None else f"the window of rank {it.calls.ranks[rank]}"
@@ -115,20 +112,13 @@ def _in_epoch(it: _Opened, name: str, go: Go, window: MPI.Win, given: dict[str, 
     return found
 
 
-def _may_wait(it: _Opened, rank: Any, assertion: int) -> bool:
-    """Whether MPI takes such a lock, and may have to wait for it."""
-    return not assertion & MPI.MODE_NOCHECK and (rank is None or rank in it.calls.others)
-
-
 def _numbers(window: MPI.Win, given: dict[str, Any]) -> list[int]:
     """The numbers that a group's ranks have in the window's communicator."""
-    group = given.get("group")
-    if not isinstance(group, MPI.Group):
-        return []
-    everyone = window.Get_group()
-    found = group.Translate_ranks(None, everyone)
+    found, everyone, group = [], window.Get_group(), given.get("group")
+    if isinstance(group, MPI.Group):
+        found = [*group.Translate_ranks(None, everyone)]
     everyone.Free()
-    return [*found]
+    return found
 
 
 def _came(what: str, ranks: list[int]) -> str:

@@ -30,8 +30,7 @@ class Agreement:
     """Agrees on each call among the ranks of a fabric, which have ``timeout`` seconds to come to it. Collective."""
 
     def __init__(self, fabric: Fabric, timeout: float) -> None:
-        fabric.prepare_bounded()
-        self._fabric, self.timeout = fabric, timeout
+        self._fabric, self.timeout, self._allgather = fabric, timeout, fabric.bounded_allgather()
         self._in_job = fabric.in_world()
 
     def before(self, call: Call, record: Record) -> list[Plan]:
@@ -56,7 +55,7 @@ class Agreement:
         """Return if all ranks call this, and raise on all of them if they do not."""
         fabric, description = self._fabric, record.description
         number = int.from_bytes(record.digest) >> 1
-        numbers = fabric.bounded_allgather(number, self.timeout)
+        numbers = self._allgather(number, self.timeout)
         if numbers.count(number) == fabric.size:
             return
         missing = [rank for rank, said in enumerate(numbers) if said is None]

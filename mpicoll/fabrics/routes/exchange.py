@@ -4,9 +4,8 @@ All values of an element meet on one rank, which reduces them in rank order. So 
 float32 and rounded once, and all ranks get equal bits.
 
 A long vector is cut into chunks, and a chunk into one slice for each rank. Each rank receives its slice from all ranks,
-reduces it, and sends the result to all ranks, or to the root. It does so with messages of its own and not with MPI's
-all-to-all and all-gather, which would also copy the slice that a rank has already. A short vector is gathered by every
-rank, and every rank reduces it: that takes one round of messages and not two.
+reduces it, and sends the result to all, or to the root. MPI's all-to-all and all-gather would also copy the slice that
+a rank has already. A short vector is gathered and reduced by every rank: that takes one round of messages and not two.
 """
 
 from __future__ import annotations
@@ -27,27 +26,22 @@ from mpicoll.fabrics.transports.memory import moved_as
 from mpicoll.fabrics.transports.mpi_requests import MPIRequests
 from mpicoll.fabrics.transports.transport import Array
 
-SHORT = 8 << 10
-"""Bytes in the longest vector that every rank gathers as a whole."""
+SHORT = 8 << 10  # bytes in the longest vector that every rank gathers as a whole
 CHUNK = 2 << 20
 """Bytes in a chunk. So what a rank gathers stays in cache, and the scratch memory stays bounded."""
 SLICE = 64 << 10
-"""The fewest bytes in a rank's slice of a chunk. Where there are many ranks, chunks are longer for that: shorter slices
-would mean more messages, which cost more than they gain."""
-PARTNERS = 16
-"""The number of ranks with which a rank exchanges messages at the same time."""
+"""The fewest bytes in a rank's slice of a chunk, for which chunks of many ranks are longer."""
+PARTNERS = 16  # the number of ranks with which a rank exchanges messages at the same time
 
 
 def bind(comm: MPI.Intracomm, call: Call, workspace: Workspace) -> list[Plan]:
+    source, table = call.recv if call.send is None else call.send, call.collective
     assert call.reduction is not None
-    source = call.recv if call.send is None else call.send
     assert source is not None
     given = kernels.values(source)
     out = None if call.recv is None else kernels.values(call.recv)
-    no_inboxes = np.empty(0, given.dtype)
-    transport = MPIRequests(comm, None, given.dtype, no_inboxes)
+    transport = MPIRequests(comm, None, given.dtype, np.empty(0, given.dtype))
     exchange = _Exchange(comm, call.reduction, workspace, transport)
-    table = call.collective
     if table.scatters:
         counts = call.sendcounts or (given.size // comm.size,) * comm.size
         steps = exchange.scattered(given, out, counts)
@@ -69,15 +63,14 @@ class _Exchange:
         self._factors: list[Any] | None = None
 
     def plan(self, steps: Iterator[Plan]) -> Plan:
-        """The steps as one plan. The ranks of a premul_sum may have different factors. Each rank reduces values of all
-        ranks, so it needs all factors first."""
+        """The steps as one plan. In a premul_sum, a rank first needs the factors of all ranks."""
         factor = self._reduction.op.factor
 
         def gather_factors() -> None:
             self._factors = self._comm.allgather(factor)
 
-        run = sequence(*steps) if factor is None else sequence(gather_factors, *steps)
-        return self._transport.plan(run, *self._inboxes)
+        first = [] if factor is None else [gather_factors]
+        return self._transport.plan(sequence(*first, *steps), *self._inboxes)
 
     def gathered(self, given: Array, out: Array | None, terms: int) -> Iterator[Plan]:
         """Every rank gathers the whole vector of each rank, and reduces those of the first ``terms`` ranks."""
@@ -102,7 +95,6 @@ class _Exchange:
             yield from self._messages(gives, takes)
 
     def scattered(self, given: Array, out: Array | None, counts: Sequence[int]) -> Iterator[Plan]:
-        """Each rank reduces its block, which is its result."""
         assert out is not None
         rank = self._comm.rank
         blocks = np.split(given, [*accumulate(counts[:-1])])
@@ -145,7 +137,6 @@ class _Exchange:
 
 
 def _chunks(count: int, length: int) -> Iterator[tuple[int, int]]:
-    """The starts and stops of chunks of ``count`` elements."""
     step = max(1, length)
     for start in range(0, count, step):
         yield start, min(start + step, count)

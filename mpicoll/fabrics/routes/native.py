@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import accumulate
@@ -36,7 +36,13 @@ def bind(comm: MPI.Intracomm, call: Call, workspace: Workspace, is_long: bool | 
     if is_long and not call.collective.elementwise:
         return [_in_messages(comm, call)]
     steps: list[Plan] = []
-    for part in _parts_of(call) if is_long else [call]:
+    count = max((b.count for b in (call.send, call.recv) if b is not None), default=0)
+    for start in range(0, count, choose.MAX_COUNT) if is_long else [0]:
+        part = call
+        if is_long:
+            stop = min(start + choose.MAX_COUNT, count)
+            send, recv = (b and b.part(start, stop) for b in (call.send, call.recv))
+            part = replace(call, send=send, recv=recv)
         before, call_mpi, after = _parts(comm, part, workspace, partial(getattr, comm))
         steps += [*before, call_mpi, *after]
     if is_long is not None:
@@ -50,9 +56,8 @@ def bind(comm: MPI.Intracomm, call: Call, workspace: Workspace, is_long: bool | 
 
 
 def begin(comm: MPI.Intracomm, call: Call) -> Callable[[], tuple[MPI.Request, Sequence[Plan], Workspace]]:
-    """A function that begins the library's call that does not block, and returns its request, what must be done after
-    it, and the scratch memory that it needs until then. Each call has other memory, because several may be under way.
-    """
+    """A function that begins the library's call and returns its request, what comes after it, and its own scratch
+    memory: several may be under way."""
 
     def bound() -> tuple[list[Plan], Any, list[Plan]]:
         return _parts(comm, call, scratch, lambda name: getattr(comm, f"I{name.lower()}"))
@@ -107,7 +112,6 @@ def _parts(comm: MPI.Intracomm, call: Call, workspace: Workspace, method: Method
 
 
 def _moved(size: int, method: Method, call: Call) -> Plan:
-    """A collective that moves data and does not reduce it."""
     table, root = call.collective, [call.root] * call.collective.rooted
     if not table.moves:
         return method("Barrier")
@@ -123,9 +127,7 @@ def _moved(size: int, method: Method, call: Call) -> Plan:
 
 
 def _blocks(b: Buffer | None, blocks: int, counts: Sequence[int] | None) -> Any:
-    if b is None:
-        return None
-    return moved(b, blocks) if counts is None else moved_v(b, counts)
+    return b and (moved(b, blocks) if counts is None else moved_v(b, counts))
 
 
 def _reduced_by_mpi(
@@ -146,12 +148,10 @@ def _reduced_by_mpi(
 
 
 def _specified(array: Array, kind: MPI.Datatype) -> list[Any]:
-    """mpi4py's message specification of an array."""
     return [MPI.buffer.fromaddress(array.ctypes.data, array.nbytes), array.size, kind]
 
 
 def _in_messages(comm: MPI.Intracomm, call: Call) -> Plan:
-    """A collective that moves blocks, as messages."""
     outgoing = _cut(call.send, comm.size, call.sendcounts)
     incoming = _cut(call.recv, comm.size, call.recvcounts)
     match call.collective.name:
@@ -165,7 +165,13 @@ def _in_messages(comm: MPI.Intracomm, call: Call) -> Plan:
     if call.in_place:  # the rank's own block is where it belongs already
         outgoing.pop(comm.rank, None)
         incoming.pop(comm.rank, None)
-    return partial(_move, comm, outgoing, incoming)
+
+    def move() -> None:
+        requests = [comm.Irecv(moved_bytes(block), peer) for peer, block in incoming.items()]
+        requests += [comm.Isend(moved_bytes(block), peer) for peer, block in outgoing.items()]
+        MPI.Request.Waitall(requests)
+
+    return move
 
 
 def compared(comm: MPI.Intracomm, call: Call) -> Callable[[], bool]:
@@ -196,23 +202,8 @@ def compared(comm: MPI.Intracomm, call: Call) -> Callable[[], bool]:
     return compare
 
 
-def _parts_of(call: Call) -> Iterator[Call]:
-    """The call as several calls, each on a part of the vector."""
-    count = max(b.count for b in (call.send, call.recv) if b is not None)
-    for start in range(0, count, choose.MAX_COUNT):
-        stop = min(start + choose.MAX_COUNT, count)
-        send, recv = (None if b is None else b.part(start, stop) for b in (call.send, call.recv))
-        yield replace(call, send=send, recv=recv)
-
-
 def _cut(buffer: Buffer | None, size: int, counts: Sequence[int] | None) -> dict[int, Buffer]:
     if buffer is None:
         return {}
     counts = counts or (buffer.count // size,) * size
     return {r: buffer.part(end - n, end) for r, (n, end) in enumerate(zip(counts, accumulate(counts), strict=True))}
-
-
-def _move(comm: MPI.Intracomm, outgoing: dict[int, Buffer], incoming: dict[int, Buffer]) -> None:
-    requests = [comm.Irecv(moved_bytes(block), peer) for peer, block in incoming.items()]
-    requests += [comm.Isend(moved_bytes(block), peer) for peer, block in outgoing.items()]
-    MPI.Request.Waitall(requests)

@@ -35,19 +35,15 @@ if TYPE_CHECKING:
     from mpicoll.node.kernel import Plan as NodePlan
 
 UNIT = 8 << 10
-"""Bytes of each of a rank's 16 units of slots: short calls take one, and long ones eight. Pieces of eight units stay in
-the second-level cache until they are taken."""
+"""Bytes of each of a rank's 16 units of slots. Eight, of a long call's piece, stay in the second-level cache."""
 _UNITS = 16
 SLOT = 8 * UNIT
 
-MOST_RANKS = SLOT // 64
-"""A slot has a line of the cache for each rank at least."""
+MOST_RANKS = SLOT // 64  # a slot has a line of the cache for each rank at least
 
-_MOST_DIMS = 4
-"""Of an array with gaps."""
-
+_MOST_DIMS = 4  # of an array with gaps
 MAIN = main_thread().ident
-
+Pair = tuple[Buffer | None, Buffer | None]
 _EXTENTS = {"0": 0, "1": 1, "p": 2}
 _ROOTS = {None: 0, "gives": 1, "gets": 2}
 _PREFIXES = {None: 0, "inclusive": 1, "exclusive": 2}
@@ -81,8 +77,7 @@ def meet(comm: MPI.Intracomm, crowded: bool) -> tuple[Node, Messages] | None:
 
 
 def needs_all(call: Call, zero_copy: bool) -> bool:
-    """Whether no rank ends the call before all ranks have come to it. Otherwise a rank waits for those whose data it
-    gets."""
+    """Whether no rank ends the call before all have come, and not only those whose data it gets."""
     table, reduction = call.collective, call.reduction
     scales = reduction is not None and reduction.op.factor is not None
     return scales or zero_copy or (table.root is None and table.prefix is None)
@@ -100,8 +95,7 @@ def bind(
     node: Node, rank: int, size: int, call: Call, zero_copy: bool, record: Record, otherwise: list[Plan] | None = None
 ) -> NodePlan:
     """The kernel's plan. With ``zero_copy``, the ranks find out in each call whether all arrays lie in memory that
-    others can open, and are carried out there if so. Else the call is carried out ``otherwise``, or through memory of
-    the communicator if that is None.
+    others can open. If not, the call is carried out ``otherwise``, or through memory of the communicator.
 
     The plan may also be begun. Several calls that are under way are carried out one after another: in later calls of
     the rank, or by a thread of the kernel's."""
@@ -138,30 +132,19 @@ def bind(
 class _Call:
     """What the kernel asks Python about a call."""
 
-    def __init__(
-        self,
-        node: Node,
-        size: int,
-        call: Call,
-        record: Record,
-        buffers: tuple[Buffer | None, Buffer | None],
-        elsewhere: Plan | None,
-    ) -> None:
+    def __init__(self, node: Node, size: int, call: Call, record: Record, buffers: Pair, elsewhere: Plan | None):
         self._node, self._size, self._operation, self._record = node, size, call.operation, record
-        self._buffers = buffers
-        self._names = NODE, SHARED, record.route
+        self._buffers, self._names = buffers, (NODE, SHARED, record.route)
         if elsewhere is not None:
             self.elsewhere = elsewhere
         record.route = NODE if elsewhere is None else record.route
         self._known: Sequence[ShmSegment] | None = None
         self._adopted: list[ForeignSegment] = []
         self._said = (0, b"", False)
-        self._opened: list[object] = []
-        """What holds other ranks' memory."""
+        self._opened: list[object] = []  # what holds other ranks' memory
 
     def find(self, plan: NodePlan) -> None:
-        """Find out where this rank's memory lies: there is other memory than before, or something else may be at this
-        address now."""
+        """Find out where this rank's memory lies now: something else may be at this address."""
         if self._known is not blocks.known or not all(own.is_there() for own in self._adopted):
             self._forget()
             self._known = blocks.known
@@ -248,7 +231,7 @@ def _place(b: Buffer | None, own: ShmSegment | None) -> Place | None:
     return None if own is None else own.place_of(b.address)
 
 
-def input_and_output(call: Call, rank: int, size: int) -> tuple[Buffer | None, Buffer | None]:
+def input_and_output(call: Call, rank: int, size: int) -> Pair:
     """The memory that the rank gives, and the memory that it gets. In place, one is a part of the other."""
     table, send, recv = call.collective, call.send, call.recv
     if call.in_place and not table.elementwise:
@@ -264,8 +247,7 @@ def input_and_output(call: Call, rank: int, size: int) -> tuple[Buffer | None, B
 
 
 def starts_of(call: Call, size: int) -> list[int]:
-    """Where each block begins in the whole vector, in bytes. The last one is its end. In an alltoallv, this is the
-    vector that the rank gives."""
+    """Where each block, and the end, is in the whole vector (alltoallv: that the rank gives), in bytes."""
     return _starts(call, size, call.sendcounts or call.recvcounts)
 
 

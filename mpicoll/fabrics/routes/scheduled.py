@@ -38,8 +38,8 @@ Make = Callable[[np.dtype[Any], Array], BoundTransport]
 def bind(
     rank: int, size: int, call: Call, schedule: Schedule, workspace: Workspace, make: Make, longest: int = 0
 ) -> list[Plan]:
-    """The plan of this rank's schedule. What arrives to be reduced comes in pieces of up to ``longest`` bytes; 0 where
-    it is read where it lies."""
+    """The plan of this rank's schedule. To be reduced, data comes in pieces of ``longest`` bytes; 0: it is not
+    moved."""
     reduction, spaces = call.reduction, Spaces(call, schedule, rank, size)
     source, out = spaces.given, spaces.out
     dtype = np.dtype(np.uint8) if source is None else source.dtype
@@ -92,7 +92,6 @@ class Spaces:
             self._arrays[INPUT] = scaled
 
     def elements(self, blocks: Blocks) -> int:
-        """The number of elements in these blocks of the output."""
         starts = self._starts[OUTPUT]
         return sum(starts[run.stop] - starts[run.start] for run in blocks)
 
@@ -107,8 +106,7 @@ class Spaces:
 
 
 def _starts(call: Call, blocks: int, size: int) -> tuple[Sequence[int], Sequence[int]]:
-    """Where each block of INPUT and each block of OUTPUT begins in the whole vector. At the end of both lists is where
-    the last block ends."""
+    """Where each block of INPUT, and of OUTPUT, begins in the whole vector, and where the last one ends."""
     in_input, in_output = call.sendcounts or call.recvcounts, call.recvcounts or call.sendcounts
     if in_input is not None and in_output is not None:
         return [0, *accumulate(in_input)], [0, *accumulate(in_output)]
@@ -141,8 +139,7 @@ def _runs_in_scratch(action: Action) -> Iterator[range]:
 
 
 def execute(schedule: Schedule, spaces: Spaces, transport: Transport) -> None:
-    """Hand one rank's schedule to a transport, action by action. A transport may carry the actions out at once, or bind
-    them into a plan that does so later."""
+    """Hand one rank's schedule to a transport, action by action. It may carry them out at once, or later."""
     region = spaces.region
     for step in schedule.steps:
         for action in step:

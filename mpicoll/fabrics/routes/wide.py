@@ -20,8 +20,8 @@ def bind(call: Call, route: Callable[[Call], list[Plan]], workspace: Workspace, 
     are in the ``workspace``. The route's own memory must not be. Rank 0 of an exscan has no result."""
     send, recv, reduction = call.send, call.recv, call.reduction
     assert reduction is not None
-    counts = [0 if b is None else b.count for b in (send, recv)]
-    wide_send, wide_recv = map(_floats, (send, recv), workspace.arrays(np.dtype(np.float32), *counts))
+    floats = workspace.arrays(np.dtype(np.float32), *(0 if b is None else b.count for b in (send, recv)))
+    wide_send, wide_recv = map(_floats, (send, recv), floats)
     given, wide_given = (send, wide_send) if send is not None else (recv, wide_recv)
     assert given is not None
     assert wide_given is not None

@@ -23,24 +23,20 @@ from mpicoll.fabrics.transports.transport import Array, BoundTransport, Region
 
 PIECE = 1 << 20
 """Bytes in a piece of a long message. Two pieces, and what they are combined with, stay in cache."""
-GATHERED = 1 << 16
-"""Bytes in the longest message of several runs that is gathered into one."""
+GATHERED = 1 << 16  # bytes in the longest message of several runs that is gathered into one
 TAGS = (1 << 15) - 2
-"""The number of tags for messages. MPI guarantees two more. Two messages between the same
-ranks have the same tag only if there are so many messages between them."""
+"""The number of tags, by which two messages between the same ranks differ. MPI guarantees two more."""
 
 Handle = TypeVar("Handle", MPI.Prequest, MPI.Datatype)
 
 
 class _Held:
-    """What a plan needs as long as it lives: persistent requests, datatypes, and the memory that they point to.
-
-    When it is dropped it frees the requests and the datatypes. The memory outlives them."""
+    """What a plan needs as long as it lives: persistent requests and datatypes, which it frees when it is dropped, and
+    the memory that they point to, which outlives them."""
 
     def __init__(self) -> None:
         self._handles: list[MPI.Prequest | MPI.Datatype] = []
-        self.memory: list[Array] = []
-        """Requests know it only by its address."""
+        self.memory: list[Array] = []  # requests know it only by its address
 
     def keep(self, handle: Handle) -> Handle:
         self._handles.append(handle)
@@ -61,8 +57,7 @@ class _Step:
         self.sends: list[MPI.Prequest] = []
         self.arrivals: list[tuple[Plan, Plan, Plan | None]] = []
         """What waits for a receive, what is done then, and what starts the next receive of the same message."""
-        self.copies: list[Plan] = []
-        """What is done after all messages."""
+        self.copies: list[Plan] = []  # what is done after all messages
 
     def bound(self) -> list[Plan]:
         """The step as plans, to be run one after another."""
@@ -87,10 +82,7 @@ class _Step:
 
 
 class MPIRequests(BoundTransport):
-    """Makes requests for the messages of each step.
-
-    ``inboxes`` is memory for pieces that are received to be reduced.
-    """
+    """Makes requests for the messages of each step. ``inboxes`` is memory for pieces that are to be reduced."""
 
     def __init__(self, comm: MPI.Intracomm, reduction: Reduction | None, dtype: np.dtype[Any], inboxes: Array) -> None:
         self._comm, self._reduction, self._inboxes = comm, reduction, inboxes
@@ -161,14 +153,10 @@ class MPIRequests(BoundTransport):
         return sequence(*parts)
 
     def _pieces(self, region: Region) -> list[Region]:
-        """The parts of a region that are one message each. Sender and receiver cut it alike. A region without elements
-        has no parts."""
-        total = sum(map(len, region))
-        if not total:
-            return []
-        if len(region) > 1 and total * region[0].itemsize <= GATHERED:
+        """The parts of a region that are one message each, cut alike on both sides. None without elements."""
+        total, length = sum(map(len, region)), self._piece
+        if total and len(region) > 1 and total * region[0].itemsize <= GATHERED:
             return [[run for run in region if run.size]]
-        length = self._piece
         return [[run[i : i + length]] for run in region for i in range(0, run.size, length)]
 
     def _messages(self, region: Region) -> list[list[Any]]:
@@ -191,5 +179,4 @@ class MPIRequests(BoundTransport):
 
 
 def longest_piece() -> int:
-    """Bytes in the longest possible piece."""
     return max(PIECE, GATHERED)

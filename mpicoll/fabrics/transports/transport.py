@@ -11,8 +11,7 @@ from mpicoll.calls.plan import Plan
 
 Array = np.ndarray[Any, Any]
 Region = list[Array]
-"""Memory of some blocks: runs of elements, each a 1-D array, in the order of the blocks. A region without runs is a
-mere signal."""
+"""Memory of some blocks: runs of elements, 1-D arrays in their order. Without runs it is a mere signal."""
 
 
 class Transport(ABC):

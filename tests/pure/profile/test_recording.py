@@ -167,7 +167,7 @@ def test_the_first_calls_may_be_lost(told: Told, tmp_path: Path, monkeypatch: py
 def test_a_communicator_that_is_closed_is_let_go(told: Told) -> None:
     told.call(SUM)
     told.recorder.close()
-    assert not told.tape._last
+    assert not told.tape.last
 
 
 def test_what_is_shown_does_not_overlap(told: Told, tmp_path: Path) -> None:

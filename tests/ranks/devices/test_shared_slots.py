@@ -10,6 +10,7 @@ import pytest
 
 import mpicoll
 from mpicoll.algorithms.collectives import COLLECTIVES
+from mpicoll.devices.device import Stream
 from mpicoll.fabrics.routes.devices import staged
 from mpicoll.machine import blocks
 from tests.devices.checks import MOVING, check
@@ -112,16 +113,16 @@ def test_half_of_the_blocks_is_the_program_s(comm: mpicoll.Communicator, monkeyp
 
 def test_an_error_of_the_host_s_route(comm: mpicoll.Communicator, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the program streams then comes after what the device still writes."""
-    on, fresh, run = OnSimulated(), comm.split(0), staged._InPieces._run
+    on, fresh, empty = OnSimulated(), comm.split(0), staged._Piece.empty
     assert fresh is not None
     x = on.array(np.ones(LENGTH), "float64")
     on.device.current().synchronize()
 
-    def failing(self: staged._InPieces) -> None:
-        run(self)
+    def failing(self: staged._Piece, stream: Stream) -> None:
+        empty(self, stream)
         raise RuntimeError("the host's route")
 
-    monkeypatch.setattr(staged._InPieces, "_run", failing)
+    monkeypatch.setattr(staged._Piece, "empty", failing)
     on.device.costs = Costs(latency=0.05)
     with pytest.raises(RuntimeError, match="the host's route"):
         fresh.allreduce(x, out=x, algorithm="staged")

@@ -20,6 +20,8 @@ from mpicoll.devices.device import Device, Handle, Stream, Tell, failure_before,
 from mpicoll.fabrics.routes.devices.scratch import Scratch
 from mpicoll.fabrics.routes.node import input_and_output, starts_of
 
+Addresses = Sequence[int | None]  # of memory of each rank
+
 
 class Peers:
     """The ranks of a communicator on one node, whose memory a device of this rank opens.
@@ -49,7 +51,7 @@ class Peers:
             del self._lent[allocation]
         return ended
 
-    def opened(self, handles: Sequence[Handle | None], own: int | None) -> list[int | None] | None:
+    def opened(self, handles: Sequence[Handle | None], own: int | None) -> Addresses | None:
         """The address of each rank's memory. None, on all ranks, if one cannot open another's."""
         addresses = [own if r == self.rank else h and self._address(h) for r, h in enumerate(handles)]
         used = {(h.process, h.allocation) for h in handles if h is not None}
@@ -82,7 +84,6 @@ class Peers:
                     _close_unused()
 
     def free(self) -> None:
-        """Give up all that is open."""
         with _lock:
             for opened in _open.values():
                 opened.users.discard(self)
@@ -90,9 +91,8 @@ class Peers:
 
 
 class _Opened(NamedTuple):
-    """An allocation of another process that this one has open, and the communicators that use it. One that is dropped
-    is no longer among them, and the allocation is closed when another one is opened: the garbage collector closes
-    nothing."""
+    """An allocation of another process that this one has open, and the communicators that use it. It is closed when
+    another one is opened and none uses it: the garbage collector closes nothing."""
 
     device: Device
     start: int
@@ -130,8 +130,7 @@ class _Told(NamedTuple):
 
 
 class IpcPlan:
-    """The plan of a call on plain memory of the device. ``otherwise`` is the plan that is taken where a rank's memory
-    cannot be opened."""
+    """The plan of a call, or ``otherwise`` where a rank's memory cannot be opened."""
 
     def __init__(self, call: Call, peers: Peers, scratch: Scratch, otherwise: Plan) -> None:
         self._call, self._peers, self._scratch, self._otherwise = call, peers, scratch, otherwise
@@ -146,8 +145,7 @@ class IpcPlan:
             self._aside = replace(call.recv, address=address)
 
     def __call__(self) -> None:
-        """Let the device work, and wait until it has worked on all ranks: until then the ranks use each other's
-        memory."""
+        """Let the device work, and wait until all have: until then the ranks use each other's memory."""
         call, peers, aside = self._call, self._peers, self._aside
         stream, view = peers.device.current(), peers.device.view
         told = self._told(stream)
@@ -159,13 +157,12 @@ class IpcPlan:
         if inputs is None or (self._sliced and outs is None):
             self._otherwise()
             return
-        factors = [t.factor for t in told]
         if aside is not None:
             self._scratch.begin(stream)
         if outs is not None:
-            self._slice(stream, inputs, outs, factors)
+            self._slice(stream, inputs, outs, [t.factor for t in told])
         else:
-            self._take(stream, inputs, factors)
+            self._take(stream, inputs, [t.factor for t in told])
         raise_any(call.operation, peers.tell(failure_before(stream.record())))
         if aside is not None and call.recv is not None and not self._nothing_before:
             stream.copy(view(call.recv), view(aside))
@@ -187,9 +184,7 @@ class IpcPlan:
         raise_any(call.operation, [each.failure for each in told])
         return told
 
-    def _slice(
-        self, stream: Stream, inputs: Sequence[int | None], outs: Sequence[int | None], factors: Sequence[Any]
-    ) -> None:
+    def _slice(self, stream: Stream, inputs: Addresses, outs: Addresses, factors: Sequence[Any]) -> None:
         """Reduce this rank's slice of all inputs, and write it to all results."""
         call, (rank, size) = self._call, (self._peers.rank, self._peers.size)
         assert call.recv is not None
@@ -204,7 +199,7 @@ class IpcPlan:
             if i != rank:
                 stream.copy(target, targets[rank])
 
-    def _take(self, stream: Stream, inputs: Sequence[int | None], factors: Sequence[Any]) -> None:
+    def _take(self, stream: Stream, inputs: Addresses, factors: Sequence[Any]) -> None:
         """Take each block of this rank's result from the ranks that have it."""
         call, table, (rank, size) = self._call, self._call.collective, (self._peers.rank, self._peers.size)
         recv = call.recv if self._aside is None else self._aside
@@ -235,5 +230,4 @@ class IpcPlan:
 
 
 def _given(factors: Sequence[Any]) -> Sequence[Any] | None:
-    """The factors of a premul_sum, None for another operation."""
     return None if factors[0] is None else factors

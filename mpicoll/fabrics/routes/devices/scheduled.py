@@ -22,14 +22,12 @@ from mpicoll.fabrics.routes.scheduled import Spaces, execute
 from mpicoll.fabrics.transports.memory import moved_as
 from mpicoll.fabrics.transports.transport import Array, Region, Transport
 
-MOST = 1 << 30
-"""Elements in the longest message."""
+MOST = 1 << 30  # elements in the longest message
 TAG = 1
 """Messages between two ranks arrive in the order in which they are sent, so they need only one tag."""
 
 
-_Message = tuple[int, int, int]
-"""The peer, the address and the number of elements."""
+_Message = tuple[int, int, int]  # the peer, the address and the number of elements
 
 
 @dataclass
@@ -48,12 +46,11 @@ class ScheduledPlan(Transport):
     def __init__(self, comm: MPI.Intracomm, call: Call, schedule: Schedule, device: Device, scratch: Scratch) -> None:
         """Raises DeviceError if the device has no memory to work in."""
         self._comm, self._device, self._scratch, self._operation = comm, device, scratch, call.operation
-        memory, source = call.send or call.recv, call.recv if call.send is None else call.send
-        assert memory is not None
+        source = call.recv if call.send is None else call.send
         assert source is not None
         rank, size, reduction = comm.rank, comm.size, call.reduction
-        self._dtype, dtype = memory.dtype, kernels.storage(memory.dtype)
-        self._kind = moved_as(memory.dtype.itemsize)
+        self._dtype, dtype = source.dtype, kernels.storage(source.dtype)
+        self._kind = moved_as(source.dtype.itemsize)
         self._steps: list[_Step] = []
         self._step, self._used = _Step(), 0
         spaces = Spaces(call, schedule, rank, size)
@@ -73,18 +70,16 @@ class ScheduledPlan(Transport):
         execute(schedule, spaces, self)
 
     def __call__(self) -> None:
-        stream = self._device.current()
+        stream, failures = self._device.current(), []
         self._scratch.begin(stream)
         if self._scale is not None:
             stream.combine(*self._scale)
-        failure = None
         for step in self._steps:
-            before = self._run(stream, step)
-            failure = failure or before
+            failures.append(self._run(stream, step))
         if self._divide is not None:
             stream.divide(*self._divide)
         self._scratch.end(stream)
-        raise_any(self._operation, self._comm.allgather(failure))
+        raise_any(self._operation, self._comm.allgather(next(filter(None, failures), None)))
 
     def _run(self, stream: Stream, step: _Step) -> str | None:
         """Carry a step out. Returns what has failed before it: the other ranks wait for its messages all the same."""
@@ -122,8 +117,8 @@ class ScheduledPlan(Transport):
                 theirs = self._inbox[self._used : self._used + target.size]
                 self._used += target.size
                 self._step.receives += _messages(peer, [theirs])
-                rows = (ours, theirs) if mine_first else (theirs, ours)
-                self._step.combines.append(((self._view(rows[0]), self._view(rows[1])), self._view(target)))
+                first, second = (ours, theirs) if mine_first else (theirs, ours)
+                self._step.combines.append(((self._view(first), self._view(second)), self._view(target)))
 
     def copy(self, source: Region, target: Region) -> None:
         for from_, into in zip(source, target, strict=True):

@@ -29,8 +29,7 @@ class Scratch:
         self._stream: Stream | None = None
 
     def addresses(self, operation: str, *lengths: int) -> list[int]:
-        """Where pieces of memory of so many bytes begin. The next call gets the same memory. Raises DeviceError if
-        there is none."""
+        """Where pieces of so many bytes begin. The next call gets them, too. Raises DeviceError if there are none."""
         rooms = [-(-n // ALIGNED) * ALIGNED for n in lengths]
         need = max(sum(rooms), 1)
         if self._size < need:
@@ -47,12 +46,10 @@ class Scratch:
         return [start + sum(rooms[:i]) for i in range(len(rooms))]
 
     def begin(self, stream: Stream) -> None:
-        """Let the stream wait until the call before is done."""
         if self._done is not None:
             stream.wait_for(self._done)
 
     def end(self, stream: Stream) -> None:
-        """The call is done when the stream comes here."""
         self._done = stream.record()
         if self._stream is not None:
             self._stream.wait_for(self._done)
@@ -64,9 +61,9 @@ def without_gaps(device: Device, call: Call, scratch: Scratch, bind: Callable[[C
     buffers = call.send, call.recv
     lengths = [0 if b is None or b.plain else b.nbytes for b in buffers]
     addresses = scratch.addresses(call.operation, *lengths)
-    packed = [_packed(b, address) for b, address in zip(buffers, addresses, strict=True)]
-    plan = bind(replace(call, send=packed[0], recv=packed[1]))
-    gaps = [(b, p) for b, p in zip(buffers, packed, strict=True) if b is not None and p is not None and not b.plain]
+    copies = [_packed(b, address) for b, address in zip(buffers, addresses, strict=True)]
+    plan = bind(replace(call, send=copies[0], recv=copies[1]))
+    gaps = [(b, p) for b, p in zip(buffers, copies, strict=True) if b is not None and p is not None and not b.plain]
     views = [(device.view(b), device.view(p)) for b, p in gaps]
     writes = call.recv is not None and not call.recv.plain
 

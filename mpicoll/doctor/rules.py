@@ -285,17 +285,9 @@ def _judge_cores(there: Mapping[int, Facts]) -> Iterator[Finding]:
 
 def _judge_gpus(gpus: Mapping[int, Gpu]) -> Iterator[Finding]:
     """What there is to say of the GPUs that the ranks of one node see."""
-    ranks, of_all = tuple(gpus), gpus.values()
-    if any(gpu.visible for gpu in of_all):
-        each = " | ".join(str(gpu.visible) for gpu in of_all)
-        yield Finding("GPU", "ok", f"the ranks see GPUs {each}", ranks=ranks)
-    if any(gpu.numa is not None for gpu in of_all):
-        each = " | ".join(str(gpu.numa) for gpu in of_all)
-        yield Finding("GPU", "ok", f"the NUMA nodes of their GPUs are {each}", ranks=ranks)
-    far = tuple(rank for rank, gpu in gpus.items() if gpu.far)
-    if far:
-        remedy = "Bind each rank to cores beside its GPU: BIND=numa in job scripts"
-        yield Finding("GPU", "warning", "no core on the NUMA node of the GPU", remedy, far)
+    if any(gpu.visible for gpu in gpus.values()):
+        each = " | ".join(str(gpu.visible) for gpu in gpus.values())
+        yield Finding("GPU", "ok", f"the ranks see GPUs {each}", ranks=tuple(gpus))
 
 
 def _differences(by_rank: Mapping[int, Facts]) -> Iterator[Finding]:

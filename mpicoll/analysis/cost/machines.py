@@ -125,7 +125,7 @@ class Level:
     """
 
     name: str
-    ranks: int | None
+    ranks: int | None = None
     latency: float
     gap: Rate
     overhead: float

@@ -30,8 +30,7 @@ class _Rank:
 
     def __init__(self, schedule: Schedule, nbytes: int, reduction: float, copy: float) -> None:
         self.schedule, self.nbytes, self.reduction, self.copy = schedule, nbytes, reduction, copy
-        self.sent: defaultdict[int, Iterator[int]] = defaultdict(count)
-        self.taken: defaultdict[int, Iterator[int]] = defaultdict(count)
+        self.tags: defaultdict[tuple[str, int], Iterator[int]] = defaultdict(count)
         self.labels = count(1)
 
     def lines(self) -> Iterator[str]:
@@ -52,10 +51,8 @@ class _Rank:
         for action in messages:
             label = self._label()
             n = self._bytes(sum(map(len, action.blocks)))
-            if isinstance(action, Send):
-                yield f"{label}: send {n}b to {action.peer} tag {next(self.sent[action.peer])}"
-            else:
-                yield f"{label}: recv {n}b from {action.peer} tag {next(self.taken[action.peer])}"
+            verb, end = ("send", "to") if isinstance(action, Send) else ("recv", "from")
+            yield f"{label}: {verb} {n}b {end} {action.peer} tag {next(self.tags[verb, action.peer])}"
             yield from (f"{label} requires {each}" for each in before)
             if isinstance(action, RecvReduce):
                 combined = self._label()

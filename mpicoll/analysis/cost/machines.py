@@ -2,12 +2,12 @@
 of a rank costs. Times are in seconds, rates in seconds per byte.
 
 A network has links, and says which of them a message takes between two units of a level, such as two nodes of a
-cluster. Units are numbered from 0. A link carries messages one way, so that a cable is two links. Each network has a
-method ``path``. It takes the units and the target's port of each message (three arrays of shape (messages,)), and gives
-the numbers of the links in the order in which a message takes them, of shape (messages, links). A message that has no
-link in some column has -1 there. A link has the same column in every path where the network allows it, because the
-simulation looks at one column after the other. ``hop`` is the time in seconds that each link adds to the latency.
-``most`` is the number of units that the network can join, or None for any number.
+cluster. A link carries messages one way, so that a cable is two links. Each network has a method ``path``. It takes the
+units, numbered from 0, and the target's port of each message (three arrays of shape (messages,)), and gives the numbers
+of the links in the order in which a message takes them, of shape (messages, links), with -1 for none. A link has the
+same column in every path where the network allows it, because the simulation looks at one column after the other.
+``hop`` is the time in seconds that each link adds to the latency. ``most`` is the number of units that the network can
+join, or None for any number.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ import json
 import tomllib
 from collections.abc import Mapping
 from dataclasses import MISSING, fields, is_dataclass
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from types import NoneType, UnionType
@@ -14,6 +15,8 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 from mpicoll.analysis.cost.machines import NETWORKS, PLACEMENTS, FatTree, Machine
 from mpicoll.errors import ArgumentError
+
+_bad = partial(ArgumentError, "simulate")
 
 
 def read(path: Path) -> Machine:
@@ -113,10 +116,6 @@ def _value(kind: Any, given: Any, name: str) -> Any:
     if not right:
         raise _bad(name, expected, repr(given))
     return float(given) if kinds[0] is float else given
-
-
-def _bad(field: str, expected: str, given: str) -> ArgumentError:
-    return ArgumentError("simulate", field, expected, given)
 
 
 _DESCRIBED = Path(__file__).with_name("described")

@@ -4,9 +4,8 @@ carry.
 In many algorithms rank r and rank r + period do the same, with all ranks moved by the period. Then only the ranks of
 the first period are built. They represent the others. Without any such symmetry the period is the number of ranks.
 
-The order in which messages can happen follows from this, whatever the times are. A step begins when the step before it
-of the same rank is done. A message happens when the steps of both its ends have begun. All messages that can happen at
-once are a wave.
+A step begins when the step before it of the same rank is done. A message happens when the steps of both its ends have
+begun. All messages that can happen at once are a wave, whatever the times are.
 """
 
 from __future__ import annotations

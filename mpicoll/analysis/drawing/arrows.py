@@ -39,7 +39,7 @@ _MEANINGS = {
 
 def save(picture: Picture, name: str, of: str, file: Path) -> None:
     """Write the picture as SVG or PNG, by the ending of the file. The same picture gives the same bytes."""
-    drawing = _Drawing(picture, EDGE + canvas.title_width(name, of))
+    drawing = _Drawing(picture, EDGE + 0.14 + 0.089 * len(name) + 0.07 * len(of))
     canvas.save(drawing.width, drawing.height, lambda on: drawing.draw(on, name, of), file)
 
 
@@ -52,6 +52,7 @@ class _Drawing:
     """The panels follow each other on lines, as words do. A line begins with the last panel of the line before it."""
 
     def __init__(self, picture: Picture, title: float) -> None:
+        """``title`` is the width of the line above the panels."""
         self.picture = picture
         strips = len(picture.strips)
         self.panel = strips * CELL + (strips - 1) * BETWEEN_STRIPS

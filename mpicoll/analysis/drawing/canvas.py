@@ -104,10 +104,6 @@ def _path(drawn: Sequence[Sequence[Point]]) -> MatplotlibPath:
     return MatplotlibPath([point for points in drawn for point in points], codes)
 
 
-def title_width(name: str, of: str) -> float:
-    return 0.14 + 0.089 * len(name) + 0.07 * len(of)
-
-
 def caption_height(fault: ScheduleError | None, width: float) -> float:
     return LINE_HEIGHT * len(_lines(fault, width))
 

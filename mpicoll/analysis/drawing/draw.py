@@ -131,9 +131,8 @@ def _algorithm(collective: str, given: str | Algorithm | Callable[[Place], Steps
         return known[given]
     if isinstance(given, Algorithm):
         if given.collective != name:
-            raise ArgumentError(
-                "draw", "algorithm", f"one for {name}", f"{given.name}, which is for {given.collective}"
-            )
+            shown = f"{given.name}, which is for {given.collective}"
+            raise ArgumentError("draw", "algorithm", f"one for {name}", shown)
         return given
     if not callable(given):
         expected = "a name, an Algorithm, or a function from a Place to steps"

@@ -1,14 +1,10 @@
-"""The ways of calling collectives that are compared.
+"""The ways of calling collectives that are compared. A new one is a class here, and a line in ``options.BACKENDS``.
 
-- mpicoll's Communicator on NumPy arrays, or on torch tensors for what NumPy arrays cannot be;
-- bare mpi4py, called as usually written, with NumPy arrays as they are;
-- ``mpicoll.torch``, and ``torch.distributed`` over mpicoll, gloo and NCCL. Their functions have the same names and
-  signatures. One class serves all of them; it is given the module to call.
+``mpicoll.torch``, and ``torch.distributed`` over mpicoll, gloo and NCCL, have functions of the same names and
+signatures. One class serves all of them; it is given the module to call.
 
 NCCL writes its log to a file. The forms of the lines that tell of a connection are those of NCCL's user guide
-(Troubleshooting, Logging) and of public logs. They were not read on a GPU of this project's.
-
-A new one is a class here, and a line in ``options.BACKENDS``.
+(Troubleshooting, Logging) and of public logs.
 """
 
 from __future__ import annotations

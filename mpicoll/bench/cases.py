@@ -5,7 +5,7 @@ Inputs are small integers, so that every result is exact in every dtype, in any 
 number of ranks. A value depends on the rank and on the element's position in the rank's whole input. Along the input
 the values repeat with a prime period. A block that arrives in the position of another block is therefore found out.
 
-Only one period has to be computed: an input repeats one period, and so does each block of a result.
+Only one period has to be computed, which an input and each block of a result repeat.
 """
 
 from __future__ import annotations

@@ -92,7 +92,7 @@ def draw_panels(path: Path, parts: Mapping[str, Sequence[Panel]], source: str = 
     with matplotlib.rc_context(SETTINGS):
         figure = Figure(figsize=(WIDTH, 0.6), dpi=200, layout="constrained")
         if source:
-            figure.supxlabel(source, x=0.01, ha="left", fontsize=7.5, color=FAINT)
+            note(figure, source)
         if parts:
             handles: dict[str, Any] = {}
             panels = figure.subplots(len(parts), max(map(len, parts.values())), squeeze=False)
@@ -118,6 +118,11 @@ def legend(figure: Figure, handles: dict[str, Any]) -> float:
     look = {"frameon": False, "handlelength": 2.8, "columnspacing": 1.2}
     figure.legend(handles.values(), handles.keys(), loc="outside upper left", ncols=columns, **look)
     return 0.2 * -(-len(handles) // columns)
+
+
+def note(figure: Figure, text: str) -> None:
+    """Write below all panels where the data come from."""
+    figure.supxlabel(text, x=0.01, ha="left", fontsize=7.5, color=FAINT)
 
 
 def draw(report: Report, path: Path) -> None:

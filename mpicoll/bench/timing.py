@@ -1,13 +1,8 @@
 """Measures the times of calls.
 
 All backends take turns, a batch of calls at a time, in a changing order. What disturbs the machine then disturbs all of
-them. Before each call its buffers are rewritten and the ranks meet in a barrier. A call's time is that of the slowest
-rank. After each batch the last result is checked.
-
-The host's clock takes the time of each call. On a GPU the call ends when all work of the GPU is done. There, CUDA
-events take a second time, of the work on the stream alone.
-
-The floor under the time of a collective is how long this machine takes to copy as many bytes, without any message.
+them. Before each call its buffers are rewritten and the ranks meet in a barrier. After each batch the last result is
+checked. The floor under all times is how long this machine takes to copy as many bytes, without any message.
 """
 
 from __future__ import annotations

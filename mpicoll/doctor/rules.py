@@ -1,8 +1,5 @@
-"""What there is to say of the facts of all ranks: the rules, and the judgement by them.
-
-A rule is a level, a function from a rank's facts to a text, and a remedy. Where the function gives none, it says
-nothing. Of the rules in one group, the first one that says something counts.
-"""
+"""What there is to say of the facts of all ranks. A rule is a level, a function from a rank's facts to a text, and a
+remedy. Of the rules in one group, the first one whose function gives a text counts."""
 
 from __future__ import annotations
 

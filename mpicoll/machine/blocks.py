@@ -1,9 +1,8 @@
 """Memory of this process that the other ranks of its node can open: blocks, and what others have put into a file.
 
-A block is a file in memory that has no name in the file system. Another rank opens it through /proc, when it meets an
-array that lies there. Blocks are used again and again, because ranks that have opened one go on to hold it. What is in
-a free block is given back to the system where free blocks are many, or memory is short: the file stays, and gets memory
-again when it is used again.
+A block is a file in memory. Another rank opens it when it meets an array that lies there, and goes on to hold it: so
+blocks are used again and again. The memory of a free block is given back to the system where free blocks are many, or
+memory is short.
 """
 
 from __future__ import annotations

@@ -1,8 +1,5 @@
-"""What the MPI library of this process does with the memory of a device.
-
-Test jobs of two ranks on this node show it. What they have shown is kept in the user's cache: one file for each MPI
-library, driver and device.
-"""
+"""What the MPI library of this process does with the memory of a device. Test jobs of two ranks on this node show it,
+and the user's cache keeps it: one file for each MPI library, driver and device."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Slurm job scripts, made from the templates of ``slurm/``. Each script is one file that needs no other.
 
-A template is read line by line. A value that can be set is on a line of its own: ``#SBATCH --option=value`` or
-``NAME=${NAME:-default}``. The comment at the end of the line says why. If it has none, the comment above says why, also
-for the lines that follow it.
+A value that can be set is on a line of its own: ``#SBATCH --option=value`` or ``NAME=${NAME:-default}``. The comment at
+its end or above it says why.
 """
 
 from __future__ import annotations

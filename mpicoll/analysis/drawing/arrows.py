@@ -1,9 +1,6 @@
 """Draws a picture as textbooks draw collectives. Time goes from left to right, and every rank has a row of cells. An
-arrow leads from the cells that a message reads to the cells that it writes.
-
-A cell has the colours of the ranks whose contributions it holds. Where all contributions come from the root, it has the
-colour of its block. What is wrong has a colour of its own.
-"""
+arrow leads from the cells that a message reads to the cells that it writes. A cell has the colours of the ranks whose
+contributions it holds. Where all contributions come from the root, it has the colour of its block."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""A sheet to draw on, which is saved as SVG or PNG. Positions are inches from its upper left corner.
-
-Above each drawing is its title, and under that what is wrong with the algorithm.
-"""
+"""A sheet to draw on, which is saved as SVG or PNG. Positions are inches from its upper left corner."""
 
 from __future__ import annotations
 

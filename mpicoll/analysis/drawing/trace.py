@@ -1,12 +1,10 @@
 """What a schedule does in which round, and what each rank holds after it.
 
-The steps of different ranks do not happen at the same times: in a tree some ranks wait while others work. The round of
-a message is one more than the last round that either of its ranks must finish before it. So it is the length of the
-longest chain of messages that ends with it. A copy to other blocks of the same rank also takes a round. A copy to the
-same blocks takes none, as it shows nothing new.
+The round of a message is the length of the longest chain of messages that ends with it. A copy to other blocks of the
+same rank also takes a round. A copy to the same blocks takes none, as it shows nothing new.
 
-A proof tells what the ranks do. If it finds a fault, the rank at fault stops, and the others go on as far as they can.
-A drawing marks the cells of the rank at fault, and messages that are wrong or never arrive.
+A proof tells what the ranks do. A drawing marks the cells of the rank at fault, and messages that are wrong or never
+arrive.
 """
 
 from __future__ import annotations

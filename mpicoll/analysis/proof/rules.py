@@ -100,7 +100,9 @@ class Rules:
         block that it reads."""
         writers: dict[tuple[Space, int], int] = {}
         for i, action in enumerate(step):
-            for block in () if isinstance(action, Send) else each(target(action)):
+            if isinstance(action, Send):
+                continue
+            for block in each(target(action)):
                 if (action.into, block) in writers:
                     return block, f"writes {action.into} twice in one step"
                 writers[action.into, block] = i

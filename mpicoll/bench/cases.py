@@ -63,9 +63,7 @@ def elements(collective: Collective, size: int, dtype: Dtype, ranks: int) -> int
 
 @dataclass(frozen=True)
 class Case:
-    """One measurement: a collective on blocks of ``count`` elements in one placement, seen from one rank.
-
-    So many ranks are ``sharing`` a GPU."""
+    """A collective on blocks of ``count`` elements, seen from one rank. So many ranks are ``sharing`` its GPU."""
 
     collective: Collective
     count: int

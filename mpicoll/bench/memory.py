@@ -66,8 +66,7 @@ class Buffers:
         return self._shaped(lambda raw: raw.view(kind))
 
     def torch(self) -> tuple[Any, Any]:
-        """(x, out) as torch tensors over the same memory. None if no data moves: torch cannot view it as another dtype
-        then."""
+        """(x, out) as torch tensors over the same memory. None if no data moves: torch cannot view that."""
         if not self.case.collective.moves:
             return None, None
         import torch

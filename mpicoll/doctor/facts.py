@@ -85,8 +85,7 @@ def _variables() -> dict[str, str]:
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """What a process sees of its machine. A number or a text is None where the system does not say it; ``locked`` also
-    where there is no limit."""
+    """What a process sees of its machine: None where the system does not say it, or has no limit (``locked``)."""
 
     node: str = field(default_factory=platform.node)
     linux: bool = SHARES

@@ -26,8 +26,7 @@ _NO_DEVICE = 100  # CUDA_ERROR_NO_DEVICE
 
 @dataclass(frozen=True)
 class Gpu:
-    """What the driver, torch and MPI answered. What was not asked, because there is no GPU or a question before it has
-    failed, is None."""
+    """What the driver, torch and MPI answered: None where there is no GPU, or where a question before has failed."""
 
     driver: str | None = None
     """The newest CUDA that the driver supports."""
@@ -42,8 +41,7 @@ class Gpu:
     mpi_takes: bool | None = None
     """Whether the MPI library reports support for GPU memory."""
     paths: tuple[tuple[str, str], ...] = ()
-    """What is wrong with each path on which MPI may take GPU memory, nothing if it works. Empty where it was not tried:
-    one rank of each node tries it."""
+    """What is wrong with each path on which MPI may take GPU memory, nothing if it works. A rank of each node tries."""
     kept: str = ""
     """The file that keeps it."""
     failed: tuple[str, str] = "", ""
@@ -78,8 +76,7 @@ def _expandable_segments() -> str:
 
 
 def answers(gpu: Gpu, tries: bool) -> Iterator[Gpu]:
-    """What is known after each question. Torch and MPI are asked if the driver shows a GPU, and what MPI does with its
-    memory is tried if this rank ``tries`` it."""
+    """What is known after each question. Torch and MPI are asked if the driver shows a GPU."""
     yield (gpu := _ask_driver(gpu))
     yield (gpu := _ask_torch(gpu) if gpu.devices and version_of("torch") else gpu)
     yield (gpu := _ask_mpi(gpu) if gpu.devices else gpu)

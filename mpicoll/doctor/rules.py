@@ -254,8 +254,7 @@ def _judge_rank(f: Facts) -> Iterator[Finding]:
 
 
 def _judge_cores(there: Mapping[int, Facts]) -> Iterator[Finding]:
-    """What there is to say of the ranks of one node. The ranks that may use no other cores than some rank's must find
-    room on these."""
+    """What there is to say of one node's cores. Ranks that may use no other cores than some rank's share these."""
     cores = {rank: frozenset(f.machine.cores) for rank, f in there.items()}
     threads = {rank: f.machine.omp_threads for rank, f in there.items()}
     found = False

@@ -168,8 +168,7 @@ class _Pool:
         return True
 
     def _tidy(self) -> None:
-        """Give memory back to the system where free blocks have too much: those that have been free for the longest
-        time come first, and the latest one stays."""
+        """Give memory of free blocks back to the system where they have too much, but not that of the latest one."""
         free = [*self.free]
         used = self._made - sum(block.nbytes for block in free)
         self._most_used = max(self._most_used, used)
@@ -259,8 +258,7 @@ _others: weakref.WeakValueDictionary[Place, Mapping] = weakref.WeakValueDictiona
 
 
 def opened(place: Place) -> Block:
-    """The memory of that place and what follows in the file. Raises OSError if it is another process's and cannot be
-    opened."""
+    """The memory from that place to the file's end. Raises OSError if it is another process's and cannot be opened."""
     whole = place._replace(offset=0)
     if place.process == os.getpid():
         [own] = [own for own in known if own.is_there() and own.place_of(own.start) == whole]

@@ -31,8 +31,7 @@ TEMPLATES = {
 
 @dataclass(frozen=True)
 class Option:
-    """An option of sbatch. ``pattern`` is a regular expression for its value, and ``expected`` says the same in words.
-    ``help`` says what the option means."""
+    """An option of sbatch: the ``pattern`` of its value, the same in words (``expected``), and what it means."""
 
     pattern: str
     expected: str
@@ -163,8 +162,7 @@ def _with_preset(lines: Iterable[Line], site: str) -> Iterator[Line]:
 
 
 def _checked(template: str, lines: list[Line], options: Mapping[str, str]) -> dict[str, str]:
-    """The options that were given, and those that follow from them. Raises ArgumentError if they contradict each
-    other."""
+    """The options that were given, and those that follow. Raises ArgumentError if they contradict each other."""
     for name, value in options.items():
         if not re.fullmatch(OPTIONS[name].pattern, value):
             raise _bad(template, f"--{name}", OPTIONS[name].expected, repr(value))
@@ -199,8 +197,7 @@ def _most(array: str) -> int:
 
 
 def _with_options(lines: list[Line], options: Mapping[str, str]) -> list[Line]:
-    """The script with these options. An option that the template has gets its new value there. The others are added
-    after the template's last one."""
+    """The script with these options: in their places if the template has them, else after the template's last one."""
     filled: list[Line] = []
     rest, end = dict(options), 0
     if "gres" in rest:
@@ -245,8 +242,7 @@ def _variables(lines: Iterable[Line]) -> dict[str, None]:
 
 
 def _quoted(value: str) -> str:
-    """The value as a word of the shell. The shell expands variables in it, such as ``$SCRATCH``, and nothing else
-    but a ``~/`` at its beginning."""
+    """The value as a word of the shell, which expands variables, as ``$SCRATCH``, and ``~/`` at its beginning."""
     if "\n" in value:
         raise ArgumentError("slurm", "--set", "a value of one line", repr(value))
     value = re.sub(r"^~/", "$HOME/", value)

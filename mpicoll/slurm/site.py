@@ -20,8 +20,7 @@ def files() -> list[Path]:
 
 
 def read() -> dict[str, str]:
-    """What these files say. Raises ArgumentError if they have anything else than options of sbatch, the preset of the
-    network, and variables of the scripts."""
+    """What these files say. Raises ArgumentError for what is no option, preset of the network, or variable."""
     found: dict[str, str] = {}
     sites = sbatch.sites()
     variables = {name for each in sbatch.TEMPLATES for site in sites for name in sbatch.variables(each, site)}

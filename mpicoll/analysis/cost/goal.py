@@ -16,8 +16,7 @@ from mpicoll.analysis.cost.machines import Machine
 
 
 def write(file: TextIO, schedule_of: Callable[[int], Schedule], size: int, nbytes: int, machine: Machine) -> None:
-    """Write the schedules of all ranks for a vector of ``nbytes``. The machine gives the time of reductions and
-    copies."""
+    """Write the schedules of all ranks for a vector of ``nbytes``, with the machine's reductions and copies."""
     rates = [machine.rate(rate, nbytes) for rate in (machine.reduction, machine.copy)]
     file.write(f"num_ranks {size}\n")
     for rank in range(size):
@@ -68,8 +67,7 @@ class _Rank:
             ends[:] = [label]
 
     def _bytes(self, blocks: int) -> int:
-        """The size of so many blocks, at least 1. LogGOPSim subtracts 1 from the size of a message, which is
-        unsigned."""
+        """The size of so many blocks. LogGOPSim subtracts 1 from the size of a message, which is unsigned."""
         return max(1, round(self.nbytes * blocks / max(1, self.schedule.blocks)))
 
     def _label(self) -> str:

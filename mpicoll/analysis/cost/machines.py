@@ -111,8 +111,7 @@ NETWORKS = (FatTree, Dragonfly, Torus)
 PLACEMENTS = ("block", "round-robin")
 
 Rate = float | tuple[float, ...]
-"""Seconds per byte. There are several if they depend on the cache that a vector fits into. The last one is for
-memory."""
+"""Seconds per byte: several if they depend on the cache that a vector fits into. The last one is for memory."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,9 +175,7 @@ class Machine:
         return Nodes.named((self.positions(size) // self.below(level + 1)).tolist())
 
     def holding(self, size: int, nodes: int) -> Machine:
-        """The machine with ``size`` ranks on so many nodes, all of them full.
-
-        Raises ArgumentError where that cannot be."""
+        """The machine with ``size`` ranks on so many full nodes. Raises ArgumentError where that cannot be."""
         if len(self.levels) != 2:
             expected = "a machine of two levels, nodes and what joins them, as ethernet"
             raise ArgumentError("simulate", "--nodes", expected, self.name)
@@ -188,10 +185,7 @@ class Machine:
         return replace(self, levels=(node, self.levels[1]))
 
     def positions(self, size: int) -> Ints:
-        """The position of each of ``size`` ranks, counted from the inside out.
-
-        Raises ArgumentError for more ranks than the machine holds.
-        """
+        """The position of each rank, from the inside out. Raises ArgumentError if the machine holds fewer."""
         if self.most is not None and size > self.most:
             raise ArgumentError("simulate", "-n", f"at most the {self.most} ranks of {self.name}", str(size))
         left = np.arange(size)

@@ -173,8 +173,7 @@ class _Drawing:
         return (x0, y0), (x1, y1)
 
     def bracket(self, corners: Sequence[Point], side: float, depth: float) -> Point:
-        """Join the cells of a message, with a bracket if there are several, and return where its arrow begins or
-        ends."""
+        """Join the cells of a message, with a bracket if there are several, and return where its arrow is."""
         x = corners[0][0] + side
         runs: list[tuple[float, float]] = []
         for y in sorted({y for _, y in corners}):

@@ -30,8 +30,7 @@ class Shown(NamedTuple):
 
 
 class Arrow(NamedTuple):
-    """A message or a local copy, from cells of the panel before to cells of its own. One end of an arrow that is
-    ``wrong`` may be missing."""
+    """A message or a local copy, from cells of the panel before. One end of a ``wrong`` one may be missing."""
 
     source: tuple[Spot, ...]
     target: tuple[Spot, ...]
@@ -79,11 +78,9 @@ def meaning(collective: str, size: int, root: int) -> Picture:
 
 
 def picture(found: Tracing, fault: Fault | None = None) -> Picture:
-    """The panels of what was traced: one before it, and one after each round. The last panel shows only the result, or
-    the fault.
+    """The panels of what was traced: one before it, and one after each round. The last shows the result or the fault.
 
-    The spaces of a rank are one strip, whose cells show what was written last. If some message reads anything else,
-    each space is a strip of its own.
+    The spaces of a rank are one strip, whose cells show what was written last, unless some message reads anything else.
     """
     rounds, marks = (fault.rounds, fault.marks) if fault else (found.rounds, ())
     what = found.collective, found.size, found.root, found.blocks
@@ -110,8 +107,7 @@ def picture(found: Tracing, fault: Fault | None = None) -> Picture:
 
 
 class _Scene:
-    """How the cells of one collective are shown. Each of the ``spaces`` is a strip. If there are none, all are one
-    strip."""
+    """How the cells of one collective are shown. Each of the ``spaces`` is a strip. Without any, all are one."""
 
     def __init__(self, collective: str, size: int, blocks: int, spaces: tuple[Space, ...]) -> None:
         self.table, self.size, self.blocks = COLLECTIVES[collective], size, blocks

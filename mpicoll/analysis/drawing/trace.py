@@ -3,8 +3,7 @@
 The round of a message is the length of the longest chain of messages that ends with it. A copy to other blocks of the
 same rank also takes a round. A copy to the same blocks takes none, as it shows nothing new.
 
-A proof tells what the ranks do. A drawing marks the cells of the rank at fault, and messages that are wrong or never
-arrive.
+A drawing marks the cells of the rank at fault, and messages that are wrong or never arrive.
 """
 
 from __future__ import annotations
@@ -52,9 +51,8 @@ Missing = Literal["", "source", "target"]
 
 
 class Move(NamedTuple):
-    """A message, or a local copy within one rank: the cells that it reads, and those that they go to. If it reduces,
-    it ``combines`` them with other cells of the receiver. Where one end is missing, the cells are those where it would
-    be."""
+    """A message, or a copy within one rank: the cells that it reads, and those that they go to, also where one end is
+    missing. If it reduces, it ``combines`` them with other cells of the receiver."""
 
     round: int
     reads: tuple[Cell, ...]

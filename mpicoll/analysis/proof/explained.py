@@ -18,8 +18,7 @@ MOST_ACTIONS = 4
 
 
 class End(NamedTuple):
-    """An action of the rank at fault. ``other`` is what meets it at the other end of its message, with its step there:
-    None if nothing does."""
+    """An action of the rank at fault. ``other`` is what meets it at the other end, with its step there, if anything."""
 
     rank: int
     step: int

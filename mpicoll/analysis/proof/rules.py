@@ -96,8 +96,7 @@ class Rules:
         return None
 
     def _of_neighbours(self, step: Step) -> Problem | None:
-        """A problem between actions: one reads or writes what another one writes, or an action moves a block onto a
-        block that it reads."""
+        """A problem between actions: one reads or writes what another writes, or moves a block onto one it reads."""
         writers: dict[tuple[Space, int], int] = {}
         for i, action in enumerate(step):
             if isinstance(action, Send):

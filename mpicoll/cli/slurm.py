@@ -43,23 +43,23 @@ def _variable(text: str) -> tuple[str, str]:
 
 
 def handle(args: argparse.Namespace) -> int:
-    from mpicoll.slurm.site import read
-
     options = {name: value for name in sbatch.OPTIONS if (value := getattr(args, name.replace("-", "_"))) is not None}
     if args.template is None:
         if options or args.set or args.check or args.explain:
             args.parser.error("expected a template before its options")
         return _list()
-    given = read()
+    given = sbatch.defaults()
     site = args.site or given.get("site", "auto")
     options = {name: value for name, value in given.items() if name in sbatch.OPTIONS} | options
     variables = {name: given[name] for name in sbatch.variables(args.template, site) if name in given}
     lines = sbatch.script(args.template, site, options, variables | dict(args.set))
-    if args.explain:
-        return _explain(lines)
     if args.check:
         return _check(args.template, sbatch.text(lines))
-    print(sbatch.text(lines), end="")
+    if args.explain:
+        for file, of_file in groupby(sbatch.explained(lines), key=lambda line: line.file):
+            print("\n".join([f"== slurm/{file}", *(line.text for line in of_file), ""]))
+    else:
+        print(sbatch.text(lines), end="")
     return 0
 
 
@@ -69,12 +69,6 @@ def _list() -> int:
     print("\nsites (--site):")
     for name in sbatch.sites():
         print(f"{name:16} {sbatch.about(f'sites/{name}.env')[0]}")
-    return 0
-
-
-def _explain(lines: list[sbatch.Line]) -> int:
-    for file, of_file in groupby(sbatch.explained(lines), key=lambda line: line.file):
-        print("\n".join([f"== slurm/{file}", *(line.text for line in of_file), ""]))
     return 0
 
 

@@ -211,15 +211,9 @@ class Machine:
             return tuple(longer * each for each in rate) if isinstance(rate, tuple) else longer * rate
 
         levels = (replace(inner, gap=slower(inner.gap)), *outer)
-        return replace(
-            self,
-            levels=tuple(replace(each, overhead=longer * each.overhead) for each in levels),
-            reduction=slower(self.reduction),
-            copy=slower(self.copy),
-            reduction_overhead=longer * self.reduction_overhead,
-            copy_overhead=longer * self.copy_overhead,
-            step=longer * self.step,
-        )
+        costs = ("reduction", "copy", "reduction_overhead", "copy_overhead", "step")
+        slow: dict[str, Any] = {name: slower(getattr(self, name)) for name in costs}
+        return replace(self, levels=tuple(replace(each, overhead=longer * each.overhead) for each in levels), **slow)
 
     def level(self, a: Ints, b: Ints) -> Ints:
         """The number of the level at which positions ``a`` and ``b`` talk."""

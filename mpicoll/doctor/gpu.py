@@ -36,7 +36,6 @@ class Gpu:
     torch_cuda: str | None = None
     """The CUDA for which torch was built."""
     torch_works: bool | None = None
-    """Whether torch can use a GPU."""
     nccl: str | None = None
     mpi_takes: bool | None = None
     """Whether the MPI library reports support for GPU memory."""

@@ -16,7 +16,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from contextlib import suppress
 from itertools import count
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -88,20 +88,13 @@ class ShmSegment:
         return np.frombuffer(memoryview((ctypes.c_uint8 * nbytes).from_address(self.start)), np.uint8)
 
 
-class Holder(Protocol):
-    """What holds adopted memory, as torch's storages do: as long as there is a reference to it, and no other memory."""
-
-    def data_ptr(self) -> int:
-        """Where its memory begins now."""
-        ...
-
-
 class ForeignSegment(ShmSegment):
-    """Memory that something else has put into a file, and may take away."""
+    """Memory that something else has put into a file, and may take away: its ``holder``, whose ``data_ptr()`` says
+    where it begins now, as that of torch's storages does."""
 
     lasts = False
 
-    def __init__(self, holder: Holder, nbytes: int, file: int) -> None:
+    def __init__(self, holder: Any, nbytes: int, file: int) -> None:
         super().__init__(holder.data_ptr(), nbytes, file)
         self.holder = weakref.ref(holder)
         """None if it is gone."""
@@ -229,7 +222,7 @@ def _may_keep_a_file() -> bool:
     return most == resource.RLIM_INFINITY or file < SHARE * most
 
 
-def adopt(holder: Holder, nbytes: int, file: int) -> None:
+def adopt(holder: Any, nbytes: int, file: int) -> None:
     """Take note that all memory of ``holder`` lies at the beginning of this open file of this process. If other
     processes could not recognise the file, it stays memory that only this one knows. Raises OSError if it is none."""
     adopted = ForeignSegment(holder, nbytes, file)

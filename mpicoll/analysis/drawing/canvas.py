@@ -30,7 +30,6 @@ LEAST_WIDE = 7.5
 """The least width of a drawing with a fault, whose lines are long."""
 LINE_HEIGHT, LETTER = 0.16, 0.061  # of the lines about the fault
 FIRST_LINE = 0.46
-"""Where the first line is."""
 
 
 class Canvas:

@@ -13,7 +13,6 @@ from mpicoll.analysis.proof.rules import shown
 from mpicoll.errors import ScheduleError
 
 MOST_RANKS = 16
-"""The most ranks of a picture."""
 
 Spot = tuple[int, int, int]
 """A cell of a panel: rank, strip and block."""

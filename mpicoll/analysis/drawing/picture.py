@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from itertools import groupby
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from mpicoll.algorithms.collectives import COLLECTIVES
-from mpicoll.algorithms.steps import INPUT, OUTPUT, SCRATCH, Space
+from mpicoll.algorithms.steps import INPUT, OUTPUT, SCRATCH, Space, merged
 from mpicoll.analysis.drawing.trace import Block, Cell, Fault, Missing, Move, Tracing, given, results
 from mpicoll.analysis.proof.rules import shown
 from mpicoll.errors import ScheduleError
@@ -140,7 +139,7 @@ class _Scene:
             return f"{min(block.ranks)}→{block.block}"
         if len(block.ranks) == self.size:
             return "all" if name == "barrier" else "Σ"
-        return _listed(sorted(block.ranks), "," if name == "barrier" else "+")
+        return _listed(block.ranks, "," if name == "barrier" else "+")
 
     def colours(self, block: Block) -> tuple[int, ...]:
         return (block.block,) if self.table.name in _OF_ROOT else tuple(sorted(block.ranks))
@@ -176,9 +175,6 @@ def _write(holds: dict[Cell, Block], writes: Iterable[tuple[Cell, Block]]) -> No
         holds[cell] = block
 
 
-def _listed(ranks: list[int], between: str) -> str:
+def _listed(ranks: Iterable[int], between: str) -> str:
     """The ranks as text. Four or more that follow each other are written as 0…3."""
-    runs: Iterator[list[int]] = (
-        [rank for _, rank in run] for _, run in groupby(enumerate(ranks), lambda both: both[1] - both[0])
-    )
-    return between.join(f"{run[0]}…{run[-1]}" if len(run) > 3 else between.join(map(str, run)) for run in runs)
+    return between.join(f"{r[0]}…{r[-1]}" if len(r) > 3 else between.join(map(str, r)) for r in merged(ranks))

@@ -125,9 +125,8 @@ class Tracing(Listener):
 
     def moved(self, number: int) -> list[Move]:
         """The messages and copies of a round, by the rank that they come from."""
-        return sorted(
-            (move for move in self.moves if move.round == number), key=lambda m: [c.rank for c in m.reads[:1]]
-        )
+        moves = (move for move in self.moves if move.round == number)
+        return sorted(moves, key=lambda move: [cell.rank for cell in move.reads[:1]])
 
     def begins(self, rank: int) -> None:
         at = self.ends[rank]

@@ -1,5 +1,4 @@
-"""What people type and read: bytes with K, M and G as binary units, counts with their noun, ranks, and lines of a
-program."""
+"""What people type and read: bytes with K, M and G as binary units, counts, ranks, and lines of a program."""
 
 from __future__ import annotations
 

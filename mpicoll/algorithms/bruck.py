@@ -20,6 +20,7 @@ from mpicoll.algorithms.steps import (
     RecvReduce,
     Send,
     Steps,
+    around,
     merged,
     one,
     run,
@@ -39,7 +40,7 @@ def allgather(at: Place) -> Steps:
     distance = 1
     while distance < size:
         before, after, several = (rank - distance) % size, (rank + distance) % size, min(distance, size - distance)
-        yield (Send(before, _around(rank, several, size), OUTPUT), Recv(after, _around(after, several, size), OUTPUT))
+        yield (Send(before, around(rank, several, size), OUTPUT), Recv(after, around(after, several, size), OUTPUT))
         distance *= 2
 
 
@@ -52,7 +53,7 @@ def alltoall(at: Place) -> Steps:
       message-passing systems, IEEE TPDS 8 (1997)
     """
     rank, size = at.rank, at.size
-    here, there = _around(rank, size, size), run(0, size - rank) + run(size - rank, size)
+    here, there = around(rank, size, size), run(0, size - rank) + run(size - rank, size)
     yield (Copy(here, INPUT, SCRATCH, there),)
     distance = 1
     while distance < size:
@@ -61,12 +62,6 @@ def alltoall(at: Place) -> Steps:
         yield (Copy(moved, OUTPUT, SCRATCH),)
         distance *= 2
     yield (Copy(singly(range(size)), SCRATCH, OUTPUT, singly((rank - b) % size for b in range(size))),)
-
-
-def _around(start: int, several: int, size: int) -> Blocks:
-    """``several`` blocks from ``start`` on, around the ring."""
-    stop = start + several
-    return run(start, min(stop, size)) + run(0, stop - size)
 
 
 def dissemination_barrier(at: Place) -> Steps:

@@ -241,8 +241,7 @@ def bine_allreduce(at: Place) -> Steps:
 def _renumbered(member: int, digits: int) -> int:
     """The block of a member: the Gray code of its number in base -2, reversed. An even number is negated first.
 
-    Each step of the butterfly changes one digit of the code, the lowest digit first. In the reversed code this is the
-    highest digit.
+    Each step of the butterfly changes one digit of the reversed code, the highest digit first.
     """
     signed = member if member % 2 else -member
     negabinary = ((signed + _ODD_DIGITS) ^ _ODD_DIGITS) & ((1 << digits) - 1)

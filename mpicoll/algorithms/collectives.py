@@ -118,8 +118,7 @@ class Collective:
         return range(stop), block
 
     def needs(self, rank: int, size: int, root: int) -> set[int]:
-        """The ranks without which this rank's part of a call cannot end: those that contribute to its result, and all
-        where there are no arrays."""
+        """The ranks that contribute to this rank's result, and all where there are no arrays: it waits for them."""
         blocks = self.wants(rank, size, root, size if self.by_rank else 1)
         return {r for b in blocks for r in self.source(rank, size, root, b)[0]} if self.moves else {*range(size)}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from mpicoll.algorithms.steps import (
     INPUT,
@@ -82,22 +83,10 @@ def _moved(
 ) -> Action | None:
     """The action of a part as one of the whole. None if nothing of it is left."""
 
-    def space(part: Space) -> Space:
-        return spaces.get(part, part)
-
+    lie: dict[str, Any] = {name: spaces[part] for name, part in action._asdict().items() if part in spaces}
     if isinstance(action, Copy):
-        _, from_, into, to = action
-        blocks, target = of_whole(action.blocks, from_), of_whole(to or action.blocks, into)
-        if not blocks or (space(from_), blocks) == (space(into), target):
-            return None
-        return Copy(blocks, space(from_), space(into), None if target == blocks else target)
+        blocks, target = of_whole(action.blocks, action.from_), of_whole(action.to or action.blocks, action.into)
+        moved = action._replace(blocks=blocks, to=None if target == blocks else target, **lie)
+        return None if not blocks or (moved.to is None and moved.from_ == moved.into) else moved
     blocks = of_whole(action.blocks, action.from_ if isinstance(action, Send) else action.into)
-    if action.blocks and not blocks:
-        return None
-    match action:
-        case Send(peer, _, from_):
-            return Send(ranks[peer], blocks, space(from_))
-        case Recv(peer, _, into):
-            return Recv(ranks[peer], blocks, space(into))
-        case RecvReduce(peer, _, mine, into, mine_first):
-            return RecvReduce(ranks[peer], blocks, space(mine), space(into), mine_first)
+    return None if action.blocks and not blocks else action._replace(peer=ranks[action.peer], blocks=blocks, **lie)

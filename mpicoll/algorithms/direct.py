@@ -1,5 +1,4 @@
-"""Direct algorithms. Every block goes straight from the rank that has it to the ranks that need it: all at once, or one
-by one, in pairs of ranks."""
+"""Direct algorithms. Every block goes straight from the rank that has it to those that need it, at once or in pairs."""
 
 from __future__ import annotations
 

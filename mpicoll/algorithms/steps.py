@@ -197,6 +197,12 @@ def run(start: int, stop: int) -> Blocks:
     return (range(start, stop),) if stop > start else ()
 
 
+def around(start: int, several: int, size: int) -> Blocks:
+    """``several`` of ``size`` blocks, from ``start`` on, with block 0 after the last one."""
+    stop = start + several
+    return run(start, min(stop, size)) + run(0, stop - size)
+
+
 def singly(blocks: Iterable[int]) -> Blocks:
     """These blocks, each as a run of its own."""
     return tuple(range(b, b + 1) for b in blocks)

@@ -45,6 +45,7 @@ from mpicoll.algorithms.steps import (
     Space,
     Stage,
     Steps,
+    around,
     one,
     run,
 )
@@ -190,8 +191,7 @@ def _subtree(at: Place) -> range:
 
 def _blocks(at: Place) -> Blocks:
     """The blocks of this rank and of all ranks below it."""
-    stop = at.rank + len(_subtree(at))
-    return run(at.rank, min(stop, at.size)) + run(0, stop - at.size)
+    return around(at.rank, len(_subtree(at)), at.size)
 
 
 def binary_bcast(at: Place) -> Steps:

@@ -184,8 +184,7 @@ def barrier(at: Place) -> Steps:
 
 
 def _around(at: Place) -> tuple[tuple[int, ...], list[int], int]:
-    """The ranks of this rank's node, the leaders of all nodes if each has one, and the leader of this rank's node. The
-    root leads its node."""
+    """The ranks of this rank's node, the leader of each node, and this rank's leader. The root leads its node."""
     nodes = at.by_node
     leaders = [at.root if at.root in node else node[0] for node in nodes]
     here = next(i for i, node in enumerate(nodes) if at.rank in node)

@@ -1,6 +1,4 @@
-"""The colours of all pictures, and how lines differ: each has a colour, a marker and dashes of its own, so that a print
-without colours can be read.
-"""
+"""The colours of all pictures, and how lines differ: also in a print without colours."""
 
 from __future__ import annotations
 

@@ -1,14 +1,10 @@
-"""The ways of calling collectives that are compared.
+"""The ways of calling collectives that are compared. A new one is a class here, and a line in ``options.BACKENDS``.
 
-- mpicoll's Communicator on NumPy arrays, or on torch tensors for what NumPy arrays cannot be;
-- bare mpi4py, called as usually written, with NumPy arrays as they are;
-- ``mpicoll.torch``, and ``torch.distributed`` over mpicoll, gloo and NCCL. Their functions have the same names and
-  signatures. One class serves all of them; it is given the module to call.
+``mpicoll.torch``, and ``torch.distributed`` over mpicoll, gloo and NCCL, have functions of the same names and
+signatures. One class serves all of them; it is given the module to call.
 
 NCCL writes its log to a file. The forms of the lines that tell of a connection are those of NCCL's user guide
-(Troubleshooting, Logging) and of public logs. They were not read on a GPU of this project's.
-
-A new one is a class here, and a line in ``options.BACKENDS``.
+(Troubleshooting, Logging) and of public logs.
 """
 
 from __future__ import annotations
@@ -165,8 +161,6 @@ class Bare:
             "exscan": (comm.Exscan, s, out, op),
             "barrier": (comm.Barrier,),
         }
-        if case.name not in calls:
-            raise Unavailable(f"no {case.name} in mpi4py")
         call, *arguments = calls[case.name]
         return partial(call, *arguments)
 
@@ -212,8 +206,6 @@ class Torchlike:
             "alltoall": (d.all_to_all_single, flat_out, flat_x),
             "barrier": (d.barrier,),
         }
-        if case.name not in calls:
-            raise Unavailable(f"no {name} is known of torch's")
         call, *arguments = calls[case.name]
         return partial(call, *arguments, **named)
 

@@ -5,7 +5,7 @@ Inputs are small integers, so that every result is exact in every dtype, in any 
 number of ranks. A value depends on the rank and on the element's position in the rank's whole input. Along the input
 the values repeat with a prime period. A block that arrives in the position of another block is therefore found out.
 
-Only one period has to be computed: an input repeats one period, and so does each block of a result.
+Only one period has to be computed, which an input and each block of a result repeat.
 """
 
 from __future__ import annotations
@@ -63,9 +63,7 @@ def elements(collective: Collective, size: int, dtype: Dtype, ranks: int) -> int
 
 @dataclass(frozen=True)
 class Case:
-    """One measurement: a collective on blocks of ``count`` elements in one placement, seen from one rank.
-
-    So many ranks are ``sharing`` a GPU."""
+    """A collective on blocks of ``count`` elements, seen from one rank. So many ranks are ``sharing`` its GPU."""
 
     collective: Collective
     count: int
@@ -95,21 +93,19 @@ class Case:
         return reduction(self.op, self.dtype, self.name) if self.collective.reduces else None
 
     @property
-    def given_blocks(self) -> int:
-        return self.collective.given_blocks(self.ranks)
-
-    @property
-    def gotten_blocks(self) -> int:
-        return self.collective.gotten_blocks(self.ranks)
-
-    @property
     def block_bytes(self) -> int:
         return self.count * self.dtype.itemsize
 
     @property
+    def lengths(self) -> tuple[int, int]:
+        """Bytes of the input buffer and of the result buffer."""
+        blocks = self.collective.given_blocks(self.ranks), self.collective.gotten_blocks(self.ranks)
+        return blocks[0] * self.block_bytes, blocks[1] * self.block_bytes
+
+    @property
     def bytes(self) -> int:
         """The size of the largest buffer. The table shows it, and bandwidths are computed from it."""
-        return self.block_bytes * max(self.given_blocks, self.gotten_blocks)
+        return max(self.lengths)
 
 
 def bits(dtype_size: int) -> np.dtype[Any]:
@@ -129,7 +125,8 @@ def expected(case: Case) -> list[Array] | None:
     """
     if not case.collective.moves:
         return None
-    inputs = [[[(rank, block)] for block in range(case.given_blocks)] for rank in range(case.ranks)]
+    blocks = case.collective.given_blocks(case.ranks)
+    inputs = [[[(rank, block)] for block in range(blocks)] for rank in range(case.ranks)]
     mine = case.collective.outcome(inputs, case.root, lambda blocks: [*chain(*blocks)])[case.rank]
     return None if mine is None else [_stored(_reduced(case, blocks), case) for blocks in mine]
 

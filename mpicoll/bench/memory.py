@@ -29,18 +29,13 @@ Raw = Any
 """A 1-D array of bytes: NumPy's, or a torch tensor on a GPU."""
 
 
-def _lengths(case: Case) -> tuple[int, int]:
-    """Bytes of the input buffer and of the result buffer."""
-    return case.given_blocks * case.block_bytes, case.gotten_blocks * case.block_bytes
-
-
 def _pairs(case: Case) -> int:
-    return max(2, min(PAIRS, MOST_BYTES // max(1, sum(_lengths(case)))))
+    return max(2, min(PAIRS, MOST_BYTES // max(1, sum(case.lengths))))
 
 
 def arena_bytes(cases: Sequence[Case]) -> int:
     """Bytes that one rank needs for whichever of these cases needs most."""
-    return max((_pairs(c) * sum(_lengths(c)) for c in cases), default=0)
+    return max((_pairs(c) * sum(c.lengths) for c in cases), default=0)
 
 
 @dataclass
@@ -66,8 +61,7 @@ class Buffers:
         return self._shaped(lambda raw: raw.view(kind))
 
     def torch(self) -> tuple[Any, Any]:
-        """(x, out) as torch tensors over the same memory. None if no data moves: torch cannot view it as another dtype
-        then."""
+        """(x, out) as torch tensors over the same memory. None if no data moves: torch cannot view that."""
         if not self.case.collective.moves:
             return None, None
         import torch
@@ -78,10 +72,10 @@ class Buffers:
     def _shaped(self, view: Callable[[Raw], Any]) -> tuple[Any, Any]:
         c = self.case
 
-        def shaped(raw: Raw | None, blocks: int, extent: str) -> Any:
-            return None if raw is None else view(raw).reshape((blocks, c.count) if extent == "p" else (c.count,))
+        def shaped(raw: Raw | None, extent: str) -> Any:
+            return None if raw is None else view(raw).reshape((-1, c.count) if extent == "p" else (c.count,))
 
-        return shaped(self.x, c.given_blocks, c.collective.gives), shaped(self.out, c.gotten_blocks, c.collective.gets)
+        return shaped(self.x, c.collective.gives), shaped(self.out, c.collective.gets)
 
     def result(self) -> Array:
         """The result as ``bits``, in host memory."""
@@ -103,11 +97,10 @@ class Arena:
 
     def buffers(self, case: Case) -> list[Buffers]:
         """The pairs of buffers of a case. They lie in the same memory as the last case's if the sizes are equal."""
-        lengths, pairs = _lengths(case), _pairs(case)
-        if (lengths, pairs) != (self._lengths, len(self._arrays)):
+        if (case.lengths, _pairs(case)) != (self._lengths, len(self._arrays)):
             self._arrays.clear()
-            self._lengths = lengths
-            self._arrays = [(self._new(lengths[0]), self._new(lengths[1])) for _ in range(pairs)]
+            self._lengths = given, gotten = case.lengths
+            self._arrays = [(self._new(given), self._new(gotten)) for _ in range(_pairs(case))]
         return [self._pair(case, *arrays) for arrays in self._arrays]
 
     def _new(self, nbytes: int) -> Raw:

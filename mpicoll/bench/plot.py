@@ -81,8 +81,7 @@ class Panel(NamedTuple):
 
 
 def draw_panels(path: Path, parts: Mapping[str, Sequence[Panel]], source: str = "") -> None:
-    """Draw the panel of times of each part, by its title, and beside it those of bandwidths. Below all stands the
-    ``source``."""
+    """Draw each part's panel of times, and beside it those of bandwidths. Below all stands the ``source``."""
     import matplotlib
     from matplotlib.figure import Figure
     from matplotlib.ticker import EngFormatter, LogLocator, NullFormatter

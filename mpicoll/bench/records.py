@@ -1,8 +1,5 @@
-"""What a benchmark measured: rows, each of one case on one backend; and the files: everything as JSON, the table as
-CSV. docs/how-to/benchmark.md describes both.
-
-The table, the verdict, the pictures and the reports are all made of rows, be they measured now or read from a file.
-Times are in microseconds, sizes in bytes, bandwidths in 10^9 bytes a second. All are rounded as the files have them.
+"""What a benchmark measured, as rows, each of one case on one backend, and as files: docs/how-to/benchmark.md describes
+them. Times are in microseconds, sizes in bytes, bandwidths in 10^9 bytes a second, rounded as the files have them.
 """
 
 from __future__ import annotations

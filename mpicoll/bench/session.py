@@ -1,6 +1,4 @@
-"""Where a benchmark runs, and what its measurements depend on: hardware, placement of the ranks, versions. No host name
-and no path is in that.
-"""
+"""Where a benchmark runs, and what its times depend on: hardware, placement, versions. It names no host and no path."""
 
 from __future__ import annotations
 

@@ -182,10 +182,7 @@ def open_backends(lines: Sequence[str], session: Session) -> tuple[dict[str, Bac
 
 
 def agreed(session: Session, attempt: Callable[[], T]) -> tuple[T | None, str]:
-    """The attempt's result if it succeeded on every rank; otherwise None, and the reason of the first rank that failed.
-
-    Collective.
-    """
+    """The attempt's result if all ranks succeeded, else None and the reason of the first that failed. Collective."""
     found, reason = None, ""
     try:
         found = attempt()

@@ -1,9 +1,5 @@
-"""The table: a short one that fits 80 columns and shows medians, one with the columns of nccl-tests, or with those of
-OSU's benchmarks.
-
-A line of it is the rows of one size on one backend, one for each placement.
-
-Below it, a sentence for each collective says which backend is the fastest for which sizes.
+"""The table, whose line is the rows of one size on one backend, one for each placement. Below it, a sentence for each
+collective says which backend is the fastest for which sizes.
 """
 
 from __future__ import annotations

@@ -1,13 +1,8 @@
 """Measures the times of calls.
 
 All backends take turns, a batch of calls at a time, in a changing order. What disturbs the machine then disturbs all of
-them. Before each call its buffers are rewritten and the ranks meet in a barrier. A call's time is that of the slowest
-rank. After each batch the last result is checked.
-
-The host's clock takes the time of each call. On a GPU the call ends when all work of the GPU is done. There, CUDA
-events take a second time, of the work on the stream alone.
-
-The floor under the time of a collective is how long this machine takes to copy as many bytes, without any message.
+them. Before each call its buffers are rewritten and the ranks meet in a barrier. After each batch the last result is
+checked. The floor under all times is how long this machine takes to copy as many bytes, without any message.
 """
 
 from __future__ import annotations
@@ -108,8 +103,7 @@ class _Events:
         self._synchronize = cuda.synchronize
 
     def around(self, call: Callable[[], object]) -> Callable[[], object]:
-        """The call between the events, ended when the GPU has done its work. Some calls return when the work is only
-        queued."""
+        """The call between the events, ended when the GPU has done its work: some calls return before."""
 
         def run() -> None:
             self._begin.record()
@@ -162,10 +156,8 @@ def measure(world: MPI.Intracomm, runners: Sequence[Runner], seconds: float) -> 
 
 def _orders(runners: int, seed: int) -> Iterator[Sequence[int]]:
     """In which order the runners take their turns in each round, without end: shuffled, and then the other way round.
-
-    A runner that always came after the same other one would always find in the caches what that one left there. So each
-    job has another ``seed``, and in the even number of rounds each runner comes before each other one as often as
-    after it."""
+    So each comes before each other one as often as after it, and does not always find what that one left in the caches.
+    """
     shuffled = np.random.default_rng(seed)
     while True:
         order = shuffled.permutation(runners).tolist()

@@ -41,25 +41,14 @@ def _described(collective: str) -> list[dict[str, Any]]:
     from mpicoll.algorithms.collectives import COLLECTIVES
     from mpicoll.calls import choose
 
-    table = COLLECTIVES[collective]
-    uneven = choose.names(collective + "v") if table.by_rank else ()
-    described = []
+    uneven = choose.names(collective + "v") if COLLECTIVES[collective].by_rank else ()
+    described: list[dict[str, Any]] = []
     for name in choose.names(collective):
         a = find(collective, name)
-        described.append(
-            {
-                "collective": collective,
-                "name": name,
-                "summary": _ROUTES[name] if a is None else a.summary,
-                "cost": None if a is None else a.cost,
-                "constraints": [
-                    "every number of ranks" if a is None else a.serves,
-                    *([f"{collective}v"] if name in uneven else []),
-                ],
-                "segment": None if a is None else a.segment,
-                "source": None if a is None else a.paper,
-            }
-        )
+        serves = [a.serves if a else "every number of ranks", *([f"{collective}v"] if name in uneven else [])]
+        what = {"collective": collective, "name": name, "summary": a.summary if a else _ROUTES[name]}
+        facts = {"cost": a and a.cost, "constraints": serves, "segment": a and a.segment, "source": a and a.paper}
+        described.append(what | facts)
     return described
 
 

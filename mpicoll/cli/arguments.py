@@ -74,10 +74,14 @@ def chosen(command: str, collective: str | None, name: str | None) -> list[Algor
     return found
 
 
-def ranks(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"expected a number of ranks, at least 1; given {text!r}")
+def number(text: str, least: int = 0, of: str = "") -> int:
+    if not text.isdecimal() or int(text) < least:
+        raise argparse.ArgumentTypeError(f"expected a number{of}, at least {least}; given {text!r}")
     return int(text)
+
+
+def ranks(text: str) -> int:
+    return number(text, 1, " of ranks")
 
 
 def _nodes(text: str) -> int | list[str]:

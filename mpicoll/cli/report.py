@@ -11,14 +11,13 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from mpicoll.cli.arguments import option, writing
+from mpicoll.cli.arguments import option
 
 
 def add(p: argparse.ArgumentParser) -> None:
     p.add_argument("file", type=Path, metavar="FILE", help="the recording; Perfetto shows it, too")
     option(p, "--plot FILE", "also draw it as a PNG, SVG or PDF picture")
     option(p, "--last MS", "draw only the last milliseconds", type=float)
-    option(p, "--chakra FOLDER", "also write MLCommons Chakra traces: FOLDER/RANK.et", type=Path)
 
 
 def handle(args: argparse.Namespace) -> int:
@@ -34,9 +33,4 @@ def handle(args: argparse.Namespace) -> int:
         from mpicoll.profile.picture import draw
 
         draw(recording, plot, args.last)
-    if args.chakra is not None:
-        from mpicoll.profile import chakra
-
-        with writing(args.chakra, "report", "--chakra"):
-            chakra.write(recording, args.chakra)
     return 0

@@ -11,7 +11,7 @@ import argparse
 import dataclasses
 import shlex
 
-from mpicoll.cli.arguments import option, ranks
+from mpicoll.cli.arguments import number, option, ranks
 from mpicoll.jobs.launcher import Job, in_batch_job
 from mpicoll.jobs.run import run
 from mpicoll.launch.cores import mine
@@ -52,7 +52,7 @@ def _add_torchruns(parser: argparse.ArgumentParser) -> None:
     option(group, "--nproc-per-node --nproc_per_node N", about, type=_ranks_of_a_node)
     option(group, "--nnodes K", "the number of nodes, of a hostfile or a batch job (1)", type=_nodes, default=1)
     about = "start the whole job again if it fails, at most this many times (0)"
-    option(group, "--max-restarts --max_restarts R", about, dest="restarts", type=_restarts, default=0)
+    option(group, "--max-restarts --max_restarts R", about, dest="restarts", type=number, default=0)
     option(group, "--standalone", "accepted; MPI needs nothing for it")
 
 
@@ -72,12 +72,6 @@ def _nodes(text: str) -> int:
         expected = "expected one number: the job's nodes do not change. (--elastic goes on when ranks are lost)"
         raise argparse.ArgumentTypeError(f"{expected}; given {text!r}")
     return ranks(text)
-
-
-def _restarts(text: str) -> int:
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"expected a number, at least 0; given {text!r}")
-    return int(text)
 
 
 def _number(args: argparse.Namespace) -> int:

@@ -9,10 +9,11 @@ from __future__ import annotations
 import argparse
 import json
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mpicoll.cli.arguments import completes, of_collective, option, ranks, writing
+from mpicoll.cli.arguments import completes, of_collective, option, ranks
 from mpicoll.errors import ArgumentError, misspelt
 from mpicoll.units import count, nbytes, size_text
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from mpicoll.analysis.cost.comparison import Comparison
     from mpicoll.analysis.cost.machines import Machine
 
+_bad = partial(ArgumentError, "simulate")
 _PLACEMENTS = {"block": "block", "cyclic": "round-robin"}
 
 
@@ -51,13 +53,11 @@ def _sizes(text: str) -> list[int]:
     return [low << k for k in range((high // low).bit_length())]
 
 
-def _bad(option: str, expected: str, given: object) -> ArgumentError:
-    return ArgumentError("simulate", option, expected, str(given))
-
-
 def handle(args: argparse.Namespace) -> int:
+    from mpicoll.algorithms import schedule
     from mpicoll.algorithms.collectives import COLLECTIVES
     from mpicoll.analysis.cost.comparison import compared, table
+    from mpicoll.analysis.cost.goal import write
     from mpicoll.bench.options import outputs
 
     ranks = args.ranks
@@ -70,35 +70,32 @@ def handle(args: argparse.Namespace) -> int:
         machine = replace(machine, placement=_PLACEMENTS[args.placement])
     root = args.root or 0
     if args.root is not None and not COLLECTIVES[args.collective].rooted:
-        raise _bad("--root", f"nothing: {args.collective} has no root", args.root)
+        raise _bad("--root", f"nothing: {args.collective} has no root", str(args.root))
     if not 0 <= root < ranks:
-        raise _bad("--root", f"a rank below {ranks}", root)
+        raise _bad("--root", f"a rank below {ranks}", str(root))
     moves = COLLECTIVES[args.collective].moves
     if args.sizes is not None and not moves:
         raise _bad("--sizes", f"nothing: a {args.collective} moves no data", " to ".join(map(size_text, args.sizes)))
     sizes = args.sizes or (_sizes("1K:64M") if moves else [0])
     plot, record, goal = outputs("simulate", plot=args.plot, json=args.json, goal=args.goal).values()
     if plot and not moves:
-        raise _bad("--plot", f"nothing: a {args.collective} has no sizes", plot)
+        raise _bad("--plot", f"nothing: a {args.collective} has no sizes", str(plot))
     if plot and len(sizes) < 2:
         raise _bad("--plot", "at least two sizes in --sizes, for lines", f"{len(sizes)} size")
     if goal and (names is None or len(names) != 1 or len(sizes) != 1):
-        raise _bad(
-            "--goal",
-            "one of --algorithms and one size in --sizes",
-            f"{args.algorithms or 'all'} and {len(sizes)} sizes",
-        )
+        given = f"{args.algorithms or 'all'} and {len(sizes)} sizes"
+        raise _bad("--goal", "one of --algorithms and one size in --sizes", given)
     print(f"# {args.collective}, {count(ranks, 'rank')} on {machine.name}: {machine.source}", flush=True)
     found = compared(args.collective, names, ranks, root, machine, sizes)
     print(table(found))
     if plot:
-        with writing(plot, "simulate", "--plot"):
-            draw(found, plot)
+        draw(found, plot)
     if record:
-        with writing(record, "simulate", "--json"):
-            record.write_text(json.dumps(found.as_dict(), indent=1) + "\n")
+        record.write_text(json.dumps(found.as_dict(), indent=1) + "\n")
     if goal and names:
-        _write_goal(goal, args.collective, names[0], ranks, root, machine, sizes[0])
+        nodes, of = machine.nodes(ranks), partial(schedule, args.collective, names[0])
+        with goal.open("w") as file:
+            write(file, lambda rank: of(rank, ranks, root, sizes[0], nodes), ranks, sizes[0], machine)
     return 0
 
 
@@ -127,19 +124,9 @@ def _algorithms(args: argparse.Namespace) -> list[str] | None:
     names = [name.strip() for name in args.algorithms.split(",")]
     for name in names:
         if name not in known:
-            raise _bad(
-                "--algorithms", f"one of {', '.join(known)} (the model knows only schedules)", misspelt(name, known)
-            )
+            expected = f"one of {', '.join(known)} (the model knows only schedules)"
+            raise _bad("--algorithms", expected, misspelt(name, known))
     return list(dict.fromkeys(names))
-
-
-def _write_goal(path: Path, name: str, algorithm: str, ranks: int, root: int, machine: Machine, nbytes: int) -> None:
-    from mpicoll.algorithms import schedule
-    from mpicoll.analysis.cost import goal
-
-    nodes = machine.nodes(ranks)
-    with writing(path, "simulate", "--goal"), path.open("w") as file:
-        goal.write(file, lambda r: schedule(name, algorithm, r, ranks, root, nbytes, nodes), ranks, nbytes, machine)
 
 
 def draw(found: Comparison, file: Path) -> None:

@@ -85,8 +85,7 @@ def _variables() -> dict[str, str]:
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """What a process sees of its machine. A number or a text is None where the system does not say it; ``locked`` also
-    where there is no limit."""
+    """What a process sees of its machine: None where the system does not say it, or has no limit (``locked``)."""
 
     node: str = field(default_factory=platform.node)
     linux: bool = SHARES
@@ -115,7 +114,6 @@ class Machine:
     variables: dict[str, str] = field(default_factory=_variables)
     """mpicoll's own environment variables."""
     home: bool = field(default_factory=lambda: home() is not None)
-    """Whether the user has one."""
 
 
 @dataclass(frozen=True)
@@ -140,16 +138,14 @@ class World:
 
 @dataclass(frozen=True)
 class Facts:
-    """All that is known of a rank. ``world`` is None where MPI has not started."""
+    """All that is known of a rank. ``world`` is None where MPI has not started. Its node has ``ranks_here``."""
 
     start: Start = field(default_factory=Start)
     machine: Machine = field(default_factory=Machine)
     gpu: Gpu = field(default_factory=gpu_here)
     world: World | None = None
     ranks_here: int = 1
-    """How many ranks run on its node."""
     nodes: int = 1
-    """How many nodes the ranks have."""
 
     @property
     def rank(self) -> int:

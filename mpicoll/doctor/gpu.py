@@ -1,4 +1,4 @@
-"""The GPUs of a rank: what the driver, torch and MPI say of them, and where they are.
+"""The GPUs of a rank: what the driver, torch and MPI say of them.
 
 A question to them may crash the process, or never be answered. So a child process asks, one question after another.
 """
@@ -9,14 +9,11 @@ import ctypes
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from mpicoll.errors import LaunchError
 from mpicoll.jobs.launcher import of_no_rank
-from mpicoll.launch.cores import numa_nodes
 from mpicoll.launch.launch_env import rank_here
 from mpicoll.machine.cuda import driver, supported
-from mpicoll.machine.linux import cpus
 from mpicoll.machine.system import version_of
 from mpicoll.probe.child import SECONDS, SECONDS_OF_ALL_JOBS, Child
 
@@ -24,14 +21,12 @@ TRIES = SECONDS_OF_ALL_JOBS + SECONDS
 """How many seconds it may take to find out what MPI does with GPU memory. The other ranks wait for that in MPI."""
 _QUESTIONS = {"driver": SECONDS, "torch": SECONDS, "mpi": SECONDS, "paths": TRIES}
 """What is asked, in this order, and how many seconds the answer may take."""
-_GPUS, _BUS = Path("/proc/driver/nvidia/gpus"), Path("/sys/bus/pci/devices")
 _NO_DEVICE = 100  # CUDA_ERROR_NO_DEVICE
 
 
 @dataclass(frozen=True)
 class Gpu:
-    """What the driver, torch and MPI answered. What was not asked, because there is no GPU or a question before it has
-    failed, is None."""
+    """What the driver, torch and MPI answered: None where there is no GPU, or where a question before has failed."""
 
     driver: str | None = None
     """The newest CUDA that the driver supports."""
@@ -41,13 +36,11 @@ class Gpu:
     torch_cuda: str | None = None
     """The CUDA for which torch was built."""
     torch_works: bool | None = None
-    """Whether torch can use a GPU."""
     nccl: str | None = None
     mpi_takes: bool | None = None
     """Whether the MPI library reports support for GPU memory."""
     paths: tuple[tuple[str, str], ...] = ()
-    """What is wrong with each path on which MPI may take GPU memory, nothing if it works. Empty where it was not tried:
-    one rank of each node tries it."""
+    """What is wrong with each path on which MPI may take GPU memory, nothing if it works. A rank of each node tries."""
     kept: str = ""
     """The file that keeps it."""
     failed: tuple[str, str] = "", ""
@@ -56,18 +49,11 @@ class Gpu:
     """The variable that lets torch allocate expandable segments, empty if none does."""
     visible: str | None = None
     """CUDA_VISIBLE_DEVICES."""
-    numa: int | None = None
-    """The NUMA node of the GPU that the rank takes."""
-    far: bool = False
-    """Whether the rank has no core on that NUMA node."""
 
 
 def gpu_here() -> Gpu:
     """What there is to say of this rank's GPUs."""
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    numa = numa_of(visible, rank_here())
-    far = numa is not None and numa not in numa_nodes(cpus())
-    gpu = Gpu(segments=_expandable_segments(), visible=visible, numa=numa, far=far)
+    gpu = Gpu(segments=_expandable_segments(), visible=os.environ.get("CUDA_VISIBLE_DEVICES"))
     # The process is no rank: the launcher's variables would make it take this rank's place in the job.
     with Child("mpicoll.doctor.gpu:answers", gpu, rank_here() == 0, environment=of_no_rank(), quiet=True) as child:
         for question, seconds in _QUESTIONS.items():
@@ -76,20 +62,6 @@ def gpu_here() -> Gpu:
             except LaunchError as error:
                 return replace(gpu, failed=(question, error.problem))
     return gpu
-
-
-def numa_of(visible: str | None, rank: int) -> int | None:
-    """The NUMA node of the GPU that this rank of the node takes: the one with its number among those that it sees.
-    None if it has none, or the system does not say it."""
-    there = sorted(folder.name for folder in _GPUS.glob("*"))  # by their places on the bus, as CUDA_VISIBLE_DEVICES
-    numbers = [*range(len(there))] if visible is None else [int(n) for n in visible.split(",") if n.isdecimal()]
-    if not numbers or max(numbers) >= len(there):
-        return None
-    try:
-        node = int((_BUS / there[numbers[rank % len(numbers)]].lower() / "numa_node").read_text())
-    except (OSError, ValueError):
-        return None
-    return node if node >= 0 else None  # -1: the machine has one, or does not tell
 
 
 def _expandable_segments() -> str:
@@ -103,8 +75,7 @@ def _expandable_segments() -> str:
 
 
 def answers(gpu: Gpu, tries: bool) -> Iterator[Gpu]:
-    """What is known after each question. Torch and MPI are asked if the driver shows a GPU, and what MPI does with its
-    memory is tried if this rank ``tries`` it."""
+    """What is known after each question. Torch and MPI are asked if the driver shows a GPU."""
     yield (gpu := _ask_driver(gpu))
     yield (gpu := _ask_torch(gpu) if gpu.devices and version_of("torch") else gpu)
     yield (gpu := _ask_mpi(gpu) if gpu.devices else gpu)

@@ -36,8 +36,7 @@ class Finding:
 
 
 def together(findings: Iterable[Finding], ranks: Iterable[int]) -> list[Finding]:
-    """The findings in the order of their topics, with those that differ in their ranks alone as one. ``ranks`` are all
-    ranks of the job."""
+    """The findings by topic, with those that differ in their ranks alone as one. ``ranks`` are all of the job."""
     everyone = set(ranks)
     merged: dict[Finding, set[int]] = {}
     for finding in findings:

@@ -1,8 +1,5 @@
-"""What there is to say of the facts of all ranks: the rules, and the judgement by them.
-
-A rule is a level, a function from a rank's facts to a text, and a remedy. Where the function gives none, it says
-nothing. Of the rules in one group, the first one that says something counts.
-"""
+"""What there is to say of the facts of all ranks. A rule is a level, a function from a rank's facts to a text, and a
+remedy. Of the rules in one group, the first one whose function gives a text counts."""
 
 from __future__ import annotations
 
@@ -257,8 +254,7 @@ def _judge_rank(f: Facts) -> Iterator[Finding]:
 
 
 def _judge_cores(there: Mapping[int, Facts]) -> Iterator[Finding]:
-    """What there is to say of the ranks of one node. The ranks that may use no other cores than some rank's must find
-    room on these."""
+    """What there is to say of one node's cores. Ranks that may use no other cores than some rank's share these."""
     cores = {rank: frozenset(f.machine.cores) for rank, f in there.items()}
     threads = {rank: f.machine.omp_threads for rank, f in there.items()}
     found = False
@@ -285,17 +281,9 @@ def _judge_cores(there: Mapping[int, Facts]) -> Iterator[Finding]:
 
 def _judge_gpus(gpus: Mapping[int, Gpu]) -> Iterator[Finding]:
     """What there is to say of the GPUs that the ranks of one node see."""
-    ranks, of_all = tuple(gpus), gpus.values()
-    if any(gpu.visible for gpu in of_all):
-        each = " | ".join(str(gpu.visible) for gpu in of_all)
-        yield Finding("GPU", "ok", f"the ranks see GPUs {each}", ranks=ranks)
-    if any(gpu.numa is not None for gpu in of_all):
-        each = " | ".join(str(gpu.numa) for gpu in of_all)
-        yield Finding("GPU", "ok", f"the NUMA nodes of their GPUs are {each}", ranks=ranks)
-    far = tuple(rank for rank, gpu in gpus.items() if gpu.far)
-    if far:
-        remedy = "Bind each rank to cores beside its GPU: BIND=numa in job scripts"
-        yield Finding("GPU", "warning", "no core on the NUMA node of the GPU", remedy, far)
+    if any(gpu.visible for gpu in gpus.values()):
+        each = " | ".join(str(gpu.visible) for gpu in gpus.values())
+        yield Finding("GPU", "ok", f"the ranks see GPUs {each}", ranks=tuple(gpus))
 
 
 def _differences(by_rank: Mapping[int, Facts]) -> Iterator[Finding]:

@@ -19,8 +19,7 @@ WAITS, FEW = 100, 2
 
 
 class Backoff:
-    """Waits a little between two looks, for up to ``seconds`` together. Where it takes longer, it calls ``meanwhile``,
-    too, which may raise."""
+    """Waits a little between two looks, for up to ``seconds`` together. In long waits it calls ``meanwhile``."""
 
     _soon = 0
     """How many waits from now on sleep soon."""

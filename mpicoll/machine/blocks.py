@@ -1,9 +1,8 @@
 """Memory of this process that the other ranks of its node can open: blocks, and what others have put into a file.
 
-A block is a file in memory that has no name in the file system. Another rank opens it through /proc, when it meets an
-array that lies there. Blocks are used again and again, because ranks that have opened one go on to hold it. What is in
-a free block is given back to the system where free blocks are many, or memory is short: the file stays, and gets memory
-again when it is used again.
+A block is a file in memory. Another rank opens it when it meets an array that lies there, and goes on to hold it: so
+blocks are used again and again. The memory of a free block is given back to the system where free blocks are many, or
+memory is short.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from contextlib import suppress
 from itertools import count
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -89,20 +88,13 @@ class ShmSegment:
         return np.frombuffer(memoryview((ctypes.c_uint8 * nbytes).from_address(self.start)), np.uint8)
 
 
-class Holder(Protocol):
-    """What holds adopted memory, as torch's storages do: as long as there is a reference to it, and no other memory."""
-
-    def data_ptr(self) -> int:
-        """Where its memory begins now."""
-        ...
-
-
 class ForeignSegment(ShmSegment):
-    """Memory that something else has put into a file, and may take away."""
+    """Memory that something else has put into a file, and may take away: its ``holder``, whose ``data_ptr()`` says
+    where it begins now, as that of torch's storages does."""
 
     lasts = False
 
-    def __init__(self, holder: Holder, nbytes: int, file: int) -> None:
+    def __init__(self, holder: Any, nbytes: int, file: int) -> None:
         super().__init__(holder.data_ptr(), nbytes, file)
         self.holder = weakref.ref(holder)
         """None if it is gone."""
@@ -169,8 +161,7 @@ class _Pool:
         return True
 
     def _tidy(self) -> None:
-        """Give memory back to the system where free blocks have too much: those that have been free for the longest
-        time come first, and the latest one stays."""
+        """Give memory of free blocks back to the system where they have too much, but not that of the latest one."""
         free = [*self.free]
         used = self._made - sum(block.nbytes for block in free)
         self._most_used = max(self._most_used, used)
@@ -231,7 +222,7 @@ def _may_keep_a_file() -> bool:
     return most == resource.RLIM_INFINITY or file < SHARE * most
 
 
-def adopt(holder: Holder, nbytes: int, file: int) -> None:
+def adopt(holder: Any, nbytes: int, file: int) -> None:
     """Take note that all memory of ``holder`` lies at the beginning of this open file of this process. If other
     processes could not recognise the file, it stays memory that only this one knows. Raises OSError if it is none."""
     adopted = ForeignSegment(holder, nbytes, file)
@@ -260,8 +251,7 @@ _others: weakref.WeakValueDictionary[Place, Mapping] = weakref.WeakValueDictiona
 
 
 def opened(place: Place) -> Block:
-    """The memory of that place and what follows in the file. Raises OSError if it is another process's and cannot be
-    opened."""
+    """The memory from that place to the file's end. Raises OSError if it is another process's and cannot be opened."""
     whole = place._replace(offset=0)
     if place.process == os.getpid():
         [own] = [own for own in known if own.is_there() and own.place_of(own.start) == whole]

@@ -122,8 +122,7 @@ def end_with_parent(number: int) -> bool:
 
 
 def end_with(parent: int, number: int) -> None:
-    """Let this process get a signal when its ``parent`` ends, or now if it has ended already. Where the system cannot
-    do that, a thread looks for it."""
+    """Let this process get a signal when its ``parent`` ends, or now if it has ended. Elsewhere a thread looks."""
 
     def look() -> None:
         while os.getppid() == parent:

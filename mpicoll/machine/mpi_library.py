@@ -1,5 +1,4 @@
-"""The MPI library of this process: what it is, and what it says of memory of a GPU. Only a try can show whether that is
-true."""
+"""The MPI library of this process: what it is, and what it says of GPU memory. Only a try shows if that is true."""
 
 from __future__ import annotations
 

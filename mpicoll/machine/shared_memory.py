@@ -1,12 +1,10 @@
 """Memory that the ranks of a node share. It has no name in the file system, so nothing is left when the ranks end.
 
-Each rank makes a block of its own, near the cores that write it, and opens the other ranks' blocks through /proc. That
-needs Linux. There is no such memory where ranks cannot open each other's files, such as in separate containers. torch's
-own shared memory is opened in the same way.
+Each rank makes a block of its own, near the cores that write it, and opens the other ranks' blocks through /proc, as it
+opens torch's shared memory. That needs Linux, and ranks that may open each other's files.
 
-A processor remembers where some thousand pages are. Of 4 KiB each, that is less than a long array: then it must look up
-one page after another. A huge page has 2 MiB. Linux gives none to files in memory by itself unless its settings say so,
-but makes them where a program asks it to put small pages together (MADV_COLLAPSE, from Linux 6.1 on).
+Long files get huge pages, of which a processor must look up fewer. If Linux gives them none by itself, it makes them of
+small pages where a program asks for that (MADV_COLLAPSE, from Linux 6.1 on).
 """
 
 from __future__ import annotations
@@ -198,8 +196,7 @@ def use_huge_pages(file: int, nbytes: int) -> None:
 
 
 def give_back(file: int, nbytes: int) -> bool:
-    """Give a file's memory back to the system. It keeps its length, and whoever has mapped it reads zeros. False if the
-    system does not take it."""
+    """Give a file's memory back: it keeps its length, and reads as zeros. False if the system does not take it."""
     return bool(_c.fallocate(file, _PUNCH_HOLE | _KEEP_SIZE, 0, nbytes) == 0)
 
 

@@ -50,8 +50,7 @@ def overload() -> str:
 
 
 def _groups() -> list[Path]:
-    """The folders of the control groups whose limits on time hold for this process. The first version has one tree for
-    each kind of limit."""
+    """The control groups whose limits on time hold for this process. Version 1 has a tree for each kind of limit."""
     found = []
     for line in _OWN_GROUPS.read_text().splitlines() if _OWN_GROUPS.exists() else []:
         _, kinds, path = line.split(":", 2)
@@ -108,8 +107,7 @@ def version_of(package: str) -> str | None:
 
 
 def home() -> Path | None:
-    """The user's home: HOME, or what the system's list of users says. None if there is neither: a container may run as
-    a user whom the system does not know."""
+    """The user's home: HOME, or what the system's list of users says. None if there is neither, as in a container."""
     found = os.path.expanduser("~")
     return Path(found) if os.path.isabs(found) else None
 

@@ -15,8 +15,7 @@ from mpicoll.machine.system import version_of
 
 @dataclass(frozen=True)
 class RankVariables:
-    """The environment variables in which a launcher tells a rank its number and the number of ranks, in the job and on
-    its node."""
+    """The variables in which a launcher tells a rank its number and how many there are, in the job and on its node."""
 
     rank: str
     size: str

@@ -1,8 +1,5 @@
-"""What the MPI library of this process does with the memory of a device.
-
-Test jobs of two ranks on this node show it. What they have shown is kept in the user's cache: one file for each MPI
-library, driver and device.
-"""
+"""What the MPI library of this process does with the memory of a device. Test jobs of two ranks on this node show it,
+and the user's cache keeps it: one file for each MPI library, driver and device."""
 
 from __future__ import annotations
 
@@ -101,10 +98,8 @@ def keep(key: Key, paths: Mapping[str, str]) -> None:
 
 
 def tried(device: Device, seconds: float = SECONDS_OF_A_JOB, in_all: float = SECONDS_OF_ALL_JOBS) -> dict[str, str]:
-    """By path, what is wrong with it.
-
-    A path that crashes or hangs ends the test job. Another one then tries the paths after it, until all jobs together
-    have taken ``in_all`` seconds."""
+    """By path, what is wrong with it. A path that crashes or hangs ends the test job. Another one then tries the paths
+    after it, until all jobs together have taken ``in_all`` seconds."""
     found: dict[str, str] = {}
     deadline = monotonic() + in_all
     while left := PATHS[len(found) :]:
@@ -137,8 +132,7 @@ def _job(device: Device, paths: tuple[str, ...], seconds: float) -> tuple[list[l
 
 
 def _how(code: int | None, failure: str, seconds: float) -> str:
-    """How the job ended. A crash, or an error of the MPI's, says something of the MPI library. What else ends it may
-    pass."""
+    """How the job ended. Only a crash, or an error of the MPI's, says something of the MPI library."""
     if code is None:
         return f"{NOT_TRIED}: the test job does not end within {seconds:.0f} s"
     if failure:

@@ -119,8 +119,7 @@ def _hidden(calls: Sequence[Call], window: Span = (-inf, inf)) -> float:
 
 
 def _own(calls: Iterable[Call]) -> dict[Call, list[Span]]:
-    """When the program was in each call. If it waited for several at once, that counts for the first one that was
-    complete."""
+    """When the program was in each call. A wait for several counts for the first one that was complete."""
     own: dict[Call, list[Span]] = {}
     taken: dict[int, float] = defaultdict(float)
     for call in sorted(calls, key=lambda each: each.complete):
@@ -170,8 +169,7 @@ def _needed(call: Call) -> set[int]:
 
 
 def _coalesce(recording: Recording, late: Mapping[Call, tuple[float, int]]) -> Iterator[Advice]:
-    """Short collectives that follow each other, of one kind and with nothing between: one call could carry them.
-    It would wait for late ranks, too."""
+    """Short collectives of one kind that follow each other with nothing between: one call could carry them."""
     found: defaultdict[tuple[str, str], list[list[Call]]] = defaultdict(list)
     for calls_of_rank in recording.by_rank.values():
         mine = [call for call in calls_of_rank if call.number is not None]

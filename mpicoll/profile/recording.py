@@ -48,7 +48,6 @@ class Call:
     targets: tuple[int, ...]
     target_tag: int | None
     site: str
-    """Where in the program."""
     is_over: bool
     issued: float
     method: Span

@@ -1,8 +1,7 @@
 """Slurm job scripts, made from the templates of ``slurm/``. Each script is one file that needs no other.
 
-A template is read line by line. A value that can be set is on a line of its own: ``#SBATCH --option=value`` or
-``NAME=${NAME:-default}``. The comment at the end of the line says why. If it has none, the comment above says why, also
-for the lines that follow it.
+A value that can be set is on a line of its own: ``#SBATCH --option=value`` or ``NAME=${NAME:-default}``. The comment at
+its end or above it says why.
 """
 
 from __future__ import annotations
@@ -10,12 +9,16 @@ from __future__ import annotations
 import operator
 import re
 import shlex
+import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from importlib import resources
 from itertools import dropwhile, takewhile
+from pathlib import Path
+from typing import Literal
 
 from mpicoll.errors import ArgumentError, misspelt
+from mpicoll.machine.system import user_folder
 
 TEMPLATES = {
     "single-node": "single_node.sbatch",
@@ -31,8 +34,7 @@ TEMPLATES = {
 
 @dataclass(frozen=True)
 class Option:
-    """An option of sbatch. ``pattern`` is a regular expression for its value, and ``expected`` says the same in words.
-    ``help`` says what the option means."""
+    """An option of sbatch: the ``pattern`` of its value, the same in words (``expected``), and what it means."""
 
     pattern: str
     expected: str
@@ -83,24 +85,11 @@ class Line:
     file: str
     text: str
 
-    @property
-    def option(self) -> str | None:
-        """The option of sbatch that the line sets."""
-        return self._setting("option")
-
-    @property
-    def variable(self) -> str | None:
-        """The variable that the line gives a default."""
-        return self._setting("variable")
-
-    @property
-    def tail(self) -> str:
-        """The comment behind the setting, with the space before it."""
-        return self._setting("tail") or ""
-
-    def _setting(self, part: str) -> str | None:
+    def __getitem__(self, part: Literal["option", "value", "variable", "tail"]) -> str:
+        """The ``option`` of sbatch that the line sets and its ``value``, the ``variable`` that it gives a default, or
+        the comment behind it with the space before it (``tail``). Empty if there is none."""
         found = _SETTING.fullmatch(self.text)
-        return found[part] if found else None
+        return found[part] or "" if found else ""
 
 
 def _read(file: str) -> list[str]:
@@ -163,26 +152,55 @@ def _with_preset(lines: Iterable[Line], site: str) -> Iterator[Line]:
     for line in lines:
         if site == "auto":
             yield line
-        elif line.variable == "SITE":  # the environment cannot change what is written here
+        elif line["variable"] == "SITE":  # the environment cannot change what is written here
             unheeded = f"SITE=$SITE changes nothing: this script was written with --site {site}. Write it again"
             yield Line(line.file, f'[[ ${{SITE:-{site}}} == {site} ]] || echo "mpicoll: {unheeded}" >&2')
-            yield Line(line.file, f"SITE={site}{line.tail}")
+            yield Line(line.file, f"SITE={site}{line['tail']}")
             yield from (Line(line.file, "set -a"), *_composed(f"sites/{site}.env", site), Line(line.file, "set +a"))
         else:
             yield replace(line, text=line.text.replace('-m mpicoll.slurm "$SITE"', "-m mpicoll.slurm none"))
+
+
+# -- a site's defaults ------------------------------------------------------------------------------------------------
+
+
+def files() -> list[Path]:
+    """The site's file and the user's own, whose values win. They have lines of TOML: ``partition = "gpu"`` for an
+    option, ``site = "roce"`` for the preset, and ``MPICOLL_MODULES = "openmpi"`` for a variable of the scripts."""
+    folders = Path("/etc"), user_folder("XDG_CONFIG_HOME")
+    return [folder / "mpicoll/slurm.toml" for folder in folders if folder is not None]
+
+
+def defaults() -> dict[str, str]:
+    """What these files say. Raises ArgumentError for what is no option, preset of the network, or variable."""
+    found: dict[str, str] = {}
+    known = [*OPTIONS, "site", *(name for each in TEMPLATES for site in sites() for name in variables(each, site))]
+    for file in filter(Path.is_file, files()):
+        try:
+            values = tomllib.loads(file.read_text())
+        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+            raise ArgumentError("slurm", str(file), "TOML", str(error)) from error
+        for name, value in values.items():
+            if not isinstance(value, str | int) or isinstance(value, bool):
+                raise ArgumentError("slurm", f"{file}: {name}", "a text or a number", repr(value))
+            if name == "site" and value not in sites():
+                raise ArgumentError("slurm", f"{file}: site", f"one of {', '.join(sites())}", repr(value))
+            if name not in known:
+                expected = "an option of mpicoll slurm, site, or a variable of a script"
+                raise ArgumentError("slurm", str(file), expected, misspelt(name, known))
+            found[name] = str(value)
+    return found
 
 
 # -- filling in -----------------------------------------------------------------------------------------------------
 
 
 def _checked(template: str, lines: list[Line], options: Mapping[str, str]) -> dict[str, str]:
-    """The options that were given, and those that follow from them. Raises ArgumentError if they contradict each
-    other."""
+    """The options that were given, and those that follow. Raises ArgumentError if they contradict each other."""
     for name, value in options.items():
         if not re.fullmatch(OPTIONS[name].pattern, value):
             raise _bad(template, f"--{name}", OPTIONS[name].expected, repr(value))
-    found = [f for line in lines if (f := _SETTING.fullmatch(line.text))]
-    own, given = {f["option"]: f["value"] for f in found}, dict(options)
+    own, given = {line["option"]: line["value"] for line in lines if line["option"]}, dict(options)
     if "gres" in given and "gpus-per-node" in given:
         raise _bad(template, "--gres", "it or --gpus-per-node", "both")
     gpus = int((own | given).get("gres", (own | given).get("gpus-per-node", "0")).rpartition(":")[2])
@@ -213,23 +231,22 @@ def _most(array: str) -> int:
 
 
 def _with_options(lines: list[Line], options: Mapping[str, str]) -> list[Line]:
-    """The script with these options. An option that the template has gets its new value there. The others are added
-    after the template's last one."""
+    """The script with these options: in their places if the template has them, else after the template's last one."""
     filled: list[Line] = []
     rest, end = dict(options), 0
     if "gres" in rest:
-        lines = [line for line in lines if line.option != "gpus-per-node"]
+        lines = [line for line in lines if line["option"] != "gpus-per-node"]
     for line in lines:
-        if line.option in rest:
-            line = replace(line, text=_option(line.option, rest.pop(line.option)) + line.tail)
+        if (name := line["option"]) in rest:
+            line = replace(line, text=_option(name, rest.pop(name)) + line["tail"])
         filled.append(line)
-        end = len(filled) if line.option else end
+        end = len(filled) if name else end
     filled[end:end] = [Line(lines[0].file, _option(name, value)) for name, value in rest.items()]
     kept = [line for line in filled if not line.text.startswith("#SBATCH --gpus-per-node=0")]
     # Slurm may not know the option for GPUs, so a script without GPUs has a variable instead. It must say so: with
     # --exclusive the job would get all GPUs of its nodes.
     if len(kept) < len(filled):
-        last = max(i for i, line in enumerate(kept) if line.option)
+        last = max(i for i, line in enumerate(kept) if line["option"])
         kept.insert(last + 1, Line(lines[0].file, "SLURM_GPUS_PER_NODE=0"))
     return kept
 
@@ -247,21 +264,19 @@ def _with_variables(template: str, lines: list[Line], variables: Mapping[str, st
             raise _bad(template, "--set", f"one of {', '.join(known)}", misspelt(name, known))
     filled: list[Line] = []
     for line in lines:
-        if line.variable is not None and line.variable in variables:
-            default = _quoted(variables[line.variable])
-            line = replace(line, text=f"{line.variable}=${{{line.variable}:-{default}}}{line.tail}")
+        if (name := line["variable"]) in variables:
+            line = replace(line, text=f"{name}=${{{name}:-{_quoted(variables[name])}}}{line['tail']}")
         filled.append(line)
     return filled
 
 
 def _variables(lines: Iterable[Line]) -> dict[str, None]:
     """The variables that these lines give a default. SITE is none of them: that is --site."""
-    return dict.fromkeys(line.variable for line in lines if line.variable and line.variable != "SITE")
+    return dict.fromkeys(line["variable"] for line in lines if line["variable"] not in ("", "SITE"))
 
 
 def _quoted(value: str) -> str:
-    """The value as a word of the shell. The shell expands variables in it, such as ``$SCRATCH``, and nothing else
-    but a ``~/`` at its beginning."""
+    """The value as a word of the shell, which expands variables, as ``$SCRATCH``, and ``~/`` at its beginning."""
     if "\n" in value:
         raise ArgumentError("slurm", "--set", "a value of one line", repr(value))
     value = re.sub(r"^~/", "$HOME/", value)

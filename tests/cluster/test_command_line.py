@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 import subprocess
 from pathlib import Path
@@ -49,24 +48,3 @@ def test_slurm_would_not_take_it(cluster: Cluster, environment: Environment) -> 
     )
     assert done.returncode == 1
     assert "invalid partition specified: absent" in done.stdout
-
-
-@pytest.mark.any_mpi
-def test_slurm_would_take_it_and_never_start_it(cluster: Cluster, environment: Environment) -> None:
-    def checked(time: str) -> tuple[int, str]:
-        words = [str(environment.path / "bin/mpicoll"), "slurm", "multi-node", f"--time={time}", "--check"]
-        done = cluster.run(*words, capture_output=True)
-        return done.returncode, done.stdout
-
-    shown = cluster.run("scontrol", "--oneliner", "show", "partition", capture_output=True).stdout
-    name, before = re.search(r"PartitionName=(\S+)", shown), re.search(r"MaxTime=(\S+)", shown)
-    assert name
-    assert before
-    cluster.run("scontrol", "update", f"PartitionName={name[1]}", "MaxTime=10")
-    try:
-        assert checked("10")[0] == 0
-        code, said = checked("20")
-    finally:
-        cluster.run("scontrol", "update", f"PartitionName={name[1]}", f"MaxTime={before[1]}")
-    assert code == 1
-    assert "--time: expected at most 00:10:00" in said

@@ -16,8 +16,7 @@ from mpicoll.analysis.cost.machines import Machine
 
 
 def write(file: TextIO, schedule_of: Callable[[int], Schedule], size: int, nbytes: int, machine: Machine) -> None:
-    """Write the schedules of all ranks for a vector of ``nbytes``. The machine gives the time of reductions and
-    copies."""
+    """Write the schedules of all ranks for a vector of ``nbytes``, with the machine's reductions and copies."""
     rates = [machine.rate(rate, nbytes) for rate in (machine.reduction, machine.copy)]
     file.write(f"num_ranks {size}\n")
     for rank in range(size):
@@ -30,8 +29,7 @@ class _Rank:
 
     def __init__(self, schedule: Schedule, nbytes: int, reduction: float, copy: float) -> None:
         self.schedule, self.nbytes, self.reduction, self.copy = schedule, nbytes, reduction, copy
-        self.sent: defaultdict[int, Iterator[int]] = defaultdict(count)
-        self.taken: defaultdict[int, Iterator[int]] = defaultdict(count)
+        self.tags: defaultdict[tuple[str, int], Iterator[int]] = defaultdict(count)
         self.labels = count(1)
 
     def lines(self) -> Iterator[str]:
@@ -52,10 +50,8 @@ class _Rank:
         for action in messages:
             label = self._label()
             n = self._bytes(sum(map(len, action.blocks)))
-            if isinstance(action, Send):
-                yield f"{label}: send {n}b to {action.peer} tag {next(self.sent[action.peer])}"
-            else:
-                yield f"{label}: recv {n}b from {action.peer} tag {next(self.taken[action.peer])}"
+            verb, end = ("send", "to") if isinstance(action, Send) else ("recv", "from")
+            yield f"{label}: {verb} {n}b {end} {action.peer} tag {next(self.tags[verb, action.peer])}"
             yield from (f"{label} requires {each}" for each in before)
             if isinstance(action, RecvReduce):
                 combined = self._label()
@@ -71,8 +67,7 @@ class _Rank:
             ends[:] = [label]
 
     def _bytes(self, blocks: int) -> int:
-        """The size of so many blocks, at least 1. LogGOPSim subtracts 1 from the size of a message, which is
-        unsigned."""
+        """The size of so many blocks. LogGOPSim subtracts 1 from the size of a message, which is unsigned."""
         return max(1, round(self.nbytes * blocks / max(1, self.schedule.blocks)))
 
     def _label(self) -> str:

@@ -2,12 +2,12 @@
 of a rank costs. Times are in seconds, rates in seconds per byte.
 
 A network has links, and says which of them a message takes between two units of a level, such as two nodes of a
-cluster. Units are numbered from 0. A link carries messages one way, so that a cable is two links. Each network has a
-method ``path``. It takes the units and the target's port of each message (three arrays of shape (messages,)), and gives
-the numbers of the links in the order in which a message takes them, of shape (messages, links). A message that has no
-link in some column has -1 there. A link has the same column in every path where the network allows it, because the
-simulation looks at one column after the other. ``hop`` is the time in seconds that each link adds to the latency.
-``most`` is the number of units that the network can join, or None for any number.
+cluster. A link carries messages one way, so that a cable is two links. Each network has a method ``path``. It takes the
+units, numbered from 0, and the target's port of each message (three arrays of shape (messages,)), and gives the numbers
+of the links in the order in which a message takes them, of shape (messages, links), with -1 for none. A link has the
+same column in every path where the network allows it, because the simulation looks at one column after the other.
+``hop`` is the time in seconds that each link adds to the latency. ``most`` is the number of units that the network can
+join, or None for any number.
 """
 
 from __future__ import annotations
@@ -111,8 +111,7 @@ NETWORKS = (FatTree, Dragonfly, Torus)
 PLACEMENTS = ("block", "round-robin")
 
 Rate = float | tuple[float, ...]
-"""Seconds per byte. There are several if they depend on the cache that a vector fits into. The last one is for
-memory."""
+"""Seconds per byte: several if they depend on the cache that a vector fits into. The last one is for memory."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,7 +124,7 @@ class Level:
     """
 
     name: str
-    ranks: int | None
+    ranks: int | None = None
     latency: float
     gap: Rate
     overhead: float
@@ -176,9 +175,7 @@ class Machine:
         return Nodes.named((self.positions(size) // self.below(level + 1)).tolist())
 
     def holding(self, size: int, nodes: int) -> Machine:
-        """The machine with ``size`` ranks on so many nodes, all of them full.
-
-        Raises ArgumentError where that cannot be."""
+        """The machine with ``size`` ranks on so many full nodes. Raises ArgumentError where that cannot be."""
         if len(self.levels) != 2:
             expected = "a machine of two levels, nodes and what joins them, as ethernet"
             raise ArgumentError("simulate", "--nodes", expected, self.name)
@@ -188,10 +185,7 @@ class Machine:
         return replace(self, levels=(node, self.levels[1]))
 
     def positions(self, size: int) -> Ints:
-        """The position of each of ``size`` ranks, counted from the inside out.
-
-        Raises ArgumentError for more ranks than the machine holds.
-        """
+        """The position of each rank, from the inside out. Raises ArgumentError if the machine holds fewer."""
         if self.most is not None and size > self.most:
             raise ArgumentError("simulate", "-n", f"at most the {self.most} ranks of {self.name}", str(size))
         left = np.arange(size)
@@ -217,15 +211,9 @@ class Machine:
             return tuple(longer * each for each in rate) if isinstance(rate, tuple) else longer * rate
 
         levels = (replace(inner, gap=slower(inner.gap)), *outer)
-        return replace(
-            self,
-            levels=tuple(replace(each, overhead=longer * each.overhead) for each in levels),
-            reduction=slower(self.reduction),
-            copy=slower(self.copy),
-            reduction_overhead=longer * self.reduction_overhead,
-            copy_overhead=longer * self.copy_overhead,
-            step=longer * self.step,
-        )
+        costs = ("reduction", "copy", "reduction_overhead", "copy_overhead", "step")
+        slow: dict[str, Any] = {name: slower(getattr(self, name)) for name in costs}
+        return replace(self, levels=tuple(replace(each, overhead=longer * each.overhead) for each in levels), **slow)
 
     def level(self, a: Ints, b: Ints) -> Ints:
         """The number of the level at which positions ``a`` and ``b`` talk."""

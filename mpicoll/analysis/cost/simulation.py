@@ -1,14 +1,7 @@
-"""How long a schedule takes on a machine. This is an event-driven simulation in the LogGOPS model, for many sizes at
-once.
+"""How long a schedule takes on a machine: an event-driven simulation in the LogGOPS model, for many sizes at once.
 
-docs/explanation/cost.md says what happens to a message at its sender, on its way, and at its receiver. A long message
-travels in pieces, as ``fabrics/transports/mpi_requests.py`` sends them. If the level lets the reduction overlap, the
-reduction begins with the first piece. It ends when it is done, and not before the last piece has arrived and is
-reduced.
-
-A step ends when its messages have left and have been received. Then its copies happen, and the next step of the rank
-begins. All messages that can happen at once are a wave. Within a wave, messages get a port in the order in which they
-are ready.
+docs/explanation/cost.md says what happens to a message. All messages that can happen at once are a wave. Within a wave,
+messages get a port in the order in which they are ready.
 """
 
 from __future__ import annotations
@@ -42,8 +35,7 @@ class Costs:
 
 def costs(collective: str, algorithm: str, size: int, machine: Machine, nbytes: Sequence[int], root: int = 0) -> Costs:
     """The same as ``costs_of`` for an algorithm that is registered under this name."""
-    chosen = algorithms.find(collective, algorithm)
-    assert chosen is not None
+    [chosen] = (each for each in algorithms.algorithms(collective) if each.name == algorithm)
     return costs_of(chosen, size, machine, nbytes, root)
 
 
@@ -79,8 +71,7 @@ def simulated(schedule_of: Of, size: int, machine: Machine, nbytes: Times) -> Ti
 
 
 class Structure:
-    """The part of a schedule that does not depend on the machine and the sizes: its messages and their order. The ranks
-    of the first ``period``, or all of them, are followed."""
+    """What does not depend on the machine and the sizes: the messages of the first ``period`` ranks, or of all."""
 
     def __init__(self, schedule_of: Of, size: int, period: int | None = None) -> None:
         self._size, self._period = size, period or size
@@ -180,8 +171,6 @@ def _paths(machine: Machine, level: Ints, leaving: tuple[Ints, Ints], arriving: 
 def _passed(free: Times, server: Ints, ready: Times, busy: Times) -> Times:
     """The same as ``served``, but a message without a server (-1) starts when it is ready."""
     there = server >= 0
-    if there.all():
-        return served(free, server, ready, busy)
     start = ready.copy()
     start[there] = served(free, server[there], ready[there], busy[there])
     return start

@@ -4,9 +4,8 @@ carry.
 In many algorithms rank r and rank r + period do the same, with all ranks moved by the period. Then only the ranks of
 the first period are built. They represent the others. Without any such symmetry the period is the number of ranks.
 
-The order in which messages can happen follows from this, whatever the times are. A step begins when the step before it
-of the same rank is done. A message happens when the steps of both its ends have begun. All messages that can happen at
-once are a wave.
+A step begins when the step before it of the same rank is done. A message happens when the steps of both its ends have
+begun. All messages that can happen at once are a wave, whatever the times are.
 """
 
 from __future__ import annotations
@@ -147,8 +146,7 @@ def _count(blocks: Blocks) -> int:
 
 
 class Wave(NamedTuple):
-    """First the ranks ``begins`` begin their steps ``steps``. Then the messages ``happen``. Then the ranks ``copies``
-    make the copies of their steps ``copied``."""
+    """The ranks ``begins`` begin ``steps``, the messages ``happen``, and ``copies`` make those of steps ``copied``."""
 
     begins: Ints
     steps: Ints
@@ -158,10 +156,7 @@ class Wave(NamedTuple):
 
 
 def waves(traffic: Traffic) -> tuple[Traffic, list[Wave]]:
-    """The messages in the order in which they happen, and the waves, from the first steps on.
-
-    Raises ScheduleError where some steps can never end.
-    """
+    """The messages as they happen, and the waves. Raises ScheduleError where some steps can never end."""
     order, found, done = [], [], 0
     rank_of = np.repeat(np.arange(len(traffic.first_step) - 1), np.diff(traffic.first_step))
     for begins, happen, copied in _found_waves(traffic):

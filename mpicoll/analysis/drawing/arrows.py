@@ -1,9 +1,6 @@
 """Draws a picture as textbooks draw collectives. Time goes from left to right, and every rank has a row of cells. An
-arrow leads from the cells that a message reads to the cells that it writes.
-
-A cell has the colours of the ranks whose contributions it holds. Where all contributions come from the root, it has the
-colour of its block. What is wrong has a colour of its own.
-"""
+arrow leads from the cells that a message reads to the cells that it writes. A cell has the colours of the ranks whose
+contributions it holds. Where all contributions come from the root, it has the colour of its block."""
 
 from __future__ import annotations
 
@@ -39,7 +36,7 @@ _MEANINGS = {
 
 def save(picture: Picture, name: str, of: str, file: Path) -> None:
     """Write the picture as SVG or PNG, by the ending of the file. The same picture gives the same bytes."""
-    drawing = _Drawing(picture, EDGE + canvas.title_width(name, of))
+    drawing = _Drawing(picture, EDGE + 0.14 + 0.089 * len(name) + 0.07 * len(of))
     canvas.save(drawing.width, drawing.height, lambda on: drawing.draw(on, name, of), file)
 
 
@@ -52,6 +49,7 @@ class _Drawing:
     """The panels follow each other on lines, as words do. A line begins with the last panel of the line before it."""
 
     def __init__(self, picture: Picture, title: float) -> None:
+        """``title`` is the width of the line above the panels."""
         self.picture = picture
         strips = len(picture.strips)
         self.panel = strips * CELL + (strips - 1) * BETWEEN_STRIPS
@@ -175,8 +173,7 @@ class _Drawing:
         return (x0, y0), (x1, y1)
 
     def bracket(self, corners: Sequence[Point], side: float, depth: float) -> Point:
-        """Join the cells of a message, with a bracket if there are several, and return where its arrow begins or
-        ends."""
+        """Join the cells of a message, with a bracket if there are several, and return where its arrow is."""
         x = corners[0][0] + side
         runs: list[tuple[float, float]] = []
         for y in sorted({y for _, y in corners}):

@@ -1,7 +1,4 @@
-"""A sheet to draw on, which is saved as SVG or PNG. Positions are inches from its upper left corner.
-
-Above each drawing is its title, and under that what is wrong with the algorithm.
-"""
+"""A sheet to draw on, which is saved as SVG or PNG. Positions are inches from its upper left corner."""
 
 from __future__ import annotations
 
@@ -33,7 +30,6 @@ LEAST_WIDE = 7.5
 """The least width of a drawing with a fault, whose lines are long."""
 LINE_HEIGHT, LETTER = 0.16, 0.061  # of the lines about the fault
 FIRST_LINE = 0.46
-"""Where the first line is."""
 
 
 class Canvas:
@@ -102,10 +98,6 @@ def _path(drawn: Sequence[Sequence[Point]]) -> MatplotlibPath:
         if points[0] == points[-1]:
             codes[-1] = MatplotlibPath.CLOSEPOLY
     return MatplotlibPath([point for points in drawn for point in points], codes)
-
-
-def title_width(name: str, of: str) -> float:
-    return 0.14 + 0.089 * len(name) + 0.07 * len(of)
 
 
 def caption_height(fault: ScheduleError | None, width: float) -> float:

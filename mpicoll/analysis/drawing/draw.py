@@ -46,8 +46,7 @@ class Drawing:
         return self.picture.fault
 
     def save(self, file: str | PathLike[str]) -> None:
-        """Write an SVG, PNG or HTML file, by the ending of its name. HTML is a page that plays the algorithm in a
-        browser."""
+        """Write an SVG, PNG or HTML file, by the ending of its name. HTML is a page that plays in a browser."""
         file = Path(file)
         kind = file.suffix.lower()
         if kind in PICTURES:
@@ -131,9 +130,8 @@ def _algorithm(collective: str, given: str | Algorithm | Callable[[Place], Steps
         return known[given]
     if isinstance(given, Algorithm):
         if given.collective != name:
-            raise ArgumentError(
-                "draw", "algorithm", f"one for {name}", f"{given.name}, which is for {given.collective}"
-            )
+            shown = f"{given.name}, which is for {given.collective}"
+            raise ArgumentError("draw", "algorithm", f"one for {name}", shown)
         return given
     if not callable(given):
         expected = "a name, an Algorithm, or a function from a Place to steps"
@@ -151,8 +149,7 @@ def draw_meaning(collective: str, size: int, file: Path) -> None:
 def pictured(
     algorithm: Algorithm, size: int, root: int = 0, segments: int | None = None, nodes: Nodes | None = None
 ) -> picture.Picture:
-    """What the drawing of the algorithm shows. It has a ``fault`` if the algorithm is wrong. Raises ArgumentError as
-    ``draw`` does."""
+    """What the drawing shows, with a ``fault`` if the algorithm is wrong. Raises ArgumentError as ``draw`` does."""
     if type(size) is not int or not 2 <= size <= MOST_RANKS:
         raise ArgumentError("draw", "ranks", f"2 to {MOST_RANKS} ranks", repr(size))
     rooted = COLLECTIVES[algorithm.collective].rooted

@@ -1,9 +1,5 @@
 """Draws a picture with many cells, in which arrows would be too long to follow. Each round is a matrix, with a row for
-each rank and a column for each block.
-
-Beside a row are the ranks that it received messages from in that round. An outline marks the cells that the round
-wrote.
-"""
+each rank and a column for each block. Beside a row are the ranks that it received messages from in that round."""
 
 from __future__ import annotations
 

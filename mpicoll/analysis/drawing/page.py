@@ -92,7 +92,6 @@ def steps(picture: Picture, algorithm: Algorithm, root: int) -> dict[str, Any]:
 
 
 PLAYER = Path(__file__).with_name("player")
-"""The folder of the player's files."""
 SCRIPTS = ("picture.js", "address.js", "drawing.js", "stage.js", "player.js")
 """In the order in which a page loads them, after the script with the data."""
 STYLE = "player.css"

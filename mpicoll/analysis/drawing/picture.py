@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from itertools import groupby
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from mpicoll.algorithms.collectives import COLLECTIVES
-from mpicoll.algorithms.steps import INPUT, OUTPUT, SCRATCH, Space
+from mpicoll.algorithms.steps import INPUT, OUTPUT, SCRATCH, Space, merged
 from mpicoll.analysis.drawing.trace import Block, Cell, Fault, Missing, Move, Tracing, given, results
 from mpicoll.analysis.proof.rules import shown
 from mpicoll.errors import ScheduleError
 
 MOST_RANKS = 16
-"""The most ranks of a picture."""
 
 Spot = tuple[int, int, int]
 """A cell of a panel: rank, strip and block."""
@@ -30,8 +28,7 @@ class Shown(NamedTuple):
 
 
 class Arrow(NamedTuple):
-    """A message or a local copy, from cells of the panel before to cells of its own. One end of an arrow that is
-    ``wrong`` may be missing."""
+    """A message or a local copy, from cells of the panel before. One end of a ``wrong`` one may be missing."""
 
     source: tuple[Spot, ...]
     target: tuple[Spot, ...]
@@ -79,11 +76,9 @@ def meaning(collective: str, size: int, root: int) -> Picture:
 
 
 def picture(found: Tracing, fault: Fault | None = None) -> Picture:
-    """The panels of what was traced: one before it, and one after each round. The last panel shows only the result, or
-    the fault.
+    """The panels of what was traced: one before it, and one after each round. The last shows the result or the fault.
 
-    The spaces of a rank are one strip, whose cells show what was written last. If some message reads anything else,
-    each space is a strip of its own.
+    The spaces of a rank are one strip, whose cells show what was written last, unless some message reads anything else.
     """
     rounds, marks = (fault.rounds, fault.marks) if fault else (found.rounds, ())
     what = found.collective, found.size, found.root, found.blocks
@@ -110,8 +105,7 @@ def picture(found: Tracing, fault: Fault | None = None) -> Picture:
 
 
 class _Scene:
-    """How the cells of one collective are shown. Each of the ``spaces`` is a strip. If there are none, all are one
-    strip."""
+    """How the cells of one collective are shown. Each of the ``spaces`` is a strip. Without any, all are one."""
 
     def __init__(self, collective: str, size: int, blocks: int, spaces: tuple[Space, ...]) -> None:
         self.table, self.size, self.blocks = COLLECTIVES[collective], size, blocks
@@ -145,7 +139,7 @@ class _Scene:
             return f"{min(block.ranks)}→{block.block}"
         if len(block.ranks) == self.size:
             return "all" if name == "barrier" else "Σ"
-        return _listed(sorted(block.ranks), "," if name == "barrier" else "+")
+        return _listed(block.ranks, "," if name == "barrier" else "+")
 
     def colours(self, block: Block) -> tuple[int, ...]:
         return (block.block,) if self.table.name in _OF_ROOT else tuple(sorted(block.ranks))
@@ -181,9 +175,6 @@ def _write(holds: dict[Cell, Block], writes: Iterable[tuple[Cell, Block]]) -> No
         holds[cell] = block
 
 
-def _listed(ranks: list[int], between: str) -> str:
+def _listed(ranks: Iterable[int], between: str) -> str:
     """The ranks as text. Four or more that follow each other are written as 0…3."""
-    runs: Iterator[list[int]] = (
-        [rank for _, rank in run] for _, run in groupby(enumerate(ranks), lambda both: both[1] - both[0])
-    )
-    return between.join(f"{run[0]}…{run[-1]}" if len(run) > 3 else between.join(map(str, run)) for run in runs)
+    return between.join(f"{r[0]}…{r[-1]}" if len(r) > 3 else between.join(map(str, r)) for r in merged(ranks))

@@ -1,11 +1,8 @@
 """What a schedule does in which round, and what each rank holds after it.
 
-The steps of different ranks do not happen at the same times: in a tree some ranks wait while others work. The round of
-a message is one more than the last round that either of its ranks must finish before it. So it is the length of the
-longest chain of messages that ends with it. A copy to other blocks of the same rank also takes a round. A copy to the
-same blocks takes none, as it shows nothing new.
+The round of a message is the length of the longest chain of messages that ends with it. A copy to other blocks of the
+same rank also takes a round. A copy to the same blocks takes none, as it shows nothing new.
 
-A proof tells what the ranks do. If it finds a fault, the rank at fault stops, and the others go on as far as they can.
 A drawing marks the cells of the rank at fault, and messages that are wrong or never arrive.
 """
 
@@ -54,9 +51,8 @@ Missing = Literal["", "source", "target"]
 
 
 class Move(NamedTuple):
-    """A message, or a local copy within one rank: the cells that it reads, and those that they go to. If it reduces,
-    it ``combines`` them with other cells of the receiver. Where one end is missing, the cells are those where it would
-    be."""
+    """A message, or a copy within one rank: the cells that it reads, and those that they go to, also where one end is
+    missing. If it reduces, it ``combines`` them with other cells of the receiver."""
 
     round: int
     reads: tuple[Cell, ...]
@@ -129,9 +125,8 @@ class Tracing(Listener):
 
     def moved(self, number: int) -> list[Move]:
         """The messages and copies of a round, by the rank that they come from."""
-        return sorted(
-            (move for move in self.moves if move.round == number), key=lambda m: [c.rank for c in m.reads[:1]]
-        )
+        moves = (move for move in self.moves if move.round == number)
+        return sorted(moves, key=lambda move: [cell.rank for cell in move.reads[:1]])
 
     def begins(self, rank: int) -> None:
         at = self.ends[rank]

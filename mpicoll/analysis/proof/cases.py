@@ -1,6 +1,4 @@
-"""Which schedules of an algorithm are proved, the proof for one case, and an algorithm of your own: it is proved, and
-then listed.
-"""
+"""Which schedules of an algorithm are proved, the proof for one case, and how an algorithm of your own is listed."""
 
 from __future__ import annotations
 

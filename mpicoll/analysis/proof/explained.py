@@ -8,7 +8,7 @@ from linecache import getline
 from typing import NamedTuple
 
 from mpicoll.algorithms import Algorithm
-from mpicoll.algorithms.steps import Action, Copy, Message, Place, Recv, RecvReduce, Schedule, Send
+from mpicoll.algorithms.steps import Action, Copy, Message, Place, RecvReduce, Schedule, Send
 from mpicoll.analysis.proof.rules import shown, target
 from mpicoll.errors import ScheduleError
 from mpicoll.units import line_named
@@ -18,8 +18,7 @@ MOST_ACTIONS = 4
 
 
 class End(NamedTuple):
-    """An action of the rank at fault. ``other`` is what meets it at the other end of its message, with its step there:
-    None if nothing does."""
+    """An action of the rank at fault. ``other`` is what meets it at the other end, with its step there, if anything."""
 
     rank: int
     step: int
@@ -108,17 +107,9 @@ def _messages(schedule: Schedule, peer: int, sends: bool) -> Iterator[tuple[int,
 
 
 def _words(action: Action) -> str:
-    """The action as a program writes it, but for its blocks."""
-    blocks = f"blocks {shown(action.blocks)}"
-    match action:
-        case Send():
-            return f"Send({action.peer}, {blocks}, {action.from_})"
-        case Recv():
-            return f"Recv({action.peer}, {blocks}, {action.into})"
-        case RecvReduce():
-            return f"RecvReduce({action.peer}, {blocks}, {action.mine}, {action.into})"
-        case _:
-            return f"Copy({blocks}, {action.from_}, {action.into})"
+    """The action as a program writes it, but for its blocks: its ranks and spaces."""
+    said = [f"blocks {shown(action.blocks)}" if each is action.blocks else str(each) for each in action]
+    return f"{type(action).__name__}({', '.join(said[: 4 if isinstance(action, RecvReduce) else 3])})"
 
 
 def _where(algorithm: Algorithm, place: Place, step: int) -> str:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import pairwise
 
 from mpicoll.algorithms.collectives import Collective
 from mpicoll.algorithms.steps import INPUT, OUTPUT, SCRATCH, Action, Blocks, Copy, Recv, RecvReduce, Send, Space, Step
@@ -98,33 +96,26 @@ class Rules:
         return None
 
     def _of_neighbours(self, step: Step) -> Problem | None:
-        """A problem between actions: one reads or writes what another one writes, or an action moves a block onto a
-        block that it reads."""
-        writes = [
-            (action.into, r.start, r.stop, i)
-            for i, action in enumerate(step)
-            if not isinstance(action, Send)
-            for r in target(action)
-        ]
-        writes.sort()
-        for (into, _, stop, _), (next_into, start, _, _) in pairwise(writes):
-            if into == next_into and start < stop:
-                return start, f"writes {into} twice in one step"
-        for i, action in enumerate(step) if writes else ():
+        """A problem between actions: one reads or writes what another writes, or moves a block onto one it reads."""
+        writers: dict[tuple[Space, int], int] = {}
+        for i, action in enumerate(step):
+            if isinstance(action, Send):
+                continue
+            for block in each(target(action)):
+                if (action.into, block) in writers:
+                    return block, f"writes {action.into} twice in one step"
+                writers[action.into, block] = i
+        for i, action in enumerate(step) if writers else ():
             space = read_by(action)
             if space is None:
                 continue
             memory = OUTPUT if space == INPUT and not self.pairs else space
             moves = isinstance(action, Copy) and action.blocks != target(action)
-            for r in action.blocks:
-                at = bisect_right(writes, (memory, r.start, self.blocks, 0))
-                for into, start, stop, writer in writes[max(0, at - 1) :]:
-                    if (into, start) >= (memory, r.stop):
-                        break
-                    if into == memory and stop > r.start and (writer != i or moves):
-                        in_place = "" if space == memory else ": wrong in place, where both are one memory"
-                        hint = "" if self.pairs or not isinstance(action, Send) else _ALTERNATE
-                        return max(start, r.start), f"reads {space}, and the same step writes {memory}{in_place}{hint}"
+            for block in each(action.blocks):
+                if (moves and (memory, block) in writers) or writers.get((memory, block), i) != i:
+                    in_place = "" if space == memory else ": wrong in place, where both are one memory"
+                    hint = "" if self.pairs or not isinstance(action, Send) else _ALTERNATE
+                    return block, f"reads {space}, and the same step writes {memory}{in_place}{hint}"
         return None
 
 

@@ -109,9 +109,8 @@ def lowest(bits: int) -> int:
 
 @dataclass(frozen=True)
 class Proof:
-    """What a proof found. ``results[rank][block]`` is the symbol of a block of the result of the rank. It is negative
-    if the rank has no such block. The number of a leaf is the rank that gave it, and in an alltoall rank * size +
-    block."""
+    """What a proof found. ``results[rank][block]`` is the symbol of a block of the rank's result, negative if it has no
+    such block. The number of a leaf is the rank that gave it, and in an alltoall rank * size + block."""
 
     symbols: Symbols
     results: tuple[Sequence[int], ...]

@@ -11,7 +11,7 @@ import pytest
 from mpicoll.jobs.launcher import of_no_rank
 from mpicoll.machine.system import home, user_folder
 from mpicoll.probe.device_memory import cached, file_of, keep
-from mpicoll.slurm import site
+from mpicoll.slurm import sbatch
 
 KEY = {"mpi": "an MPI"}
 
@@ -34,7 +34,7 @@ def test_of_a_user_whom_the_system_does_not_know(nobody: None, monkeypatch: pyte
     assert file_of(KEY) is None
     keep(KEY, {"messages": ""})
     assert cached(KEY) is None
-    assert site.files() == [Path("/etc/mpicoll/slurm.toml")]
+    assert sbatch.files() == [Path("/etc/mpicoll/slurm.toml")]
     assert of_no_rank()["HOME"] == "/"
     assert not [*tmp_path.iterdir()]
 

@@ -5,12 +5,10 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from mpicoll.errors import ArgumentError
-from mpicoll.profile import chakra
 from mpicoll.profile.picture import draw
 from mpicoll.profile.recording import Recording, load
 from mpicoll.supervise import sites, tape
@@ -19,7 +17,6 @@ from mpicoll.supervise.record import Pending, Record, Recorder, Waits
 from mpicoll.supervise.tape import WAIT
 from mpicoll.supervise.trace import written
 from mpicoll.supervise.watched import Watched
-from tests.pure.profile import test_costs
 
 SUM = Record("allreduce", "sum of 4 float32", 16, 4, "float32")
 COME = Pending.message("irecv", "came from rank 1 (tag 3)", 4, "float32", Ends((1,), 3), 16)
@@ -273,78 +270,3 @@ def test_other_files_are_refused(content: str, tmp_path: Path) -> None:
         load(file)
     with pytest.raises(ArgumentError, match=r"a file that can be read.*No such file"):
         load(tmp_path / "nowhere.json")
-
-
-# -- Chakra -----------------------------------------------------------------------------------------------------------
-
-
-def varint(data: bytes, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        byte = data[at]
-        value, shift, at = value | (byte & 0x7F) << shift, shift + 7, at + 1
-        if byte < 0x80:
-            return value, at
-
-
-def fields(data: bytes) -> list[tuple[int, Any]]:
-    """The fields of a message, as the specification of Protocol Buffers reads them."""
-    found: list[tuple[int, Any]] = []
-    at = 0
-    while at < len(data):
-        tag, at = varint(data, at)
-        value, at = varint(data, at)
-        found.append((tag >> 3, data[at : at + value] if tag & 7 == 2 else value))
-        at += value if tag & 7 == 2 else 0
-    return found
-
-
-def blocks(data: bytes) -> list[list[tuple[int, Any]]]:
-    found, at = [], 0
-    while at < len(data):
-        length, at = varint(data, at)
-        found.append(fields(data[at : at + length]))
-        at += length
-    return found
-
-
-def test_chakra(told: Told, tmp_path: Path) -> None:
-    told.call(SUM)
-    told.recorder.begin_message(COME)
-    told.call(Record("bcast", "of 300 bytes root 1", 300, root=1))
-    told.wait(COME, 4.0)
-    chakra.write(told.read(tmp_path), tmp_path / "et")
-    metadata, *nodes = [dict(each) | {10: [fields(v) for k, v in each if k == 10]} for each in
-                        blocks((tmp_path / "et" / "0.et").read_bytes())]  # fmt: skip
-    assert metadata[1] == b"0.0.4"
-    assert [node[3] for node in nodes] == [4, 7, 4, 6, 4, 7]
-    assert [node[1] for node in nodes] == [1, 2, 3, 4, 5, 6]
-    assert nodes[1][2] == b"allreduce sum of 4 float32"
-    assert [node.get(5) for node in nodes] == [None, b"\x01", b"\x02", b"\x03", b"\x03", b"\x05"]
-    about = [{name: value for (_, name), (_, value) in node[10]} for node in nodes]
-    assert (about[5][b"comm_type"], about[5][b"comm_size"], about[5][b"root_rank"]) == (5, 300, 1)
-    assert (about[3][b"comm_src"], about[3][b"comm_dst"]) == (1, 0)
-
-
-ANYBODYS = Pending.message("irecv", "came from any rank (any tag)", 4, "float32", Ends((0, 1)), 16)
-EPOCH = Pending("Win.Wait", "Complete came from rank 1", 0, "", "no Complete came from rank 1", Ends((1,), -1))
-EXCHANGED = Pending.message("sendrecv", "came from rank 1, or none was taken", 4, "float32", Ends((1,), 3, (1,), 3), 16)
-
-
-@pytest.mark.parametrize("pending", [ANYBODYS, EXCHANGED, EPOCH])
-def test_chakra_has_no_kind_for_it(pending: Pending, told: Told, tmp_path: Path) -> None:
-    """Who has sent a message of any rank is not known, and a node is one message."""
-    told.wait(pending, 1.0)
-    chakra.write(told.read(tmp_path), tmp_path / "et")
-    _, _, node = blocks((tmp_path / "et" / "0.et").read_bytes())
-    about = [dict(fields(value))[1] for number, value in node if number == 10]
-    assert dict(node)[3] == 4
-    assert b"comm_src" not in about
-
-
-def test_chakra_knows_no_time_that_runs_backwards(tmp_path: Path) -> None:
-    """A call of another thread is complete before the program comes out of the one that it has made before."""
-    two = [test_costs.call(0, 0, 100, 400), test_costs.call(0, 1, 200, 300, thread="other")]
-    chakra.write(test_costs.recording(*two, spans={0: (0.0, 1000.0)}), tmp_path / "et")
-    nodes = [dict(each) for each in blocks((tmp_path / "et" / "0.et").read_bytes())[1:]]
-    assert [(node[6], node[7]) for node in nodes] == [(0, 100), (100, 300), (400, 0), (400, 0)]

@@ -16,11 +16,13 @@ from mpicoll.node.loaded import kernel
 F = TypeVar("F", bound=Callable[..., Any])
 
 _RETURNS_OUT, _RETURNS_X, _RETURNS_NONE, _ROOT_RETURNS_OUT, _RETURNS_NEW = range(5)
-_ROOT, _SENDTAG, _SOURCE, _RECVTAG, _X, _OP, _OUT, _ALGORITHM, _OBJECT, _SENDCOUNTS, _RECVCOUNTS = range(11)
+_ROOT, _SENDTAG, _SOURCE, _RECVTAG, _X, _OP, _OUT, _ALGORITHM, _OBJECT, _SENDCOUNTS, _RECVCOUNTS, _GROUP, _ASYNC = (
+    range(13)
+)
 _MEANINGS = {
     "x": _X, "xs": _X, "op": _OP, "root": _ROOT, "out": _OUT, "algorithm": _ALGORITHM,
     "dest": _ROOT, "source": _SOURCE, "sendtag": _SENDTAG, "recvtag": _RECVTAG,
-    "obj": _OBJECT, "sendcounts": _SENDCOUNTS, "recvcounts": _RECVCOUNTS,
+    "obj": _OBJECT, "sendcounts": _SENDCOUNTS, "recvcounts": _RECVCOUNTS, "group": _GROUP, "async_op": _ASYNC,
 }  # fmt: skip
 _MESSAGES = {
     "send": (_RETURNS_NONE, _SENDTAG), "isend": (_RETURNS_NEW, _SENDTAG), "send_object": (_RETURNS_NEW, _SENDTAG),
@@ -64,10 +66,32 @@ def repeated(method: F) -> F:
         elif table.root == "gets":
             returns = _ROOT_RETURNS_OUT
         given = {"root": 0, **given}
-    defaults: list[object] = [None] * 11
-    for argument, value in given.items():
-        defaults[meanings[argument]] = value
     positions = tuple(meanings[argument] for argument in names)
-    what = name, names, positions, tuple(defaults), returns, elementwise, name.startswith("i"), like
+    what = name, names, positions, _defaults(given, meanings), returns, elementwise, name.startswith("i"), like
     made: F = kernel.Method(explained(method) if name in RECEIVES else method, explained(method), *what)
     return made
+
+
+def _defaults(given: dict[str, Any], meanings: dict[str, int]) -> tuple[object, ...]:
+    by_meaning = {meanings[argument]: value for argument, value in given.items()}
+    return tuple(by_meaning.get(meaning) for meaning in range(_ASYNC + 1))
+
+
+def repeated_function(collective: str, **arguments: str) -> Callable[[F], F]:
+    """A function that has a group of torch's names among its arguments. The kernel makes its repeated calls, if they
+    block and come at once. ``arguments`` are the collective's names of some of the function's."""
+
+    def decorate(function: F) -> F:
+        if kernel is None:
+            return function
+        code, values = function.__code__, function.__defaults__ or ()
+        names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+        defaults = dict(zip(names[code.co_argcount - len(values) :], values, strict=False))
+        given = {"root": 0, **defaults, **(function.__kwdefaults__ or {})}
+        meanings = {**_MEANINGS, **{name: _MEANINGS[meant] for name, meant in arguments.items()}}
+        positions = tuple(meanings[name] for name in names)
+        what = collective, names, positions, _defaults(given, meanings), _RETURNS_NONE, False, False, None
+        made: F = kernel.Method(function, function, *what, code.co_argcount)
+        return made
+
+    return decorate

@@ -15,6 +15,7 @@ from typing import Any
 from mpicoll.calls.settings import Settings
 from mpicoll.errors import StateError
 from mpicoll.fabrics.transports.transport import Region
+from mpicoll.node.loaded import kernel
 from mpicoll.supervise.sites import DaemonThread
 
 
@@ -119,6 +120,8 @@ class Job:
         if self._running:
             raise StateError("run: the ranks of this job are running already")
         self._running = {*range(self.size)}
+        if kernel is not None:
+            kernel.set_default_turn(None, True)
 
     def enter(self, seat: Seat) -> None:
         here.seat, here.is_rank = seat, True

@@ -26,7 +26,8 @@ static PyTypeObject *ring_type, *calls_type, *base_type, *method_type;
 static PyObject *is_library; /* by file, whether it belongs to a library */
 static uint64_t no_board, *board = &no_board; /* where the number of this process's last call is noted */
 static PyObject *bound_method; /* Python's type of bound methods */
-static PyObject *name_back, *name_lasti, *name_filename, *name_number, *name_digest, *name_run, *name_record;
+static PyObject *name_back, *name_lasti, *name_filename, *name_number, *name_digest, *name_run, *name_record, *name_profiles,
+    *name_turn, *name_who, *name_waiting;
 
 /* PyFrame_GetLasti, which all Pythons from 3.11 on have. The limited API does not promise it. */
 static int (*get_lasti)(PyObject *frame);
@@ -924,7 +925,7 @@ static void calls_dealloc(CallsObject *self) {
     Py_DECREF(type);
 }
 
-/* Base: what has Methods. It keeps their Calls where these are found without a look into a dictionary. */
+/* Base: of a communicator. It keeps its Calls where these are found without a look into a dictionary. */
 
 typedef struct {
     PyObject_HEAD
@@ -964,10 +965,11 @@ static CallsObject *calls_of(PyObject *comm) {
     return calls && Py_TYPE(calls) == calls_type ? (CallsObject *)Py_NewRef(calls) : NULL;
 }
 
-/* Method: a collective of a Communicator, or a message. */
+/* Method: a collective of a Communicator, or a message; or a function of torch's names, which has its group among its
+ * arguments. */
 
 /* What an argument may mean. The first ones are Numbers. */
-enum { ROOT, SENDTAG, SOURCE, RECVTAG, X, OP, OUT, ALGORITHM, OBJECT, SENDCOUNTS, RECVCOUNTS, MEANINGS };
+enum { ROOT, SENDTAG, SOURCE, RECVTAG, X, OP, OUT, ALGORITHM, OBJECT, SENDCOUNTS, RECVCOUNTS, GROUP, ASYNC, MEANINGS };
 enum { IT_RETURNS_OUT, IT_RETURNS_X, IT_RETURNS_NONE, ROOT_RETURNS_OUT, IT_RETURNS_NEW };
 
 typedef struct {
@@ -980,8 +982,8 @@ typedef struct {
     Numbers numbers;                /* the first of them */
     PyObject *names_at[MEANINGS];   /* the items of `names` */
     int meanings[MEANINGS];         /* of the arguments, by position */
-    int returns, elementwise, begins;
-    Py_ssize_t most; /* arguments */
+    int returns, elementwise, begins, is_function;
+    Py_ssize_t most, positional; /* arguments */
 } MethodObject;
 
 static int meaning_of(const MethodObject *self, PyObject *keyword) {
@@ -994,7 +996,7 @@ static int meaning_of(const MethodObject *self, PyObject *keyword) {
 static int sorted(const MethodObject *self, PyObject *const *args, Py_ssize_t given, PyObject *keywords,
                   PyObject **by) {
     unsigned is_given = 0;
-    if (given > self->most) return 0;
+    if (given > self->positional) return 0;
     memcpy(by, self->by_default, sizeof self->by_default);
     for (Py_ssize_t i = 0; i < given; i++) by[self->meanings[i]] = args[i], is_given |= 1u << self->meanings[i];
     Py_ssize_t named = keywords ? PyTuple_Size(keywords) : 0;
@@ -1036,11 +1038,142 @@ static int try_method(MethodObject *self, PyObject *const *args, Py_ssize_t give
     return made;
 }
 
+/* Turn: what the functions of torch's names know of a group: its Calls, the thread that is in a synchronous collective
+ * of it, and what its asynchronous ones wait for. */
+
+typedef struct {
+    PyObject_HEAD
+    PyObject *calls, *progress;
+    unsigned long inside;
+} TurnObject;
+
+#define CONSTANTS 16
+static PyTypeObject *turn_type;
+static PyObject *default_turn;  /* of the default group of this process */
+static PyObject *of_profiler;   /* the names of the profiler's module */
+static PyObject *constants[CONSTANTS], *names_of_constants[CONSTANTS]; /* torch's operations */
+
+/* Turn(calls, progress) */
+static PyObject *turn_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
+    PyObject *calls, *progress;
+    if (kwargs && PyDict_Size(kwargs)) return PyErr_Format(PyExc_TypeError, "Turn takes no keywords");
+    if (!PyArg_ParseTuple(args, "OO", &calls, &progress)) return NULL;
+    TurnObject *self = (TurnObject *)((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0);
+    if (self) self->calls = Py_NewRef(calls), self->progress = Py_NewRef(progress);
+    return (PyObject *)self;
+}
+
+static int turn_traverse(TurnObject *self, visitproc visit, void *arg) {
+    Py_VISIT(Py_TYPE((PyObject *)self));
+    Py_VISIT(self->calls);
+    Py_VISIT(self->progress);
+    return 0;
+}
+
+static int turn_clear(TurnObject *self) {
+    Py_CLEAR(self->calls);
+    Py_CLEAR(self->progress);
+    return 0;
+}
+
+static void turn_dealloc(TurnObject *self) {
+    PyTypeObject *type = Py_TYPE((PyObject *)self);
+    PyObject_GC_UnTrack(self);
+    turn_clear(self);
+    ((freefunc)PyType_GetSlot(type, Py_tp_free))(self);
+    Py_DECREF(type);
+}
+
+/* The turn of a group, the default one for None. A new reference; NULL where Python must look. */
+static TurnObject *turn_of(PyObject *group) {
+    PyObject *turn = group == Py_None ? Py_XNewRef(default_turn) : PyObject_GetAttr(group, name_turn);
+    PyErr_Clear();
+    if (turn && Py_TYPE(turn) == turn_type) return (TurnObject *)turn;
+    Py_XDECREF(turn);
+    return NULL;
+}
+
+static int is_true(PyObject *of, PyObject *name) {
+    PyObject *value = of ? PyObject_GetAttr(of, name) : NULL;
+    int answer = value ? PyObject_IsTrue(value) : -1;
+    Py_XDECREF(value);
+    return answer;
+}
+
+/* Whether the next call of the group may be made at once: nobody is in one, nothing is pending, nobody profiles. */
+static int comes_at_once(const TurnObject *turn) {
+    if (turn->inside || PyDict_GetItemWithError(of_profiler, name_profiles) != Py_False) return 0;
+    int is_idle = is_true(turn->progress, name_who) == 0 && is_true(turn->progress, name_waiting) == 0;
+    PyErr_Clear();
+    return is_idle;
+}
+
+static PyObject *name_of_constant(PyObject *constant) {
+    for (int i = 0; i < CONSTANTS && constants[i]; i++)
+        if (constants[i] == constant) return names_of_constants[i];
+    return NULL;
+}
+
+static int is_empty_list(PyObject *x) { return x && PyList_CheckExact(x) && !PyList_Size(x); }
+
+static int call_in_turn(TurnObject *turn, const Asked *call) {
+    if (Py_TYPE(turn->calls) != calls_type || !comes_at_once(turn)) return 0;
+    turn->inside = PyThread_get_thread_ident();
+    int made = repeat((CallsObject *)turn->calls, call, NULL);
+    turn->inside = 0;
+    return made;
+}
+
+/* The same as try_method, for a function. */
+static int try_function(MethodObject *self, PyObject *const *args, Py_ssize_t given, PyObject *keywords,
+                        PyObject **result) {
+    PyObject *by[MEANINGS];
+    if (!of_profiler || !sorted(self, args, given, keywords, by) || by[ASYNC] != Py_False) return 0;
+    if (is_empty_list(by[X]) || is_empty_list(by[OUT])) return 0;
+    PyObject *op = by[OP] == Py_None ? Py_None : name_of_constant(by[OP]);
+    TurnObject *turn = op ? turn_of(by[GROUP]) : NULL;
+    if (!turn) return 0;
+    Asked call = {.operation = self->operation, .x = by[X], .out = by[OUT], .op = op, .algorithm = by[ALGORITHM],
+                  .numbers = self->numbers};
+    int made = call_in_turn(turn, &call);
+    Py_DECREF((PyObject *)turn);
+    if (made > 0) *result = Py_NewRef(Py_None);
+    return made;
+}
+
+/* know_groups(the profiler's names, torch's constants, their names here) */
+PyObject *know_groups(PyObject *module, PyObject *args) {
+    PyObject *profiler, *of_torch, *names;
+    (void)module;
+    if (!PyArg_ParseTuple(args, "O!O!O!", &PyDict_Type, &profiler, &PyTuple_Type, &of_torch, &PyTuple_Type, &names))
+        return NULL;
+    for (Py_ssize_t i = 0; i < PyTuple_Size(of_torch) && i < PyTuple_Size(names) && i < CONSTANTS; i++) {
+        names_of_constants[i] = as_key(PyTuple_GetItem(names, i));
+        constants[i] = Py_NewRef(PyTuple_GetItem(of_torch, i));
+    }
+    of_profiler = Py_NewRef(profiler);
+    Py_RETURN_NONE;
+}
+
+/* set_default_turn(that of the process's default group, or None; whether threads are ranks, of which each has a default
+ * group of its own: from then on Python must look) */
+PyObject *set_default_turn(PyObject *module, PyObject *args) {
+    static int never;
+    PyObject *turn, *old = default_turn;
+    int threads;
+    (void)module;
+    if (!PyArg_ParseTuple(args, "Op", &turn, &threads)) return NULL;
+    never |= threads;
+    default_turn = never ? NULL : Py_NewRef(turn);
+    Py_XDECREF(old);
+    Py_RETURN_NONE;
+}
+
 static PyObject *method_call(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject *keywords) {
     MethodObject *self = (MethodObject *)callable;
     Py_ssize_t given = PyVectorcall_NARGS(nargsf), named = keywords ? PyTuple_Size(keywords) : 0;
     PyObject *result = NULL;
-    int made = try_method(self, args, given, keywords, &result);
+    int made = (self->is_function ? try_function : try_method)(self, args, given, keywords, &result);
     if (made > 0) return result;
     Py_CLEAR(result);
     if (made < 0) return NULL;
@@ -1062,13 +1195,15 @@ static PyObject *method_call(PyObject *callable, PyObject *const *args, size_t n
 }
 
 /* Method(function, the same with explanations, operation, names, meanings, defaults by meaning, what it returns,
- * whether out may be x, whether it begins the call alone, what makes an array for the result from x, or None) */
+ * whether out may be x, whether it begins the call alone, what makes an array for the result from x, or None; of a
+ * function, how many arguments may be given by their positions, else 0) */
 static PyObject *method_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
     PyObject *function, *explained, *operation, *names, *meanings, *defaults, *like;
-    int returns, elementwise, begins;
+    int returns, elementwise, begins, positional = 0;
     if (kwargs && PyDict_Size(kwargs)) return PyErr_Format(PyExc_TypeError, "Method takes no keywords");
-    if (!PyArg_ParseTuple(args, "OOUO!O!O!ippO", &function, &explained, &operation, &PyTuple_Type, &names,
-                          &PyTuple_Type, &meanings, &PyTuple_Type, &defaults, &returns, &elementwise, &begins, &like))
+    if (!PyArg_ParseTuple(args, "OOUO!O!O!ippO|i", &function, &explained, &operation, &PyTuple_Type, &names,
+                          &PyTuple_Type, &meanings, &PyTuple_Type, &defaults, &returns, &elementwise, &begins, &like,
+                          &positional))
         return NULL;
     Py_ssize_t most = PyTuple_Size(names);
     if (most > MEANINGS || PyTuple_Size(meanings) != most || PyTuple_Size(defaults) != MEANINGS)
@@ -1077,6 +1212,7 @@ static PyObject *method_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
     if (!self) return NULL;
     self->call = method_call, self->most = most, self->returns = returns, self->elementwise = elementwise;
     self->begins = begins || returns == IT_RETURNS_NEW;
+    self->is_function = positional > 0, self->positional = positional ? positional : most;
     self->function = Py_NewRef(function), self->explained = Py_NewRef(explained), self->operation = as_key(operation);
     self->names = Py_NewRef(names), self->defaults = Py_NewRef(defaults), self->like = Py_NewRef(like);
     for (int i = 0; i < MEANINGS; i++) self->by_default[i] = PyTuple_GetItem(defaults, i);
@@ -1091,7 +1227,7 @@ static PyObject *method_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
 
 static PyObject *method_get(PyObject *self, PyObject *of, PyObject *type) {
     (void)type;
-    return of && of != Py_None ? PyObject_CallFunctionObjArgs(bound_method, self, of, NULL) : Py_NewRef(self);
+    return !((MethodObject *)self)->is_function && of && of != Py_None ? PyObject_CallFunctionObjArgs(bound_method, self, of, NULL) : Py_NewRef(self);
 }
 
 /* With a tuple and a dictionary, where nobody is in a hurry. */
@@ -1102,6 +1238,12 @@ static PyObject *method_tp_call(MethodObject *self, PyObject *args, PyObject *kw
 /* Documentation, names and the like are the function's. */
 static PyObject *method_of_function(MethodObject *self, void *name) {
     return PyObject_GetAttrString(self->function, name);
+}
+
+/* A pickle has its name. */
+static PyObject *method_reduce(MethodObject *self, PyObject *unused) {
+    (void)unused;
+    return PyObject_GetAttrString(self->function, "__qualname__");
 }
 
 static int method_traverse(MethodObject *self, visitproc visit, void *arg) {
@@ -1178,6 +1320,12 @@ static PyType_Slot base_slots[] = {{Py_tp_traverse, base_traverse}, {Py_tp_clear
 static PyType_Spec base_spec = {"mpicoll.node.kernel.Base", sizeof(BaseObject), 0,
                                 Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC, base_slots};
 
+static PyMemberDef turn_members[] = {{"inside", T_ULONG, offsetof(TurnObject, inside), 0, NULL}, {0}};
+static PyType_Slot turn_slots[] = {{Py_tp_new, turn_new}, {Py_tp_traverse, turn_traverse}, {Py_tp_clear, turn_clear},
+                                   {Py_tp_dealloc, turn_dealloc}, {Py_tp_members, turn_members}, {0}};
+static PyType_Spec turn_spec = {"mpicoll.node.kernel.Turn", sizeof(TurnObject), 0,
+                                Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, turn_slots};
+
 static PyMemberDef method_members[] = {
     {"__wrapped__", T_OBJECT_EX, offsetof(MethodObject, function), READONLY, NULL},
     {"__vectorcalloffset__", T_PYSSIZET, offsetof(MethodObject, call), READONLY, NULL}, {0}};
@@ -1187,8 +1335,9 @@ static PyGetSetDef method_getset[] = {
     {"__qualname__", (getter)method_of_function, NULL, NULL, "__qualname__"},
     {"__module__", (getter)method_of_function, NULL, NULL, "__module__"},
     {"__annotations__", (getter)method_of_function, NULL, NULL, "__annotations__"}, {0}};
+static PyMethodDef method_methods[] = {{"__reduce__", (PyCFunction)method_reduce, METH_NOARGS, NULL}, {0}};
 static PyType_Slot method_slots[] = {
-    {Py_tp_new, method_new}, {Py_tp_call, method_tp_call}, {Py_tp_descr_get, method_get},
+    {Py_tp_new, method_new}, {Py_tp_methods, method_methods}, {Py_tp_call, method_tp_call}, {Py_tp_descr_get, method_get},
     {Py_tp_traverse, method_traverse}, {Py_tp_dealloc, method_dealloc}, {Py_tp_members, method_members},
     {Py_tp_getset, method_getset}, {0}};
 static PyType_Spec method_spec = {"mpicoll.node.kernel.Method", sizeof(MethodObject), 0,
@@ -1199,7 +1348,8 @@ static PyType_Spec method_spec = {"mpicoll.node.kernel.Method", sizeof(MethodObj
 int add_dispatch(PyObject *module) {
     struct { PyObject **name; const char *text; } names[] = {
         {&name_back, "f_back"}, {&name_lasti, "f_lasti"}, {&name_filename, "co_filename"},
-        {&name_number, "number"}, {&name_digest, "digest"}, {&name_run, "run"}, {&name_record, "record"}};
+        {&name_number, "number"}, {&name_digest, "digest"}, {&name_run, "run"}, {&name_record, "record"}, {&name_profiles, "_is_profiler_enabled"},
+        {&name_turn, "turn"}, {&name_who, "_who"}, {&name_waiting, "_waiting"}};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (!(*names[i].name = PyUnicode_InternFromString(names[i].text))) return -1;
     get_lasti = (int (*)(PyObject *))(uintptr_t)dlsym(RTLD_DEFAULT, "PyFrame_GetLasti");
@@ -1209,8 +1359,10 @@ int add_dispatch(PyObject *module) {
     ring_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &ring_spec, NULL);
     calls_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &calls_spec, NULL);
     base_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &base_spec, NULL);
+    turn_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &turn_spec, NULL);
     method_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &method_spec, NULL);
-    if (!bound_method || !ring_type || !calls_type || !base_type || !method_type) return -1;
+    if (!bound_method || !ring_type || !calls_type || !base_type || !turn_type || !method_type) return -1;
     return PyModule_AddType(module, ring_type) || PyModule_AddType(module, calls_type) ||
-           PyModule_AddType(module, base_type) || PyModule_AddType(module, method_type);
+           PyModule_AddType(module, base_type) || PyModule_AddType(module, turn_type) ||
+           PyModule_AddType(module, method_type);
 }

@@ -687,6 +687,8 @@ static PyObject *module_end_moving(PyObject *module, PyObject *unused) {
 
 static PyMethodDef functions[] = {
     {"prepare", prepare, METH_VARARGS, NULL},
+    {"know_groups", know_groups, METH_VARARGS, NULL},
+    {"set_default_turn", set_default_turn, METH_VARARGS, NULL},
     {"know_arrays", know_arrays, METH_VARARGS, NULL},
     {"know_subclass", know_subclass, METH_O, NULL},
     {"know_buffers", know_buffers, METH_VARARGS, NULL},

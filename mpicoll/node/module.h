@@ -51,5 +51,7 @@ PyObject *message_of(PyObject *now);
 /* dispatch.c */
 int add_dispatch(PyObject *module);
 PyObject *prepare(PyObject *module, PyObject *args);
+PyObject *know_groups(PyObject *module, PyObject *args);
+PyObject *set_default_turn(PyObject *module, PyObject *args);
 
 #endif

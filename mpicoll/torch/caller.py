@@ -14,7 +14,9 @@ from mpicoll.arrays.buffers import as_buffer, repeats
 from mpicoll.arrays.dtypes import Op
 from mpicoll.calls.arguments import as_rank
 from mpicoll.errors import ArgumentError, DeviceError, DtypeError
+from mpicoll.node.loaded import kernel
 from mpicoll.torch.group import GivenGroup, ProcessGroup, joined, member, world
+from mpicoll.torch.private import profiler
 
 GivenOp: TypeAlias = ReduceOp | ReduceOp.RedOpType
 """What a caller may pass as ``op``: an instance of ReduceOp, or a constant such as ReduceOp.SUM."""
@@ -35,6 +37,9 @@ _NAMES = {id(op): name for name, op in _OPS.items()}
 
 _BY_NUMBER = {hash(op): name for name, op in _OPS.items()}
 """The same by torch's number of the constant. It is the hash of the constant, and of a ReduceOp of that kind."""
+
+if kernel is not None:
+    kernel.know_groups(vars(profiler), tuple(_OPS.values()), tuple(_OPS))
 
 
 class Caller:

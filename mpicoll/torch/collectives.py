@@ -26,6 +26,7 @@ import torch
 from torch.distributed import ReduceOp
 
 from mpicoll.calls.arguments import checked_counts, sequence_of
+from mpicoll.communicator.repeated import repeated_function
 from mpicoll.torch.caller import Caller, GivenOp, caller_of
 from mpicoll.torch.group import GivenGroup
 from mpicoll.torch.making import make
@@ -44,6 +45,7 @@ _EXCHANGED_LISTS = {"xs": "input_tensor_list", "out": "output_tensor_list"}
 """The Communicator's names of arguments, and the names of them here."""
 
 
+@repeated_function("allreduce", tensor="x")
 def all_reduce(
     tensor: torch.Tensor,
     op: GivenOp = ReduceOp.SUM,
@@ -101,6 +103,7 @@ def reduce(
     return make(caller, _IN_PLACE, async_op, "reduce", tensor, None, caller.op(op), root, algorithm)
 
 
+@repeated_function("allgather", input_tensor="x", output_tensor="out")
 def all_gather_into_tensor(
     output_tensor: torch.Tensor,
     input_tensor: torch.Tensor,
@@ -120,6 +123,7 @@ def all_gather_into_tensor(
     return make(caller, _GATHERED, async_op, "allgather", input_tensor, output_tensor, None, 0, algorithm)
 
 
+@repeated_function("reduce_scatter", input="x", output="out")
 def reduce_scatter_tensor(
     output: torch.Tensor,
     input: torch.Tensor,
@@ -198,6 +202,7 @@ def barrier(
 # -- lists: one tensor for each rank of the group --------------------------------------------------------------------
 
 
+@repeated_function("all_gather_list", tensor="x", tensor_list="out")
 def all_gather(
     tensor_list: Sequence[torch.Tensor],
     tensor: torch.Tensor,
@@ -257,6 +262,7 @@ def scatter(
     return make(caller, _SCATTERED_LIST, async_op, "scatter_list", scatter_list, tensor, None, root, algorithm)
 
 
+@repeated_function("reduce_scatter_list", input_list="x", output="out")
 def reduce_scatter(
     output: torch.Tensor,
     input_list: Sequence[torch.Tensor],
@@ -277,6 +283,7 @@ def reduce_scatter(
     return make(caller, _REDUCED_LIST, async_op, "reduce_scatter_list", input_list, output, caller.op(op), 0, algorithm)
 
 
+@repeated_function("all_to_all_list", input_tensor_list="x", output_tensor_list="out")
 def all_to_all(
     output_tensor_list: Sequence[torch.Tensor],
     input_tensor_list: Sequence[torch.Tensor],

@@ -10,7 +10,7 @@ from contextlib import nullcontext
 from datetime import timedelta
 from functools import lru_cache
 from threading import get_ident
-from typing import Any, ClassVar, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import torch
 import torch.distributed
@@ -24,9 +24,26 @@ from mpicoll.errors import ArgumentError, StateError
 from mpicoll.fabrics.thread_job import here
 from mpicoll.launch import elastic, lifecycle
 from mpicoll.launch.lifecycle import is_forked
+from mpicoll.node.loaded import kernel
 from mpicoll.supervise import sites
 from mpicoll.torch.private import profiler, torchs_world
 from mpicoll.torch.work import CollectiveWork, GroupStreams, Work
+
+
+class _PlainTurn:
+    """Whether a call of a group comes at once. The kernel has a type of the same interface."""
+
+    __slots__ = ("inside",)
+
+    def __init__(self, calls: object, progress: ProgressThread) -> None:
+        self.inside = 0
+        """The number of the thread that is in a synchronous collective of the group; 0 if none is."""
+
+
+if TYPE_CHECKING:
+    _Turn = _PlainTurn
+else:
+    _Turn = _PlainTurn if kernel is None else kernel.Turn
 
 
 class ProcessGroup:
@@ -57,8 +74,7 @@ class ProcessGroup:
         self.scratch, self.wholes = (Workspace(), Workspace()), Plans[Any]()
         """Memory through which lists of tensors travel: of those that are given, and those that come. And the tensors
         in it, by the shapes of lists."""
-        self.inside = 0
-        """The number of the thread that is in a synchronous collective of the group; 0 if none is."""
+        self.turn = _Turn(self.engine.calls, self.progress)
         self.callers: dict[str, Any] = {}
         """For each function that was called in the group, the Caller that checks its arguments."""
         self.local_rank = 0
@@ -121,20 +137,20 @@ class ProcessGroup:
         the group's thread ended it, the range might outlive the profiler and corrupt memory.
         """
         with profiler.record_function(f"mpicoll:{operation}") if profiler._is_profiler_enabled else nullcontext():
-            if outer := self.inside:
+            if outer := self.turn.inside:
                 self.check_thread()
             progress = self.progress
             comes_at_once = not async_op and progress.idle()
             guard = None if comes_at_once else self.streams.guard((*result, *given))
             if not async_op and guard is None and not progress.is_here():
                 # To wait here costs less than to hand it in. Memory of a device goes on: there a wait is longer.
-                self.inside = get_ident()
+                self.turn.inside = get_ident()
                 try:
                     if not comes_at_once:
                         progress.drain()
                     run()
                 finally:
-                    self.inside = outer
+                    self.turn.inside = outer
                 return None
             work = CollectiveWork(run, list(result), guard)
             work.has_begun = has_begun
@@ -147,11 +163,11 @@ class ProcessGroup:
             if async_op:
                 return work
             if not progress.is_here():  # else submit has carried it out. `inside` belongs to the program's thread.
-                self.inside = get_ident()
+                self.turn.inside = get_ident()
             try:
                 work.wait()
             finally:
-                self.inside = outer
+                self.turn.inside = outer
             return None
 
     def check_thread(self) -> None:
@@ -162,7 +178,7 @@ class ProcessGroup:
         """
         # A thread may call while it is in a call of its own: an object that is pickled may, and so may a signal's
         # handler. So may a callback, which the thread runs that carries a collective out.
-        if self.progress.is_here() or self.inside == get_ident():
+        if self.progress.is_here() or self.turn.inside == get_ident():
             return
         self.engine.close(
             "two threads called its collectives at once, so that ranks do not agree whose comes first. Make a group "
@@ -227,8 +243,16 @@ class Groups:
                     "thread out of MPI, nor ends MPI while it is there: the job ends here"
                 )
 
+    def begin(self, g: ProcessGroup) -> None:
+        """The default group is there."""
+        self.groups = [g]
+        if kernel is not None and self is _process:
+            kernel.set_default_turn(g.turn, False)
+
     def close(self) -> None:
         """Close every group, the newest first."""
+        if kernel is not None and self is _process:
+            kernel.set_default_turn(None, False)
         while self.groups:
             self.groups.pop().close()
 

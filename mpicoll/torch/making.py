@@ -61,11 +61,11 @@ def make(
     names of the arguments that the Communicator calls by other ones."""
     g = caller.group
     calls = g.engine.calls
-    if calls is not None and not profiler._is_profiler_enabled and g.progress.idle() and not g.inside:
+    if calls is not None and not profiler._is_profiler_enabled and g.progress.idle() and not g.turn.inside:
         # Arguments like those that the kernel knows were checked before.
         given = None if type(x) is list and not x else x
         taken = None if type(out) is list and not out else out
-        g.inside = get_ident()
+        g.turn.inside = get_ident()
         try:
             if not async_op:
                 if calls.run(collective, given, taken, op, root, algorithm, sendcounts, recvcounts):
@@ -80,7 +80,7 @@ def make(
                     begun.unpack()
                     return Complete(_written(out if "out" in names else x))
         finally:
-            g.inside = 0
+            g.turn.inside = 0
     if collective in _OF_LISTS:
         return _make_of_lists(caller, names, async_op, collective, x, out, op, root, algorithm)
     if "out" in names:
@@ -235,7 +235,7 @@ def _whole(g: ProcessGroup, which: int, given: Given, flat: bool) -> _Whole:
         return _Whole(None, [], True)
     first = tensors[0]
     at = (which, first.dtype, *[x.shape for x in tensors])
-    is_free = first.is_cpu and not g.inside  # else a signal's handler calls, while the memory is in use
+    is_free = first.is_cpu and not g.turn.inside  # else a signal's handler calls, while the memory is in use
     known: _Whole | None = g.wholes.find(at) if is_free else None
     if known is not None:
         return known

@@ -104,6 +104,7 @@ def uncompiled(given: T) -> T:
     The collectives must stay what they are: they work with addresses, threads and MPI, and not with tensors alone.
     """
     for function in vars(given).values() if isinstance(given, type) else [given]:
+        function = getattr(function, "__wrapped__", function)  # the kernel may know it
         if isinstance(function, FunctionType):
             function._torchdynamo_disable = True  # type: ignore[attr-defined]  # where a compiled function calls it
             _leave(function.__code__)  # where torch's code or C++ does

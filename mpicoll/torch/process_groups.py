@@ -67,7 +67,7 @@ def init_process_group(
             raise _contradiction(comm, argument, given, actual)
     g = ProcessGroup(comm, range(comm.size), group_name or "default", timeout or _TIMEOUT, device)
     g.local_rank = comm.node.rank
-    world().groups = [g]
+    world().begin(g)
 
 
 def _contradiction(comm: Communicator, argument: str, given: int, actual: int) -> LaunchError:

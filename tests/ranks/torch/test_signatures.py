@@ -13,7 +13,7 @@ from mpicoll.errors import ArgumentError
 from tests.ranks.torch import cases
 
 EXPORTED = dist.__all__
-FUNCTIONS = [name for name in EXPORTED if inspect.isfunction(getattr(dist, name, None))]
+FUNCTIONS = [name for name in EXPORTED if inspect.isfunction(inspect.unwrap(getattr(dist, name, None)))]
 SINCE = {("init_process_group", "device_id"), ("new_group", "device_id"), ("send_object_list", "use_batch")}
 SINCE |= {("recv_object_list", "use_batch"), ("new_group", "sort_ranks"), ("barrier", "timeout")}
 SINCE |= {("init_process_group", "enable_reconfigure")}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 import subprocess
 from pathlib import Path
@@ -13,8 +12,9 @@ from mpicoll.slurm.sbatch import TEMPLATES
 from tests.cluster.cluster import Cluster
 from tests.cluster.jobs import PROGRAMS, Environment, Job
 
+pytestmark = pytest.mark.any_mpi
 
-@pytest.mark.any_mpi
+
 def test_a_script_piped_into_sbatch(cluster: Cluster, environment: Environment, tmp_path: Path) -> None:
     options = ["--nodes=1", "--ntasks-per-node=2", "--time=2", "--job-name=piped"]
     variables = [f"--set=PROGRAM={PROGRAMS}/bare.py", f"--set=MPICOLL_ENV={environment.path}"]
@@ -29,44 +29,29 @@ def test_a_script_piped_into_sbatch(cluster: Cluster, environment: Environment, 
     assert [file.name for file in tmp_path.glob("*.out")] == [f"piped-{job.number}.out"]
 
 
-@pytest.mark.any_mpi
+def checked(cluster: Cluster, environment: Environment, *words: str) -> tuple[int, str]:
+    argv = [str(environment.path / "bin/mpicoll"), "slurm", *words, "--check"]
+    done = cluster.run(*argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    return done.returncode, done.stdout
+
+
 @pytest.mark.parametrize("template", TEMPLATES)
 def test_slurm_would_take_it(cluster: Cluster, environment: Environment, template: str) -> None:
-    words = ["--cpus-per-task=1", "--time=10", "--check"]  # the emulated nodes have few cores, and one hour
+    words = ["--cpus-per-task=1", "--time=10"]  # the emulated nodes have few cores, and one hour
     if template == "container":
         words += ["--set", "CONTAINER=image.sif"]
-    done = cluster.run(
-        environment.path / "bin/mpicoll", "slurm", template, *words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-    )
-    assert done.returncode == 0, done.stdout
-    assert "would take it" in done.stdout
+    code, said = checked(cluster, environment, template, *words)
+    assert (code, "would take it" in said) == (0, True), said
 
 
-@pytest.mark.any_mpi
 def test_slurm_would_not_take_it(cluster: Cluster, environment: Environment) -> None:
-    done = cluster.run(
-        environment.path / "bin/mpicoll", "slurm", "multi-node", "--partition=absent", "--check", capture_output=True
-    )
-    assert done.returncode == 1
-    assert "invalid partition specified: absent" in done.stdout
-
-
-@pytest.mark.any_mpi
-def test_slurm_would_take_it_and_never_start_it(cluster: Cluster, environment: Environment) -> None:
-    def checked(time: str) -> tuple[int, str]:
-        words = [str(environment.path / "bin/mpicoll"), "slurm", "multi-node", f"--time={time}", "--check"]
-        done = cluster.run(*words, capture_output=True)
-        return done.returncode, done.stdout
-
-    shown = cluster.run("scontrol", "--oneliner", "show", "partition", capture_output=True).stdout
-    name, before = re.search(r"PartitionName=(\S+)", shown), re.search(r"MaxTime=(\S+)", shown)
-    assert name
-    assert before
-    cluster.run("scontrol", "update", f"PartitionName={name[1]}", "MaxTime=10")
+    """Or never start it."""
+    code, said = checked(cluster, environment, "multi-node", "--partition=absent")
+    assert (code, "invalid partition specified: absent" in said) == (1, True), said
+    cluster.run("scontrol", "update", "PartitionName=main", "MaxTime=10", check=True)
     try:
-        assert checked("10")[0] == 0
-        code, said = checked("20")
+        assert checked(cluster, environment, "multi-node", "--time=10")[0] == 0
+        code, said = checked(cluster, environment, "multi-node", "--time=20")
     finally:
-        cluster.run("scontrol", "update", f"PartitionName={name[1]}", f"MaxTime={before[1]}")
-    assert code == 1
-    assert "--time: expected at most 00:10:00" in said
+        cluster.run("scontrol", "update", "PartitionName=main", "MaxTime=60", check=True)
+    assert (code, "--time: expected at most 00:10:00" in said) == (1, True), said

@@ -11,39 +11,20 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 
 import mpicoll
 import mpicoll.torch as dist
-from mpicoll.communicator.engine.requests import Request
 
 MOST_GROWTH = 32 << 20
 """Bytes that a rank may have more at the end than after a fifth of the calls."""
-KINDS = (
-    "allreduce",
-    "iallreduce",
-    "ibcast",
-    "node",
-    "bcast",
-    "allgather",
-    "reduce",
-    "reduce_scatter",
-    "scan",
-    "exscan",
-    "gather",
-    "scatter",
-    "alltoall",
-    "alltoallv",
-    "barrier",
-    "send",
-    "object",
-)
-COUNTS = (1, 5, 300, 9_000, 20_000)
-"""Elements: calls of the last two are long enough to be carried out where arrays lie, on a core each or in turns."""
 GROUPS = 4
 """Groups that there are at a time. The oldest one is freed when a new one is made."""
+COUNTS = 1, 5, 300, 9_000, 20_000
+"""Elements: calls of the last two are long enough to be carried out where arrays lie, on a core each or in turns."""
 
 
 def memory() -> int:
@@ -61,7 +42,7 @@ class Soak:
         self._own = random.Random(seed + 1000 * self.rank)
         """What each rank draws for itself: whether its array lies in memory that ranks share."""
         self._groups: list[tuple[list[int], mpicoll.Communicator | None]] = []
-        self._pending: list[Callable[[], None]] = []
+        self._pending: list[tuple[Callable[[], object], Callable[[], object], object]] = []
 
     def call(self) -> None:
         """One random call of a random group, and now and then a pause, or another group."""
@@ -74,10 +55,16 @@ class Soak:
             self._asynchronous()
             return
         ranks, comm = self.rng.choice(self._groups)
-        what = self.rng.choice([*KINDS])
+        name = self.rng.choice([*CALLS])
         count, root, first = self.rng.choice(COUNTS), self.rng.randrange(len(ranks)), self.rng.randrange(100)
         if comm is not None:
-            self._synchronous(comm, what, count, root, first)
+            x = comm.empty(count, np.int64) if self._own.random() < 0.9 else np.empty(count, np.int64)
+            x.fill(first + comm.rank)
+            found, expected = CALLS[name](comm, x, first, root)
+            if name[0] == "i":
+                self._pending.append((found.wait, lambda: found.result, expected))
+            elif found is not None:
+                self._check(found, expected)
 
     def _new_group(self) -> None:
         if len(self._groups) == GROUPS:
@@ -87,93 +74,98 @@ class Soak:
         ranks = self.rng.sample(range(self.world.size), self.rng.randint(2, self.world.size))
         self._groups.append((ranks, self.world.subset(ranks)))
 
-    def _synchronous(self, comm: mpicoll.Communicator, what: str, count: int, root: int, first: int) -> None:
-        """Rank r of the group has ``first + r`` in all its elements."""
-        size = comm.size
-        x = comm.empty(count, np.int64) if self._own.random() < 0.9 else np.empty(count, np.int64)
-        x.fill(first + comm.rank)
-        total, everyone = size * first + size * (size - 1) // 2, np.arange(first, first + size)[:, np.newaxis]
-        match what:
-            case "allreduce":
-                self._check(comm.allreduce(x, out=x if first % 2 else comm.empty_like(x)), total)
-            case "iallreduce":
-                self._begun(comm.iallreduce(x, out=x if first % 2 else comm.empty_like(x)), total)
-            case "ibcast":
-                self._begun(comm.ibcast(x, root), first + root)
-            case "node":
-                self._check(comm.allreduce(x, out=x, algorithm="node"), total)
-            case "reduce_scatter":
-                blocks = comm.empty((size, count), np.int64)
-                blocks[...] = x
-                self._check(comm.reduce_scatter(blocks), total)
-            case "alltoallv":
-                counts = [count // (r + 1) for r in range(size)]  # rank r gets so many elements of each
-                rows = comm.empty(sum(counts), np.int64)
-                rows.fill(first + comm.rank)
-                mine = counts[comm.rank]
-                expected = np.repeat(np.arange(first, first + size), mine)
-                self._check(
-                    comm.alltoallv(rows, counts, [mine] * size, out=comm.empty(mine * size, np.int64)), expected
-                )
-            case "bcast":
-                self._check(comm.bcast(x, root), first + root)
-            case "reduce":
-                at_root = comm.reduce(x, root=root)
-                self._check(total if at_root is None else at_root, total)
-            case "allgather":
-                self._check(comm.allgather(x), everyone)
-            case "scan" | "exscan":
-                found, before = getattr(comm, what)(x), comm.rank + (what == "scan")
-                if before:
-                    self._check(found, before * first + before * (before - 1) // 2)
-            case "gather":
-                at_root = comm.gather(x, root=root)
-                self._check(everyone if at_root is None else at_root, everyone)
-            case "scatter":
-                blocks = comm.empty((size, count), np.int64)
-                blocks[...] = everyone
-                self._check(comm.scatter(blocks if comm.rank == root else None, root, out=x), first + comm.rank)
-            case "alltoall":  # rank r has 100 r + k for rank k
-                blocks = comm.empty((size, count), np.int64)
-                blocks[...] = 100 * comm.rank + np.arange(size)[:, np.newaxis]
-                self._check(comm.alltoall(blocks), 100 * np.arange(size)[:, np.newaxis] + comm.rank)
-            case "send":
-                there, back = (comm.rank + 1) % size, (comm.rank - 1) % size
-                self._check(comm.sendrecv(x, there, np.empty_like(x), back), first + back)
-            case "object":
-                self._check(comm.allreduce_object(first + comm.rank), total)
-            case _:
-                comm.barrier()
-
     def _asynchronous(self) -> None:
         first, count, waits = self.rng.randrange(100), self.rng.choice([1, 2000]), self.rng.random() < 0.1
         x = torch.full((count,), first + self.rank)
         work = dist.all_reduce(x, async_op=True)
         assert work is not None
-        size = self.world.size
-
-        def complete() -> None:
-            work.wait()
-            self._check(x.numpy(), size * first + size * (size - 1) // 2)
-
-        self._pending.append(complete)
+        expected = sum(range(first, first + self.world.size))
+        self._pending.append((work.wait, x.numpy, expected))
         if waits or len(self._pending) > 20:
             self.complete()
-
-    def _begun(self, request: Request, expected: object) -> None:
-        def complete() -> None:
-            request.wait()
-            self._check(request.result, expected)
-
-        self._pending.append(complete)
 
     def complete(self) -> None:
         """Wait for all that is pending."""
         while self._pending:
-            self._pending.pop(0)()
+            wait, result, expected = self._pending.pop(0)
+            wait()
+            self._check(result(), expected)
 
-    def _check(self, found: object, expected: object) -> None:
-        self.wrong += not np.all(np.equal(found, expected))  # type: ignore[call-overload]
+    def _check(self, found: Any, expected: Any) -> None:
+        self.wrong += not np.all(np.equal(found, expected))
+
+
+Array = np.ndarray[Any, Any]
+Call = Callable[[Any, Array, int, int], tuple[Any, Any]]
+"""Of a communicator, an array with ``first + r`` in all elements of rank r, ``first``, and a root. Gives what comes
+out, or None, and what must come out."""
+
+
+def all_of(comm: Any, first: int) -> Array:
+    """What each rank gives, one below the other."""
+    return np.arange(first, first + comm.size)[:, np.newaxis]
+
+
+def total(comm: Any, first: int, ranks: int | None = None) -> int:
+    """The sum of what the first ranks give."""
+    return sum(range(first, first + (comm.size if ranks is None else ranks)))
+
+
+def output(comm: Any, x: Array, first: int) -> Any:
+    return x if first % 2 else comm.empty_like(x)
+
+
+def blocks(comm: Any, x: Array, values: Any) -> Array:
+    """A block for each rank."""
+    made: Array = comm.empty((comm.size, len(x)), np.int64)
+    made[...] = values
+    return made
+
+
+def alltoall(comm: Any, x: Array, first: int, root: int) -> tuple[Any, Any]:
+    """Rank r has 100 r + k for rank k."""
+    others = all_of(comm, 0)
+    return comm.alltoall(blocks(comm, x, 100 * comm.rank + others)), 100 * others + comm.rank
+
+
+def alltoallv(comm: Any, x: Array, first: int, root: int) -> tuple[Any, Any]:
+    """Rank r gets so many elements of each."""
+    counts = [len(x) // (r + 1) for r in range(comm.size)]
+    mine, rows = counts[comm.rank], comm.empty(sum(counts), np.int64)
+    rows.fill(first + comm.rank)
+    out = comm.empty(mine * comm.size, np.int64)
+    return comm.alltoallv(rows, counts, [mine] * comm.size, out=out), np.repeat(all_of(comm, first), mine)
+
+
+def scatter(comm: Any, x: Array, first: int, root: int) -> tuple[Any, Any]:
+    given = blocks(comm, x, all_of(comm, first)) if comm.rank == root else None
+    return comm.scatter(given, root, out=x), first + comm.rank
+
+
+def sendrecv(comm: Any, x: Array, first: int, root: int) -> tuple[Any, Any]:
+    there, back = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    return comm.sendrecv(x, there, np.empty_like(x), back), first + back
+
+
+CALLS: dict[str, Call] = {
+    "allreduce": lambda comm, x, first, root: (comm.allreduce(x, out=output(comm, x, first)), total(comm, first)),
+    "iallreduce": lambda comm, x, first, root: (comm.iallreduce(x, out=output(comm, x, first)), total(comm, first)),
+    "ibcast": lambda comm, x, first, root: (comm.ibcast(x, root), first + root),
+    "node": lambda comm, x, first, root: (comm.allreduce(x, out=x, algorithm="node"), total(comm, first)),
+    "bcast": lambda comm, x, first, root: (comm.bcast(x, root), first + root),
+    "reduce": lambda comm, x, first, root: (comm.reduce(x, root=root), total(comm, first)),
+    "reduce_scatter": lambda comm, x, first, root: (comm.reduce_scatter(blocks(comm, x, x)), total(comm, first)),
+    "scan": lambda comm, x, first, root: (comm.scan(x), total(comm, first, comm.rank + 1)),
+    "exscan": lambda comm, x, first, root: (comm.exscan(x), total(comm, first, comm.rank)),
+    "allgather": lambda comm, x, first, root: (comm.allgather(x), all_of(comm, first)),
+    "gather": lambda comm, x, first, root: (comm.gather(x, root=root), all_of(comm, first)),
+    "scatter": scatter,
+    "alltoall": alltoall,
+    "alltoallv": alltoallv,
+    "barrier": lambda comm, x, first, root: (comm.barrier(), None),
+    "send": sendrecv,
+    "object": lambda comm, x, first, root: (comm.allreduce_object(first + comm.rank), total(comm, first)),
+}
 
 
 def main(calls: int, seed: int) -> None:

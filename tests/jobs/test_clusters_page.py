@@ -51,9 +51,8 @@ ON_A_GPU = """
 
 def quotations() -> list[str]:
     page = (REPOSITORY / "docs/how-to/clusters.md").read_text().partition("## Find out why a job failed")[2]
-    return [
-        line for block in re.findall(r"^```\n(.*?)^```", page, re.MULTILINE | re.DOTALL) for line in block.splitlines()
-    ]
+    blocks = re.findall(r"^```\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    return [line for block in blocks for line in block.splitlines()]
 
 
 def alone_in_its_world(monkeypatch: pytest.MonkeyPatch, variables: dict[str, str]) -> str:

@@ -47,8 +47,7 @@ SCRIPT = """
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_workers(tmp_path: Path, method: str) -> None:
-    result = run(2, script(tmp_path, SCRIPT), method)
-    assert result.code == 0, result.output
+    result = run(2, script(tmp_path, SCRIPT), method).good()
     assert result.output.count("epoch done") == 2
 
 
@@ -65,6 +64,6 @@ IMPORTED = """
 
 def test_a_worker_that_imports_what_begins_the_group(tmp_path: Path) -> None:
     """It inherits the address of its rank's store."""
-    result = run(1, script(tmp_path, IMPORTED))
-    assert result.code != 0
-    assert "LaunchError: a multiprocessing child of an MPI rank imports the rank's program" in result.output
+    run(1, script(tmp_path, IMPORTED)).bad(
+        "LaunchError: a multiprocessing child of an MPI rank imports the rank's program"
+    )

@@ -16,8 +16,7 @@ pytestmark = [NEEDS_TORCH, pytest.mark.any_mpi]
 def test_every_backend_has_a_row(tmp_path: Path) -> None:
     record, picture = tmp_path / "record.json", tmp_path / "picture.png"
     words = ["--sizes", "0.1", "--buckets", "0.05", "--seconds", "0", "--json", str(record)]
-    result = run(2, str(REPOSITORY / "benchmarks" / "ddp_step.py"), *words, env={"CUDA_VISIBLE_DEVICES": ""})
-    assert result.code == 0, result.output
+    run(2, str(REPOSITORY / "benchmarks" / "ddp_step.py"), *words, env={"CUDA_VISIBLE_DEVICES": ""}).good()
     found = json.loads(record.read_text())
     ways = ("mpicoll, in line", "mpicoll, thread")
     backends = ["gloo", "mpicoll", *(f"{way}{wire}" for way in ways for wire in ("", ", 10 Gb/s"))]
@@ -32,6 +31,5 @@ def test_every_backend_has_a_row(tmp_path: Path) -> None:
     assert found["environment"]["ranks"] == 2
     assert str(tmp_path) not in record.read_text()
     if find_spec("matplotlib"):
-        drawn = python(str(REPOSITORY / "benchmarks" / "ddp_picture.py"), str(record), str(picture))
-        assert drawn.code == 0, drawn.output
+        python(str(REPOSITORY / "benchmarks" / "ddp_picture.py"), str(record), str(picture)).good()
         assert picture.read_bytes().startswith(b"\x89PNG")

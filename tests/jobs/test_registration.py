@@ -31,8 +31,7 @@ def test_under_a_launcher(tmp_path: Path) -> None:
     backends = ["gloo", "mpicoll", "cpu:mpicoll,cuda:mpicoll"]
     starts = "".join(f"\ndist.init_process_group('{backend}')\n{WORKS}" for backend in backends)
     program = f"{BEGIN}{starts}\ndist.init_process_group('gloo', 'mpi://')\n{WORKS}"
-    result = run(2, script(tmp_path, program))
-    assert result.code == 0, result.output
+    result = run(2, script(tmp_path, program)).good()
     for backend in [*backends, "gloo"]:
         assert sorted(re.findall(rf"^{backend} (\d) 2 2\.0", result.output, re.MULTILINE)) in (
             ["0", "1"],
@@ -59,9 +58,9 @@ def test_environment_that_contradicts_mpi(said: str, tmp_path: Path) -> None:
     """The variable is set as the program runs, as by a job script's export."""
     name, value = said.split("=")
     begin = f"{BEGIN}\nimport os\nos.environ['{name}'] = '{value}'\n"
-    result = run(2, script(tmp_path, f"{begin}\ndist.init_process_group('mpicoll', 'mpi://')\n{WORKS}"))
-    assert result.code != 0
-    assert f"LaunchError: init_process_group: {said} was given, but MPI says" in result.output
+    run(2, script(tmp_path, f"{begin}\ndist.init_process_group('mpicoll', 'mpi://')\n{WORKS}")).bad(
+        f"LaunchError: init_process_group: {said} was given, but MPI says"
+    )
 
 
 DDP = """
@@ -79,17 +78,15 @@ for _ in range(3):
 def test_debug_detail(tmp_path: Path) -> None:
     """Torch says more, and checks more of DDP."""
     text = f"{BEGIN}\ndist.init_process_group('mpicoll')\n{DDP}\n{WORKS}"
-    result = run(2, script(tmp_path, text), env={"TORCH_DISTRIBUTED_DEBUG": "DETAIL", "TORCH_CPP_LOG_LEVEL": "INFO"})
-    assert result.code == 0, result.output
-    assert "mpicoll 0 2 2.0" in result.output
-    assert "mpicoll 1 2 2.0" in result.output
+    run(2, script(tmp_path, text), env={"TORCH_DISTRIBUTED_DEBUG": "DETAIL", "TORCH_CPP_LOG_LEVEL": "INFO"}).good(
+        "mpicoll 0 2 2.0", "mpicoll 1 2 2.0"
+    )
 
 
 def test_without_thread_support(tmp_path: Path) -> None:
     """MPI for one thread: asynchronous collectives complete at once, which is said once, and DDP trains."""
     funneled = "import mpi4py\nmpi4py.rc.thread_level = 'funneled'\n"
-    result = run(2, script(tmp_path, f"{funneled}{BEGIN}\ndist.init_process_group('mpicoll')\n{DDP}\n{WORKS}"))
-    assert result.code == 0, result.output
+    result = run(2, script(tmp_path, f"{funneled}{BEGIN}\ndist.init_process_group('mpicoll')\n{DDP}\n{WORKS}")).good()
     said = re.findall(r"script.py:\d+: UserWarning: .*without MPI_THREAD_MULTIPLE", result.output)  # the program's line
     assert len(said) == 2, result.output
     assert "mpicoll 0 2 2.0" in result.output
@@ -108,6 +105,5 @@ for _ in range(9):
 last.then(lambda f: sys.stdout.write(f'the last: {f.value()[0][0].item()}\\n'))
 """
     )
-    result = run(2, script(tmp_path, program))
-    assert result.code == 0, result.output
+    result = run(2, script(tmp_path, program)).good()
     assert result.output.count("the last: 512.0") == 2

@@ -31,8 +31,7 @@ def test_other():
 def test_a_test_fails_on_one_rank(options: list[str], tmp_path: Path) -> None:
     """That rank goes on to the next test, and the others wait. Or it ends, and pytest itself says why."""
     path = script(tmp_path, TESTS, "test_it.py")
-    result = run(2, "-m", "pytest", "-p", "no:cacheprovider", "--color=no", *options, path)
-    assert result.code == 1, result.output
+    result = run(2, "-m", "pytest", "-p", "no:cacheprovider", "--color=no", *options, path).bad(code=1)
     if options:
         assert re.search(r"^E +AssertionError: rank 1 is odd$", result.output, re.M), result.output
     else:

@@ -19,15 +19,11 @@ def test_ranks_are_on_their_nodes(placement: str) -> None:
 
 
 @pytest.mark.any_mpi
-def test_a_message_takes_as_long_as_its_link_needs() -> None:
-    seconds = run((0, 1), "where.py", link=Link(rate=100e6))["seconds"]
-    assert min(seconds) > 8 * (1 << 20) / 100e6
-
-
-@pytest.mark.any_mpi
-def test_a_message_and_its_answer_are_late_by_the_delay_of_each_cable() -> None:
-    seconds = run((0, 1), "where.py", link=Link(delay=0.01))["seconds"]
-    assert min(seconds) > 4 * 0.01
+@pytest.mark.parametrize(
+    ("link", "least"), [(Link(rate=100e6), 8 * (1 << 20) / 100e6), (Link(delay=0.01), 4 * 0.01)], ids=["rate", "delay"]
+)
+def test_a_message_and_its_answer_take_as_long_as_their_links_need(link: Link, least: float) -> None:
+    assert min(run((0, 1), "where.py", link=link)["seconds"]) > least
 
 
 @pytest.mark.any_mpi

@@ -16,8 +16,7 @@ pytestmark = [
 
 
 def generated(ranks: int, backend: str, dtype: str) -> list[str]:
-    result = run(ranks, str(REPOSITORY / "examples/tensor_parallel.py"), dtype, env={"BACKEND": backend})
-    assert result.code == 0, result.output
+    result = run(ranks, str(REPOSITORY / "examples/tensor_parallel.py"), dtype, env={"BACKEND": backend}).good()
     (tokens,) = re.findall(rf"^{ranks} ranks over {backend}, {dtype}: \[([\d, ]+)\]$", result.output, re.MULTILINE)
     return str(tokens).split(", ")
 
@@ -37,8 +36,7 @@ def test_bfloat16() -> None:
 
 def test_the_benchmark() -> None:
     words = ["--models", "small", "--turns", "1", "--tokens", "4"]
-    result = run(2, str(REPOSITORY / "benchmarks/tensor_parallel_tokens.py"), *words)
-    assert result.code == 0, result.output
+    result = run(2, str(REPOSITORY / "benchmarks/tensor_parallel_tokens.py"), *words).good()
     for backend in ("gloo", "mpicoll"):
         for dtype in ("float32", "bfloat16"):
             assert re.search(rf"^small +{dtype} +{backend} +\d+\.\d\d$", result.output, re.MULTILINE), result.output

@@ -115,11 +115,6 @@ def ends_before_a_message(it: Plain) -> None:
         it.receive(1)
 
 
-def raises(it: Plain) -> None:
-    if it.rank == 1:
-        raise KeyError("of the program")
-
-
 def handles(it: Plain) -> None:
     try:
         if it.rank == 1:
@@ -127,11 +122,6 @@ def handles(it: Plain) -> None:
         it.sum()
     finally:
         it.broadcast()
-
-
-def is_killed(it: Plain) -> None:
-    if it.rank == 1:
-        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def is_stopped(it: Plain) -> None:
@@ -160,8 +150,6 @@ FAULTS: dict[str, tuple[Program, str, str]] = {
     "a call while it handles an exception": (handles, OTHERS, "(while it handles ValueError: the cause)"),
     "the program ends": (begins_and_ends, ENDED, "ended"),
     "the sender ends": (ends_before_a_message, ENDED, "no message came from rank 1 (tag 0)"),
-    "an exception": (raises, "", "KeyError: 'of the program'"),
-    "killed": (is_killed, "", ""),
     "stopped": (is_stopped, LATE, "does not answer"),
     "busy": (is_busy, LATE, "has not arrived"),
     "each receives first": (lambda it: it.receive((it.rank + 1) % it.size), STUCK, "no message came from rank 1"),

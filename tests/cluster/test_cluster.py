@@ -1,11 +1,10 @@
-"""The emulated cluster itself: nothing of it is left, however its user ends, and two do not meet."""
+"""The emulated cluster itself: nothing of it is left, however its user ends."""
 
 from __future__ import annotations
 
 import os
 import re
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
@@ -44,11 +43,3 @@ def test_nothing_is_left(tmp_path: Path, end: signal.Signals) -> None:
         until(lambda: not started.running(), "all its processes end")
         assert started.process.wait() in (-end, 128 + end)
     assert outside() == before
-
-
-def test_two_clusters_at_once() -> None:
-    with cluster.Cluster(1) as one, cluster.Cluster(1) as other:
-        for it in (one, other):
-            it.run("sbatch", "--wrap=true", "--output=/dev/null", check=True, stdout=subprocess.PIPE)
-            jobs = it.run("squeue", "-h", "-t", "all", "-o", "%i", check=True, stdout=subprocess.PIPE).stdout.split()
-            assert jobs == ["1"]

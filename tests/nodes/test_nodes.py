@@ -52,12 +52,3 @@ def test_a_lost_node_answers_nobody_and_its_processes_are_gone(link: Link | None
         nodes.run("ip", "netns", "exec", "node2", "bash", "-c", "echo >/dev/udp/10.0.0.1/9", check=True)
         assert nodes.run("true", node="node1").returncode == 0
         assert nodes.run("true", node="node2", stderr=subprocess.DEVNULL).returncode != 0
-
-
-@pytest.mark.any_mpi
-def test_nothing_is_left_when_they_end() -> None:
-    with Nodes(2) as nodes:
-        sleeper = subprocess.Popen(nodes.command("sleep", "1000", node="node1"))
-        pgrep = nodes.command("pgrep", "-cx", "sleep", node="node1")
-        until(lambda: subprocess.run(pgrep, capture_output=True, text=True).stdout.strip() == "2", "both sleep")
-    until(lambda: sleeper.poll() not in (None, 0), "the sleeper is killed")

@@ -18,13 +18,16 @@ import torch
 
 import mpicoll
 import mpicoll.torch as dist
+from mpicoll.algorithms.collectives import COLLECTIVES
+from tests import oracle
 
 MOST_GROWTH = 32 << 20
 """Bytes that a rank may have more at the end than after a fifth of the calls."""
-GROUPS = 4
-"""Groups that there are at a time. The oldest one is freed when a new one is made."""
 COUNTS = 1, 5, 300, 9_000, 20_000
 """Elements: calls of the last two are long enough to be carried out where arrays lie, on a core each or in turns."""
+GROUPS = 4
+"""Groups that there are at a time. The oldest one is freed when a new one is made."""
+CALLS = *COLLECTIVES, "iallreduce", "ibcast", "node", "alltoallv", "sendrecv", "allreduce_object"
 
 
 def memory() -> int:
@@ -55,16 +58,10 @@ class Soak:
             self._asynchronous()
             return
         ranks, comm = self.rng.choice(self._groups)
-        name = self.rng.choice([*CALLS])
-        count, root, first = self.rng.choice(COUNTS), self.rng.randrange(len(ranks)), self.rng.randrange(100)
+        name, count = self.rng.choice(CALLS), self.rng.choice(COUNTS)
+        root, first = self.rng.randrange(len(ranks)), self.rng.randrange(100)
         if comm is not None:
-            x = comm.empty(count, np.int64) if self._own.random() < 0.9 else np.empty(count, np.int64)
-            x.fill(first + comm.rank)
-            found, expected = CALLS[name](comm, x, first, root)
-            if name[0] == "i":
-                self._pending.append((found.wait, lambda: found.result, expected))
-            elif found is not None:
-                self._check(found, expected)
+            self._of_group(comm, name, count, root, first)
 
     def _new_group(self) -> None:
         if len(self._groups) == GROUPS:
@@ -74,13 +71,53 @@ class Soak:
         ranks = self.rng.sample(range(self.world.size), self.rng.randint(2, self.world.size))
         self._groups.append((ranks, self.world.subset(ranks)))
 
+    def _array(self, comm: Any, shape: tuple[int, ...], values: Any) -> Any:
+        x = comm.empty(shape, np.int64) if self._own.random() < 0.9 else np.empty(shape, np.int64)
+        x[...] = values
+        return x
+
+    def _of_group(self, comm: Any, name: str, count: int, root: int, first: int) -> None:
+        """Rank r gives ``first + r`` in all elements, and another block to each rank where it gives several."""
+        rank, size = comm.rank, comm.size
+        if name == "sendrecv":
+            x, back = self._array(comm, (count,), first + rank), (rank - 1) % size
+            self._check(comm.sendrecv(x, (rank + 1) % size, np.empty_like(x), back), first + back)
+        elif name == "allreduce_object":
+            self._check(comm.allreduce_object(first + rank), sum(range(first, first + size)))
+        elif name == "alltoallv":  # rank r gets so many elements of each
+            counts = [count // (r + 1) for r in range(size)]
+            mine, rows = counts[rank], self._array(comm, (sum(counts),), first + rank)
+            found = comm.alltoallv(rows, counts, [mine] * size, out=comm.empty(mine * size, np.int64))
+            self._check(found, np.repeat(np.arange(first, first + size), mine))
+        elif name == "barrier":
+            comm.barrier()
+        else:
+            collective = {"node": "allreduce"}.get(name, name.removeprefix("i"))
+            table = COLLECTIVES[collective]
+            shape = (size, count) if table.gives == "p" else (count,)
+            blocks = 1000 * np.arange(size)[:, np.newaxis] if table.gives == "p" else 0
+            given = [np.broadcast_to(first + r + blocks, shape) for r in range(size)]
+            expected = oracle.outcome(collective, given, "sum", root, "int64")[rank]
+            x = self._array(comm, shape, given[rank])
+            words: dict[str, Any] = {"root": root} if table.rooted else {}
+            if name == "scatter":
+                words["out"], x = comm.empty(count, np.int64), x if rank == root else None
+            elif collective == "allreduce":
+                words["out"] = x if first % 2 else comm.empty_like(x)
+            if name == "node":
+                words["algorithm"] = "node"
+            found = getattr(comm, "allreduce" if name == "node" else name)(x, **words)
+            if name.startswith("i"):
+                self._pending.append((found.wait, lambda: found.result, expected))
+            elif expected is not None:
+                self._check(np.ravel(found), expected)
+
     def _asynchronous(self) -> None:
         first, count, waits = self.rng.randrange(100), self.rng.choice([1, 2000]), self.rng.random() < 0.1
         x = torch.full((count,), first + self.rank)
         work = dist.all_reduce(x, async_op=True)
         assert work is not None
-        expected = sum(range(first, first + self.world.size))
-        self._pending.append((work.wait, x.numpy, expected))
+        self._pending.append((work.wait, x.numpy, sum(range(first, first + self.world.size))))
         if waits or len(self._pending) > 20:
             self.complete()
 
@@ -93,79 +130,6 @@ class Soak:
 
     def _check(self, found: Any, expected: Any) -> None:
         self.wrong += not np.all(np.equal(found, expected))
-
-
-Array = np.ndarray[Any, Any]
-Call = Callable[[Any, Array, int, int], tuple[Any, Any]]
-"""Of a communicator, an array with ``first + r`` in all elements of rank r, ``first``, and a root. Gives what comes
-out, or None, and what must come out."""
-
-
-def all_of(comm: Any, first: int) -> Array:
-    """What each rank gives, one below the other."""
-    return np.arange(first, first + comm.size)[:, np.newaxis]
-
-
-def total(comm: Any, first: int, ranks: int | None = None) -> int:
-    """The sum of what the first ranks give."""
-    return sum(range(first, first + (comm.size if ranks is None else ranks)))
-
-
-def output(comm: Any, x: Array, first: int) -> Any:
-    return x if first % 2 else comm.empty_like(x)
-
-
-def blocks(comm: Any, x: Array, values: Any) -> Array:
-    """A block for each rank."""
-    made: Array = comm.empty((comm.size, len(x)), np.int64)
-    made[...] = values
-    return made
-
-
-def alltoall(comm: Any, x: Array, first: int, root: int) -> tuple[Any, Any]:
-    """Rank r has 100 r + k for rank k."""
-    others = all_of(comm, 0)
-    return comm.alltoall(blocks(comm, x, 100 * comm.rank + others)), 100 * others + comm.rank
-
-
-def alltoallv(comm: Any, x: Array, first: int, root: int) -> tuple[Any, Any]:
-    """Rank r gets so many elements of each."""
-    counts = [len(x) // (r + 1) for r in range(comm.size)]
-    mine, rows = counts[comm.rank], comm.empty(sum(counts), np.int64)
-    rows.fill(first + comm.rank)
-    out = comm.empty(mine * comm.size, np.int64)
-    return comm.alltoallv(rows, counts, [mine] * comm.size, out=out), np.repeat(all_of(comm, first), mine)
-
-
-def scatter(comm: Any, x: Array, first: int, root: int) -> tuple[Any, Any]:
-    given = blocks(comm, x, all_of(comm, first)) if comm.rank == root else None
-    return comm.scatter(given, root, out=x), first + comm.rank
-
-
-def sendrecv(comm: Any, x: Array, first: int, root: int) -> tuple[Any, Any]:
-    there, back = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
-    return comm.sendrecv(x, there, np.empty_like(x), back), first + back
-
-
-CALLS: dict[str, Call] = {
-    "allreduce": lambda comm, x, first, root: (comm.allreduce(x, out=output(comm, x, first)), total(comm, first)),
-    "iallreduce": lambda comm, x, first, root: (comm.iallreduce(x, out=output(comm, x, first)), total(comm, first)),
-    "ibcast": lambda comm, x, first, root: (comm.ibcast(x, root), first + root),
-    "node": lambda comm, x, first, root: (comm.allreduce(x, out=x, algorithm="node"), total(comm, first)),
-    "bcast": lambda comm, x, first, root: (comm.bcast(x, root), first + root),
-    "reduce": lambda comm, x, first, root: (comm.reduce(x, root=root), total(comm, first)),
-    "reduce_scatter": lambda comm, x, first, root: (comm.reduce_scatter(blocks(comm, x, x)), total(comm, first)),
-    "scan": lambda comm, x, first, root: (comm.scan(x), total(comm, first, comm.rank + 1)),
-    "exscan": lambda comm, x, first, root: (comm.exscan(x), total(comm, first, comm.rank)),
-    "allgather": lambda comm, x, first, root: (comm.allgather(x), all_of(comm, first)),
-    "gather": lambda comm, x, first, root: (comm.gather(x, root=root), all_of(comm, first)),
-    "scatter": scatter,
-    "alltoall": alltoall,
-    "alltoallv": alltoallv,
-    "barrier": lambda comm, x, first, root: (comm.barrier(), None),
-    "send": sendrecv,
-    "object": lambda comm, x, first, root: (comm.allreduce_object(first + comm.rank), total(comm, first)),
-}
 
 
 def main(calls: int, seed: int) -> None:

@@ -1,4 +1,7 @@
-"""A process that cannot meet the others it was started with says so."""
+"""A process that cannot meet the others it was started with says so, and so does one that a rank starts.
+
+Among them are the workers of torch's DataLoader: forked ones hold the rank's MPI, spawned ones import its script again.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ import pytest
 
 from mpicoll.errors import LaunchError
 from mpicoll.launch.launch_env import check_not_alone, launched_rank, started_as, under_launcher
-from tests.jobs.jobs import AS_ROOT, done, half, others_launchers, python, run, script
+from tests.jobs.jobs import AS_ROOT, NEEDS_TORCH, done, half, others_launchers, python, run, script
 
 OF_LAUNCHERS = re.compile(r"OMPI_COMM_WORLD_\w+|PMIX?_\w+|MPI_LOCAL\w+|SLURM_\w+|WORLD_SIZE|RANK|TORCHELASTIC_\w+")
 STEP = "SLURM_STEP_NUM_TASKS"
@@ -186,3 +189,46 @@ def test_what_a_rank_starts_is_no_rank_or_one_of_another_job(tmp_path: Path, lau
     assert re.search(f"^a child .*{refused}", result.output, re.M), result.output
     assert re.search("^a job size 2 size 2", result.output, re.M), result.output
     assert re.search("^the launcher size 2 size 2", result.output, re.M), result.output
+
+
+LOADER = """
+    import sys
+    import torch
+    from torch.utils.data import DataLoader, Dataset, DistributedSampler
+    import mpicoll.torch as dist
+
+    class Squares(Dataset):
+        def __len__(self):
+            return 24
+        def __getitem__(self, i):
+            if sys.argv[1] == "fork":
+                assert dist.get_world_size() == 2 and dist.get_rank() in (0, 1)  # as a dataset that takes its share
+            return i, torch.tensor(float(i * i))
+
+    def main(method):
+        dist.init_process_group("mpicoll")
+        rank, size = dist.get_rank(), dist.get_world_size()
+        squares = Squares()
+        sampler = DistributedSampler(squares, size, rank, shuffle=False)
+        workers = 2 if method == "fork" else 1
+        loader = DataLoader(squares, 4, sampler=sampler, num_workers=workers, multiprocessing_context=method)
+        total = torch.zeros(())
+        for indices, values in loader:
+            total += values.sum()
+            dist.barrier()  # communicates while the workers live
+        dist.all_reduce(total)
+        assert total.item() == sum(i * i for i in range(24)), total
+        dist.destroy_process_group()
+        print("epoch done", flush=True)
+
+    if __name__ == "__main__":
+        main(sys.argv[1])
+"""
+
+
+@NEEDS_TORCH
+@pytest.mark.first_mpi
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_workers_of_torchs_data_loader(tmp_path: Path, method: str) -> None:
+    result = run(2, script(tmp_path, LOADER), method).good()
+    assert result.output.count("epoch done") == 2

@@ -26,7 +26,7 @@ def bench(*words: str, ranks: int = 2, env: dict[str, str] | None = None) -> Don
     return python("-m", "mpicoll", "bench", *words, f"-n{ranks}", env=env)
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3])
+@pytest.mark.parametrize("ranks", [1, 3])
 def test_all_collectives_at_any_number_of_ranks(ranks: int) -> None:
     found = bench("all", "--backends", "mpicoll,mpi", *QUICK, "--root", str(ranks - 1), ranks=ranks).good(
         "# 0 wrong elements in"
@@ -99,7 +99,7 @@ def test_the_words_and_columns_of_others() -> None:
     ]
     assert rows == [["8", "1", "float64", "max"], ["64", "8", "float64", "max"]]
     found = bench("allgather", "-m", "8:16", "--format", "osu", "--seconds", "0.01").good()
-    assert re.search(r"OSU MPI Allgather Latency Test\n# Size +Avg Latency\(us\)\n", found.output), found.output
+    assert re.search(r"OSU MPI Allgather Latency Test, .*\n# Size +Avg Latency\(us\)\n", found.output), found.output
     assert [size for size, _ in re.findall(r"^(\d+) +(\d+\.\d\d)$", found.output, re.MULTILINE)] == ["8", "16"]
 
 

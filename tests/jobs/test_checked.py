@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.jobs.jobs import REPOSITORY, half, run, script
+from tests.jobs.jobs import half, run, script
 
 FULL = {"MPICOLL_CHECK": "full"}
 BEGIN = """
@@ -35,11 +35,6 @@ WRONG = {
     "async": (TORCH, "dist.all_reduce(x if rank else x[:3], async_op=True).wait()", "sum of 4", "sum of 3"),
     "collective": (BEGIN, "comm.barrier() if rank == 2 else comm.allreduce(x)", "allreduce sum of 4", "barrier"),
 }
-
-
-@pytest.mark.parametrize("example", half(["ddp.py", "fsdp.py"]))
-def test_programs_of_torch_go_on(example: str) -> None:
-    run(2, str(REPOSITORY / "examples" / example), env={"TORCH_DISTRIBUTED_DEBUG": "DETAIL"}).good()
 
 
 @pytest.mark.parametrize("wrong", half(WRONG))

@@ -1,4 +1,5 @@
 """As on a system that has nothing of what only Linux has: ``tests/startup/elsewhere.py`` takes it from each process.
+And where mpicoll was installed without a C compiler, so that it has no kernel.
 
 MPI and torch themselves go on using Linux. So this shows what mpicoll does on macOS, and not what they do there."""
 
@@ -98,7 +99,7 @@ def test_how_a_job_ends(tmp_path: Path) -> None:
     for folder in ("raises", "interrupted"):
         (tmp_path / folder).mkdir()
     differs = elsewhere(2, program, "differs").bad("mpicoll: the ranks made different calls. The job ends", code=1)
-    for line in ("rank 0  call 0: allreduce sum of 4 float64, at", "rank 1  call 0: barrier, at script.py:14"):
+    for line in ("rank 0  call 0: allreduce sum of 4 float64, at", "rank 1  call 0: barrier, at script.py:15"):
         assert line in differs.output
     raises = elsewhere(2, program, "raises", env=together(2, tmp_path / "raises"))
     raises.bad(f"mpicoll: ranks 0-1 on {host} ended by ValueError", code=1)
@@ -155,3 +156,58 @@ CELL = """
 def test_ranks_of_a_cell(tmp_path: Path) -> None:
     result = done(sys.executable, script(tmp_path, CELL), env={**ELSEWHERE, "IPYTHONDIR": str(tmp_path)}).good()
     assert result.output.count("[3. 3.]") == 2, result.output
+
+
+WITHOUT = """
+    import sys
+
+    sys.modules["mpicoll.node.kernel"] = None
+"""
+WITHOUT_KERNEL = """
+    import numpy as np
+    import mpicoll
+    from mpicoll.errors import ArgumentError
+
+    comm = mpicoll.Communicator()
+    total = comm.size * (comm.size + 1) / 2
+    for count in (1, 100_000):
+        for made in (np.empty, comm.empty):
+            x = made(count)
+            x.fill(comm.rank + 1)
+            assert (comm.allreduce(x) == total).all()
+            assert comm.last_route == "native"
+            assert (comm.allreduce(x, "max") == comm.size).all()
+            assert comm.last_route == "exchange"
+            comm.bcast(x, root=1)
+            assert (x == 2).all()
+            assert comm.last_route == "native"
+    half = np.full(1000, comm.rank + 1, np.float16)
+    assert (comm.scan(half) == (comm.rank + 1) * (comm.rank + 2) / 2).all()
+    counts = [[3 * r + s for s in range(comm.size)] for r in range(comm.size)]
+    mine, theirs = counts[comm.rank], [row[comm.rank] for row in counts]
+    found = comm.alltoallv(np.full(sum(mine), comm.rank), mine, theirs)
+    assert (found == np.repeat(np.arange(comm.size), theirs)).all()
+    try:
+        comm.barrier(algorithm="node")
+    except ArgumentError as e:
+        print("refused:", e)
+"""
+
+
+@pytest.mark.first_mpi
+def test_calls_go_the_mpis_way(tmp_path: Path) -> None:
+    script(tmp_path, WITHOUT, "sitecustomize.py")
+    env = {"PYTHONPATH": os.pathsep.join([str(tmp_path), str(REPOSITORY)])}
+    result = run(2, script(tmp_path, WITHOUT_KERNEL), env=env).good()
+    assert result.output.count("or mpicoll has no kernel here: `mpicoll doctor`); given 'node'") == 2
+    assert "comm.empty makes ordinary arrays" in result.output
+
+
+@pytest.mark.first_mpi
+def test_the_doctor_says_so(tmp_path: Path) -> None:
+    script(tmp_path, WITHOUT, "sitecustomize.py")
+    env = {"PYTHONPATH": os.pathsep.join([str(tmp_path), str(REPOSITORY)]), "OMP_NUM_THREADS": "1"}
+    run(2, "-m", "mpicoll", "doctor", env=env).good(
+        "warning  kernel         mpicoll's kernel is not there: import of",
+        "-> Install a C compiler and Python's headers",
+    )

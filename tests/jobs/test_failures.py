@@ -7,16 +7,11 @@ that must end well though they leave something unfinished.
 
 from __future__ import annotations
 
-import os
 import re
-import socket
-import time
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
-from mpicoll.launch import failure
 from tests.jobs.jobs import half, plainly, run, script, together
 
 pytestmark = pytest.mark.usefixtures("usual_end")
@@ -165,18 +160,6 @@ def test_what_is_said_of_several_ranks(tmp_path: Path, ranks: range, text: str, 
     result = run(3, script(tmp_path, BARRIER + text), env=together(len(ranks), tmp_path)).bad(code=1)
     for rank in ranks:
         assert re.search(said.replace("RANK", str(rank)), result.output), result.output
-
-
-def test_the_first_rank_that_fails_is_about_to_listen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """To the others, which then do not take it for one that has ended."""
-    name = failure._socket_name(f"test {os.getpid()}")
-    with socket.socket(socket.AF_UNIX) as first, socket.socket(socket.AF_UNIX) as other:
-        first.bind(name)
-        with pytest.raises(ConnectionRefusedError):
-            failure._connect(other, name, 0)
-        clock = SimpleNamespace(sleep=lambda _: first.listen(), monotonic=time.monotonic)
-        monkeypatch.setattr(failure, "time", clock)
-        failure._connect(other, name, 600)
 
 
 @pytest.mark.parametrize(

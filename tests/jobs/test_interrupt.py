@@ -7,13 +7,15 @@ import pty
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from mpicoll.machine import linux
 from tests.jobs.jobs import MPICH, ON_LINUX, Done, ended, python, run, script, started, until
+from tests.processes import Job
 from tests.sharing import NEEDS_SHARED
 
 PROGRAM = """
@@ -41,10 +43,16 @@ PROGRAM = """
 """
 
 
-def interrupted(folder: Path, how: str, times: int = 1, options: Sequence[str] = ()) -> Done:
-    argv = [sys.executable, "-m", "mpicoll", "run", *options, "-n", "2", script(folder, PROGRAM), how]
-    with started(*argv) as (it, output):
+@contextmanager
+def launched(program: str, *words: str, options: Sequence[str] = ()) -> Iterator[tuple[Job, Path]]:
+    """A job of two ranks that are ready."""
+    with started(sys.executable, "-m", "mpicoll", "run", *options, "-n", "2", program, *words) as (it, output):
         until(lambda: output.read_text().count("ready") == 2, "both ranks begin", output)
+        yield it, output
+
+
+def interrupted(folder: Path, how: str, times: int = 1, options: Sequence[str] = ()) -> Done:
+    with launched(script(folder, PROGRAM), how, options=options) as (it, output):
         for i in range(times):
             os.killpg(it.process.pid, signal.SIGINT)  # as a terminal does
             if i + 1 < times:
@@ -59,9 +67,7 @@ OPTIONS = [[], ["--elastic"]] if not MPICH else [[]]
 @pytest.mark.parametrize("options", OPTIONS)
 def test_two_signals_at_once(tmp_path: Path, options: list[str]) -> None:
     """As ``timeout`` sends them. A thread of ``mpicoll run`` that got one of them kept it from the main thread."""
-    argv = [sys.executable, "-m", "mpicoll", "run", *options, "-n", "2", script(tmp_path, PROGRAM), "waits"]
-    with started(*argv) as (it, output):
-        until(lambda: output.read_text().count("ready") == 2, "both ranks begin", output)
+    with launched(script(tmp_path, PROGRAM), "waits", options=options) as (it, output):
         for number in (signal.SIGTERM, signal.SIGCONT):
             it.process.send_signal(number)
         assert ended(it, output).code != 0
@@ -141,8 +147,7 @@ ENDS = ["a quit", "a killed launch", *([] if MPICH else ["a killed launcher"])] 
 def test_no_rank_outlives(tmp_path: Path, end: str) -> None:
     """Ctrl-\\ in a terminal. By SIGQUIT, Open MPI's launcher ends alone."""
     program = "import os, sys, time; sys.stdout.write(f'ready {os.getpid()} {os.getppid()}\\n'); time.sleep(600)"
-    with started(sys.executable, "-m", "mpicoll", "run", "-n", "2", script(tmp_path, program)) as (it, output):
-        until(lambda: output.read_text().count("ready") == 2, "both ranks begin", output)
+    with launched(script(tmp_path, program)) as (it, output):
         said = output.read_text().split()
         number = signal.SIGQUIT if end == "a quit" else signal.SIGKILL
         os.kill(int(said[2]) if end == "a killed launcher" else it.process.pid, number)
@@ -166,8 +171,7 @@ HEARS = """
 @pytest.mark.parametrize("options", OPTIONS)
 def test_a_users_signals_reach_all_ranks(tmp_path: Path, options: list[str]) -> None:
     """As before a batch system stops the job."""
-    with started(sys.executable, "-m", "mpicoll", "run", *options, "-n", "2", script(tmp_path, HEARS)) as (it, output):
-        until(lambda: output.read_text().count("ready") == 2, "both ranks begin", output)
+    with launched(script(tmp_path, HEARS), options=options) as (it, output):
         for number in (signal.SIGUSR1, signal.SIGUSR2):
             it.process.send_signal(number)
 

@@ -17,18 +17,8 @@ import pytest
 
 from tests.jobs.jobs import MPICH, REPOSITORY, Done, done, half, script
 
-TOP = [
-    "CHANGELOG.md",
-    "CITATION.cff",
-    "CONTRIBUTING.md",
-    "LICENSE",
-    "MANIFEST.in",
-    "Makefile",
-    "README.md",
-    "RELEASING.md",
-]
-TOP += ["constraints.txt", ".ci", "pyproject.toml", "setup.cfg", "setup.py"]
-TOP += ["benchmarks", "docs", "examples", "mpicoll", "packaging", "slurm", "tests"]
+TOP = "CHANGELOG.md CITATION.cff CONTRIBUTING.md LICENSE MANIFEST.in Makefile README.md RELEASING.md setup.cfg setup.py"
+TOP += " constraints.txt .ci pyproject.toml benchmarks docs examples mpicoll packaging slurm tests"
 PROGRAM = """
     import numpy as np
     import mpicoll
@@ -56,7 +46,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the checkout, because building writes into it."""
     folder = tmp_path_factory.mktemp("package") / "source"
     folder.mkdir()
-    for name in TOP:
+    for name in TOP.split():
         if (REPOSITORY / name).is_dir():
             nothing_built = shutil.ignore_patterns("__pycache__", "_build", "*.so")
             shutil.copytree(REPOSITORY / name, folder / name, symlinks=True, ignore=nothing_built)

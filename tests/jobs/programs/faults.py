@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import inspect
 import os
+import random
 import resource
 import signal
 import sys
@@ -21,10 +22,38 @@ from types import FrameType
 from typing import Any
 
 import numpy as np
+from mpi4py import MPI
 
 import mpicoll
-from tests.jobs.programs.begun import another, begun, long, x
-from tests.jobs.titles import DIFFERENT, HAS_LEFT, STUCK, TIME_IS_UP
+
+# First lines of the reports with which jobs end.
+DIFFERENT = "mpicoll: the ranks made different calls. The job ends (communicator of ranks 0-2)"
+FIRST_IS_SILENT = "The first rank, which compares ranks, does not answer. The job ends"
+HAS_LEFT = "mpicoll: a rank has finished, and others wait for it. The job ends (communicator of ranks 0-2)"
+TIME_IS_UP = "mpicoll: a call was not complete in time. The job ends (communicator of ranks 0-2)"
+STUCK = "mpicoll: ranks wait for each other, and none of them can go on. The job ends (communicator of ranks 0-2)"
+IS_GONE = "mpicoll: a rank's process is gone, and others wait for it. The job ends (communicator of ranks 0-2)"
+
+x, long = np.ones(6), np.ones(1 << 17)
+
+
+def begun() -> mpicoll.Communicator:
+    """A communicator that has made three calls. Its timeout counts from now on, when all ranks are here."""
+    comm = mpicoll.Communicator()
+    timeout, comm.timeout = comm.timeout, 600
+    for _ in range(3):
+        comm.allreduce(x)
+    MPI.COMM_WORLD.Barrier()
+    comm.timeout = timeout
+    return comm
+
+
+def another(comm: mpicoll.Communicator) -> mpicoll.Communicator:
+    """A new communicator of the same ranks."""
+    made = comm.split(0)
+    assert made is not None
+    return made
+
 
 Program = Callable[[mpicoll.Communicator], object]
 
@@ -72,7 +101,7 @@ FAULTS: dict[str, Fault] = {
         (HAS_LEFT, "send: no message was taken by rank 1 (tag 0)", "has ended its program"),
     ),
     "another operation of objects": Fault(
-        lambda comm: comm.allreduce_object(comm.rank, min if comm.rank else "max"),
+        lambda comm: (comm.allreduce_object(comm.rank, min if comm.rank else "max"), time.sleep(600)),  # type: ignore[func-returns-value]
         (DIFFERENT, "allreduce_object max", "allreduce_object min"),
     ),
     "an alltoallv's counts": Fault(
@@ -142,7 +171,6 @@ def is_in_no_subset(comm: mpicoll.Communicator) -> None:
 def makes_no_group_of_torchs(comm: mpicoll.Communicator) -> None:
     """in new_group, at HERE"""
     import torch.distributed as dist
-    from mpi4py import MPI
 
     MPI.COMM_WORLD.Barrier()  # to import torch may take one rank longer than the timeout
     dist.init_process_group("mpicoll")
@@ -237,6 +265,15 @@ def a_handler_ends_a_call_midway(comm: mpicoll.Communicator) -> None:
         sys.exit()
 
 
+@fault("", any_mpi=False)
+def killed_at_a_random_moment(comm: mpicoll.Communicator) -> None:
+    if comm.rank == 1:
+        threading.Timer(random.random(), os.kill, [os.getpid(), signal.SIGKILL]).start()
+    for _ in range(1 << 20):
+        comm.allreduce(x)
+        comm.allreduce(long, algorithm="ring")
+
+
 def simulated() -> Any:
     """A device, and an array on it."""
     from tests.devices.simulated import Simulated
@@ -313,8 +350,6 @@ def without_stderr(comm: mpicoll.Communicator) -> None:
 def finalize_by_the_program(comm: mpicoll.Communicator) -> None:
     """root 0
     root 1"""
-    from mpi4py import MPI
-
     comm.bcast(x, root=comm.rank // 2)
     MPI.Finalize()
     sys.exit()

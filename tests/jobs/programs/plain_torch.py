@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import faulthandler
 import os
+import signal
 import sys
 import tempfile
+import time
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -144,4 +147,44 @@ def split() -> None:
     made.barrier().wait()
 
 
-globals()[sys.argv[1]]()
+def groups() -> None:
+    other = dist.new_group([*range(size)])
+    for each in (other, part) if rank else (part, other):
+        dist.all_reduce(x, group=each)
+
+
+def handles() -> None:
+    try:
+        if rank == 1:
+            raise ValueError("the cause")
+        dist.all_reduce(x)
+    finally:
+        dist.broadcast(x, 0)
+
+
+def the_program_ends() -> None:
+    if rank == 1:
+        dist.all_reduce(x, async_op=True).wait()
+
+
+def the_sender_ends() -> None:
+    if rank == 0:
+        dist.recv(x, 1)
+
+
+BEFORE_A_BARRIER: dict[str, Callable[[], object]] = {
+    "other_collective": lambda: dist.broadcast(x, 0) if rank else dist.barrier(),
+    "other_length": lambda: dist.all_reduce(torch.ones(8 if rank else 4)),
+    "other_dtype": lambda: dist.all_reduce(torch.ones(4) if rank else torch.ones(2, dtype=torch.float64)),
+    "other_root": lambda: dist.broadcast(x, rank),
+    "stopped": lambda: os.kill(os.getpid(), signal.SIGSTOP) if rank else None,
+    "busy": lambda: time.sleep(600) if rank else None,
+    "each_receives_first": lambda: dist.recv(x, 1 - rank, tag=3),
+    "other_tag": lambda: dist.recv(x, 0, tag=1) if rank else dist.send(torch.ones(1 << 22), 1, tag=2),
+    "message_before_a_barrier": lambda: dist.recv(x, 0) if rank else None,
+}
+if sys.argv[1] in BEFORE_A_BARRIER:
+    BEFORE_A_BARRIER[sys.argv[1]]()
+    dist.barrier()
+else:
+    globals()[sys.argv[1]]()

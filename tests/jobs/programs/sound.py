@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
 import time
@@ -11,7 +10,7 @@ import numpy as np
 from mpi4py import MPI
 
 import mpicoll
-from tests.jobs.programs.begun import another, begun, x
+from tests.jobs.programs.faults import another, begun, x
 
 
 def exactly_two_rings(comm: mpicoll.Communicator) -> None:
@@ -146,18 +145,6 @@ def a_caught_mismatch(comm: mpicoll.Communicator) -> object:
     sys.exit("no MismatchError")
 
 
-def a_forked_child(comm: mpicoll.Communicator) -> None:
-    child = os.fork()
-    if child == 0:
-        try:
-            comm.allreduce(x)
-        except mpicoll.errors.StateError:
-            os._exit(7)
-        os._exit(1)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
-    comm.allreduce(x)
-
-
 def groups_of_torch_made_again(comm: mpicoll.Communicator) -> None:
     import torch
     import torch.distributed as dist
@@ -170,7 +157,7 @@ def groups_of_torch_made_again(comm: mpicoll.Communicator) -> None:
         dist.destroy_process_group()
 
 
-ON_BOTH = exactly_two_rings, communicators_that_two_threads_make, finalize_by_the_program, a_forked_child
+ON_BOTH = exactly_two_rings, communicators_that_two_threads_make, finalize_by_the_program
 RIGHT = [
     *ON_BOTH, many_calls, messages_one_after_another, a_message_that_nobody_waits_for, a_root_that_computes_for_long,
     a_message_that_is_waited_for_later, a_caught_mismatch, a_thread_of_a_rank_that_has_ended,

@@ -18,7 +18,13 @@ import torch.distributed as dist
 from torch.distributed import _functional_collectives as functional
 from torch.nn.parallel import DistributedDataParallel
 
-backend = "nccl" if torch.cuda.is_available() else "gloo"
+OVER_NCCL = (
+    "legal", "ended", "split", "functional_sum", "inference", "group_under_if", "other_group", "destroyed", "groups",
+    "each_receives_first",
+)  # fmt: skip
+"""What was tried over NCCL."""
+name = sys.argv[1]
+backend = "nccl" if torch.cuda.is_available() and name in OVER_NCCL else "gloo"
 dist.init_process_group(backend)
 rank, size = dist.get_rank(), dist.get_world_size()
 if backend == "nccl":
@@ -183,8 +189,8 @@ BEFORE_A_BARRIER: dict[str, Callable[[], object]] = {
     "other_tag": lambda: dist.recv(x, 0, tag=1) if rank else dist.send(torch.ones(1 << 22), 1, tag=2),
     "message_before_a_barrier": lambda: dist.recv(x, 0) if rank else None,
 }
-if sys.argv[1] in BEFORE_A_BARRIER:
-    BEFORE_A_BARRIER[sys.argv[1]]()
+if name in BEFORE_A_BARRIER:
+    BEFORE_A_BARRIER[name]()
     dist.barrier()
 else:
-    globals()[sys.argv[1]]()
+    globals()[name]()

@@ -13,9 +13,8 @@ import pytest
 from mpicoll.jobs import launcher
 from tests.jobs.jobs import Done, ended, python, script, started, until
 
-HAS_ULFM = launcher.find_launcher().vendor.outlives is not None
 EXAMPLE = str(Path(__file__).parents[2] / "examples/elastic.py")
-needs_ulfm = pytest.mark.skipif(not HAS_ULFM, reason="this MPI has no ULFM")
+pytestmark = pytest.mark.skipif(not launcher.find_launcher().vendor.outlives, reason="this MPI has no ULFM")
 
 BEGIN = """
     import os, signal, sys, time
@@ -90,7 +89,6 @@ def elastic(n: int, *program: str, env: dict[str, str] | None = None) -> Done:
     return python("-m", "mpicoll", "run", "--elastic", "-n", str(n), *program, env=env)
 
 
-@needs_ulfm
 @pytest.mark.parametrize(
     "calls",
     [
@@ -108,7 +106,6 @@ def test_blocked_calls_end_and_the_others_go_on(tmp_path: Path, calls: list[str]
     assert re.search(r"^mpicoll: 3 of 4 ranks were lost \(ranks [\d, -]+\); the others went on", it.output, re.M)
 
 
-@needs_ulfm
 def test_a_group_of_torch_with_a_rank_that_is_lost(tmp_path: Path) -> None:
     program = """
     import torch.distributed as dist
@@ -125,7 +122,6 @@ def test_a_group_of_torch_with_a_rank_that_is_lost(tmp_path: Path) -> None:
     assert it.output.splitlines()[0] == "lost"
 
 
-@needs_ulfm
 @pytest.mark.parametrize("victim", [2, 3])
 def test_a_rank_that_is_lost_while_mpi_makes_a_communicator(tmp_path: Path, victim: int) -> None:
     """Open MPI waits for it, or for a rank that gave up, or crashes. Then the job ends soon. Where MPI raises an error,
@@ -158,7 +154,6 @@ def test_a_rank_that_is_lost_while_mpi_makes_a_communicator(tmp_path: Path, vict
     assert it.code == 0 or said in it.output or "signal" in it.output, it.output
 
 
-@needs_ulfm
 def test_who_was_lost_among_those_that_were_left(tmp_path: Path) -> None:
     """Their numbers have changed with the first loss."""
     program = """
@@ -180,7 +175,6 @@ def test_who_was_lost_among_those_that_were_left(tmp_path: Path) -> None:
     assert it.output.count("went on\n") == 2
 
 
-@needs_ulfm
 def test_two_at_once(tmp_path: Path) -> None:
     program = """
     if comm.rank in (0, 2):
@@ -202,14 +196,12 @@ WORK_LOST = {
 }
 
 
-@needs_ulfm
 @pytest.mark.parametrize("how", WORK_LOST)
 def test_work_that_is_lost_is_a_failure(tmp_path: Path, how: str) -> None:
     does, says = WORK_LOST[how]
     elastic(2, script(tmp_path, BEGIN + "    comm.barrier()\n    " + does)).bad(says, code=1)
 
 
-@needs_ulfm
 @pytest.mark.parametrize(
     ("size", "does", "code"),
     [
@@ -225,7 +217,6 @@ def test_without_a_loss_all_is_as_ever(tmp_path: Path, size: int, does: str, cod
     assert "MPI_ABORT" not in it.output
 
 
-@needs_ulfm
 def test_a_time_that_is_up_and_different_calls_are_errors(tmp_path: Path) -> None:
     """All ranks can go on after them. A rank that was stopped is ended, and the others go on without it."""
     program = """
@@ -258,7 +249,6 @@ def test_a_time_that_is_up_and_different_calls_are_errors(tmp_path: Path) -> Non
     assert "1 of 3 ranks was lost (rank 2); the others went on to the end without it\n" in it.output
 
 
-@needs_ulfm
 def test_the_example_trains_on() -> None:
     """With mpicoll.torch and with torch.distributed, to the loss of a job that loses no rank."""
     last = r"finished: step 40, loss ([\d.]+), 2 ranks"
@@ -281,16 +271,6 @@ def test_the_example_trains_on() -> None:
         assert loss(n, victims, "--seconds", "0.3", *options) == pytest.approx(undisturbed, rel=1e-3)
 
 
-@pytest.mark.skipif(HAS_ULFM, reason="this MPI has ULFM")
-def test_elsewhere_a_line_says_what_is_missing() -> None:
-    it = elastic(2, "-c", "print('started')").bad()
-    (line,) = it.output.splitlines()
-    assert line.startswith(
-        "mpicoll: --elastic needs an MPI that goes on when a rank is lost (ULFM), which is Open MPI 5"
-    )
-
-
-@needs_ulfm
 def test_a_rank_that_is_lost_before_mpi_begins(tmp_path: Path) -> None:
     program = """
     import os, signal
@@ -305,9 +285,3 @@ def test_a_rank_that_is_lost_before_mpi_begins(tmp_path: Path) -> None:
     assert it.output.splitlines()[0] == (
         "mpicoll: rank 1 has ended before MPI began, which needs all ranks. The job ends"
     ), it.output
-
-
-def test_shrink_needs_elastic() -> None:
-    python("-m", "mpicoll", "run", "-n", "1", "-c", "import mpicoll; mpicoll.Communicator().shrink()").bad(
-        "StateError: shrink: ranks can be lost only in a job that was started with `mpicoll run --elastic`", code=1
-    )

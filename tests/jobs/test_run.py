@@ -406,3 +406,13 @@ def test_a_job_that_fails_is_started_again(tmp_path: Path) -> None:
     assert re.findall(r"^try \d", result.output, re.MULTILINE) == ["try 0", "try 0", "try 1", "try 1"]
     again = script(tmp_path, FAILS.replace('!= "1"', '!= "2"'))
     assert run(2, "--max-restarts", "1", again).bad(code=3).output.count("try") == 4
+
+
+def test_what_elastic_needs() -> None:
+    """An MPI that goes on; and shrink needs it. test_elastic.py has what it does."""
+    if launcher.find_launcher().vendor.outlives is None:
+        (line,) = run(2, "--elastic", "-c", "print('started')").bad().output.splitlines()
+        missing = "an MPI that goes on when a rank is lost (ULFM), which is Open MPI 5 or newer"
+        assert line.startswith(f"mpicoll: --elastic needs {missing}")
+    said = "StateError: shrink: ranks can be lost only in a job that was started with `mpicoll run --elastic`"
+    run(1, "-c", "import mpicoll; mpicoll.Communicator().shrink()").bad(said, code=1)

@@ -411,17 +411,21 @@ def each_receives_first_beside_a_loader_of_torch(comm: mpicoll.Communicator) -> 
 @fault("a rank has finished, and others wait for it")
 def a_threads_call_though_another_thread_was_refused(comm: mpicoll.Communicator) -> None:
     """StateError
-    : allreduce sum of 6 float32"""
+    : allreduce sum of 7 float32"""
+    import torch
     import torch.distributed as dist
 
-    ones = tensor()
+    from mpicoll.launch import board
+
+    tensor()
     if comm.rank != 1:
         sys.exit()
-    first = threading.Thread(target=dist.all_reduce, args=[ones])
+    first = threading.Thread(target=dist.all_reduce, args=[torch.ones(7)])
     first.start()
-    time.sleep(0.5)
+    while board.last_call(1) != "allreduce sum of 7 float32":
+        time.sleep(0.01)
     try:
-        dist.all_reduce(ones)
+        dist.all_reduce(torch.ones(7))
     except mpicoll.errors.StateError:  # the group is closed, but the call of the thread goes on
         print("StateError", flush=True)
     first.join()

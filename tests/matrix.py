@@ -214,22 +214,8 @@ def launch(title: str, argv: list[str], selected: bool) -> Counter[str]:
 def ranks(python: str, n: int, tests: list[str]) -> list[str]:
     """How to start the tests as ``n`` ranks. What is written to the file of stderr, as by the watcher that ends a job,
     is shown."""
-    return [
-        *(YIELDS if n > len(os.sched_getaffinity(0)) else []),
-        *ELSEWHERE,
-        python,
-        "-m",
-        "mpicoll",
-        "run",
-        "-n",
-        str(n),
-        "-m",
-        "pytest",
-        *PLAIN,
-        "--capture=sys",
-        "--with-mpi",
-        *tests,
-    ]
+    words = ["-m", "mpicoll", "run", "-n", str(n), "-m", "pytest", *PLAIN, "--capture=sys", "--with-mpi", *tests]
+    return [*(YIELDS if n > len(os.sched_getaffinity(0)) else []), *ELSEWHERE, python, *words]
 
 
 def launches(environments: list[str], quick: bool, everywhere: bool) -> Iterator[tuple[str, list[str]]]:

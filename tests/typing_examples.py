@@ -24,16 +24,11 @@ Result = np.ndarray[tuple[int, ...], np.dtype[np.float32]]
 def numpy_in_numpy_out(comm: mpicoll.Communicator, x: Vector) -> None:
     assert_type(comm.allreduce(x), Result)
     assert_type(comm.allreduce(x, MPI.MAX), Result)
-    assert_type(comm.allreduce(x, mpicoll.Op.premul_sum(0.5), x), Result)
     assert_type(comm.bcast(x), Vector)
     assert_type(comm.scan(x, "max"), Result)
-    assert_type(comm.scan(x, algorithm="ring"), Result)
     assert_type(comm.scan(x, algorithm="one_that_the_program_registered"), Result)
     assert_type(comm.allgather(x), Result)  # of another shape
-    assert_type(comm.reduce_scatter(x, out=x), Result)
-    assert_type(comm.alltoall(x), Result)
     assert_type(comm.allgatherv(x, [1, 2]), Result)
-    assert_type(comm.reduce_scatterv(x, [1, 2]), Result)
     assert_type(comm.alltoallv(x, [1, 2], [2, 1]), Result)
     assert_type(comm.recv(x), Vector)
     assert_type(comm.sendrecv(x, 1, x), Vector)
@@ -42,13 +37,11 @@ def numpy_in_numpy_out(comm: mpicoll.Communicator, x: Vector) -> None:
 
 def torch_in_torch_out(comm: mpicoll.Communicator, x: torch.Tensor, weight: torch.nn.Parameter) -> None:
     assert_type(comm.allreduce(x), torch.Tensor)
-    assert_type(comm.allreduce(x, "sum", x), torch.Tensor)
     assert_type(comm.allreduce(weight), torch.Tensor)  # a new array of values is no parameter
     assert_type(comm.allreduce(weight, out=weight), torch.Tensor)
     assert_type(comm.allreduce(weight, out=x), torch.Tensor)
     assert_type(comm.bcast(weight), torch.nn.Parameter)
     assert_type(comm.allgather(x), torch.Tensor)
-    assert_type(comm.scatterv(x, [1, 2]), torch.Tensor)
     assert_type(comm.recv(x), torch.Tensor)
 
 
@@ -68,7 +61,6 @@ def none_where_a_rank_has_no_result(comm: mpicoll.Communicator, x: Vector, t: to
 def other_memory(comm: mpicoll.Communicator, x: Vector, t: torch.Tensor, any_array: ArrayLike) -> None:
     """A new array is one of NumPy's or of torch's, and no type checker can tell which."""
     assert_type(comm.allreduce(memoryview(b"ab")), Any)
-    assert_type(comm.allreduce(any_array), Any)
     assert_type(comm.allreduce(memoryview(b"ab"), out=bytearray(2)), Any)
     assert_type(comm.allreduce(x, out=t), Any)
     comm.allreduce([1, 2])  # type: ignore[call-overload]
@@ -82,7 +74,6 @@ def objects(comm: mpicoll.Communicator, name: str) -> None:
     assert_type(comm.bcast_object(name), str)
     assert_type(comm.bcast_object(), Any)
     assert_type(comm.gather_object(name), list[str] | None)
-    assert_type(comm.allgather_object({name: 1}), list[dict[str, int]])
     assert_type(comm.scatter_object([name]), str)
     assert_type(comm.alltoall_object([1, 2]), list[int])
     assert_type(comm.allreduce_object((1, 2), MPI.MAXLOC), tuple[int, int])
@@ -99,7 +90,6 @@ def programs(name: str) -> None:
     with mpicoll.threads(2) as ranks:
         assert_type(ranks.run(summed, 3), list[float])
         ranks.run(summed, name)  # type: ignore[arg-type]
-    mpicoll.spawn(of_two, (name,), nprocs=2)
     mpicoll.spawn(of_two, (name, 3), nprocs=2)
     mpicoll.spawn(of_two, [name], nprocs=2)
     mpicoll.spawn(of_two, (3,), nprocs=2)  # type: ignore[arg-type]

@@ -1,11 +1,10 @@
-"""The emulated cluster itself: nothing of it is left, however its user ends, and two do not meet."""
+"""The emulated cluster itself: nothing of it is left, however its user ends."""
 
 from __future__ import annotations
 
 import os
 import re
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
@@ -31,30 +30,16 @@ def by_hand(*command: str) -> list[str]:
     return [sys.executable, "-m", "tests.cluster.cluster", "--", *command]
 
 
-def test_code_and_output_are_the_commands() -> None:
-    command = by_hand("sh", "-c", "sinfo -hNp main -o %N; exit 3")
-    done = subprocess.run(command, capture_output=True, text=True, cwd=cluster.REPOSITORY)
-    assert done.returncode == 3
-    assert done.stdout.split() == ["node1", "node2"]
-
-
 @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_nothing_is_left(tmp_path: Path, end: signal.Signals) -> None:
     before = outside()
-    command = by_hand("sh", "-c", "echo up; sleep 1000")
+    command = by_hand("sh", "-c", "sinfo -hNp main -o %N; echo up; sleep 1000")
     with job(command, tmp_path / "log", dict(os.environ), cluster.REPOSITORY) as started:
         until(lambda: "up" in (tmp_path / "log").read_text(), "the cluster is up", tmp_path / "log")
+        assert (tmp_path / "log").read_text().split() == ["node1", "node2", "up"]
         assert len(started.running()) > 5
         assert outside() == before
         started.process.send_signal(end)
         until(lambda: not started.running(), "all its processes end")
         assert started.process.wait() in (-end, 128 + end)
     assert outside() == before
-
-
-def test_two_clusters_at_once() -> None:
-    with cluster.Cluster(1) as one, cluster.Cluster(1) as other:
-        for it in (one, other):
-            it.run("sbatch", "--wrap=true", "--output=/dev/null", check=True, stdout=subprocess.PIPE)
-            jobs = it.run("squeue", "-h", "-t", "all", "-o", "%i", check=True, stdout=subprocess.PIPE).stdout.split()
-            assert jobs == ["1"]

@@ -12,8 +12,9 @@ from mpicoll.slurm.sbatch import TEMPLATES
 from tests.cluster.cluster import Cluster
 from tests.cluster.jobs import PROGRAMS, Environment, Job
 
+pytestmark = pytest.mark.any_mpi
 
-@pytest.mark.any_mpi
+
 def test_a_script_piped_into_sbatch(cluster: Cluster, environment: Environment, tmp_path: Path) -> None:
     options = ["--nodes=1", "--ntasks-per-node=2", "--time=2", "--job-name=piped"]
     variables = [f"--set=PROGRAM={PROGRAMS}/bare.py", f"--set=MPICOLL_ENV={environment.path}"]
@@ -28,23 +29,21 @@ def test_a_script_piped_into_sbatch(cluster: Cluster, environment: Environment, 
     assert [file.name for file in tmp_path.glob("*.out")] == [f"piped-{job.number}.out"]
 
 
-@pytest.mark.any_mpi
+def checked(cluster: Cluster, environment: Environment, *words: str) -> tuple[int, str]:
+    argv = [str(environment.path / "bin/mpicoll"), "slurm", *words, "--check"]
+    done = cluster.run(*argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    return done.returncode, done.stdout
+
+
 @pytest.mark.parametrize("template", TEMPLATES)
 def test_slurm_would_take_it(cluster: Cluster, environment: Environment, template: str) -> None:
-    words = ["--cpus-per-task=1", "--time=10", "--check"]  # the emulated nodes have few cores, and one hour
+    words = ["--cpus-per-task=1", "--time=10"]  # the emulated nodes have few cores, and one hour
     if template == "container":
         words += ["--set", "CONTAINER=image.sif"]
-    done = cluster.run(
-        environment.path / "bin/mpicoll", "slurm", template, *words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-    )
-    assert done.returncode == 0, done.stdout
-    assert "would take it" in done.stdout
+    code, said = checked(cluster, environment, template, *words)
+    assert (code, "would take it" in said) == (0, True), said
 
 
-@pytest.mark.any_mpi
 def test_slurm_would_not_take_it(cluster: Cluster, environment: Environment) -> None:
-    done = cluster.run(
-        environment.path / "bin/mpicoll", "slurm", "multi-node", "--partition=absent", "--check", capture_output=True
-    )
-    assert done.returncode == 1
-    assert "invalid partition specified: absent" in done.stdout
+    code, said = checked(cluster, environment, "multi-node", "--partition=absent")
+    assert (code, "invalid partition specified: absent" in said) == (1, True), said

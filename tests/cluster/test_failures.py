@@ -21,60 +21,47 @@ STUCK = f"{PROGRAMS}/stuck.py"
 NODE_FIRST = f"{PROGRAMS}/node_first.py"
 
 
-def check_failed(job: Job, how: str) -> None:
-    """As FAILED and in time, and the first line on how a rank ended is about rank 1."""
+@pytest.mark.parametrize(
+    "how",
+    [
+        pytest.param(how, marks=pytest.mark.job("multi_node", PROGRAM=f"{FAILS} {what}", LAUNCHER=launcher), id=what)
+        for what, how, launcher in [
+            ("SIGKILL", "by signal 9", "mpirun"),
+            ("SIGKILL", "by signal 9", "srun-{pmi}"),
+            ("SIGUSR2", "by signal 12", "srun-{pmi}"),
+            ("raises", "by ValueError", "mpirun"),
+        ]
+    ],
+)
+def test_a_rank_that_fails(job: Job, how: str) -> None:
+    """As FAILED and in time, and the first line on how a rank ended is about rank 1. SIGUSR2 is one that launchers pass
+    on to the ranks."""
     assert job.state == "FAILED", job.log
     assert "went on" not in job.log, job.log
     since = re.search(r"fails at (\d+\.\d+)", job.log)
     assert since, job.log
     assert datetime.fromisoformat(job["EndTime"]).timestamp() - float(since[1]) <= SECONDS, job.log
     ended = re.findall(r"mpicoll: (rank .*) ended (.*)", job.log)
-    assert ended, job.log
-    assert ended[0] == ("rank 1 on node1", how), job.log
-
-
-WAYS = [
-    ("SIGKILL", "by signal 9", "mpirun"),
-    ("SIGKILL", "by signal 9", "srun-{pmi}"),
-    ("SIGUSR2", "by signal 12", "srun-{pmi}"),
-    ("raises", "by ValueError", "mpirun"),
-]
-
-
-@pytest.mark.parametrize(
-    "how",
-    [
-        pytest.param(
-            how,
-            marks=pytest.mark.job("multi_node", PROGRAM=f"{FAILS} {what}", LAUNCHER=launcher),
-            id=f"{what}-{launcher}",
-        )
-        for what, how, launcher in WAYS
-    ],
-)
-def test_a_rank_that_fails(job: Job, how: str) -> None:
-    """SIGUSR2 is one that launchers pass on to the ranks."""
-    check_failed(job, how)
+    assert ended[:1] == [("rank 1 on node1", how)], job.log
     assert ("ValueError: of rank 1" in job.log) == (how == "by ValueError"), job.log
 
 
-def check_refused(job: Job, environment: Environment) -> None:
+@pytest.mark.parametrize(
+    "launcher",
+    [
+        pytest.param(name, marks=pytest.mark.job("multi_node", PROGRAM=BARE, LAUNCHER=name))
+        for name in ("srun-{wrong_pmi}", "srun-none")
+    ],
+)
+def test_the_wrong_pmi_or_none(launcher: str, job: Job, environment: Environment) -> None:
     """Each rank would be alone in a world of its own, and a program that knows nothing of mpicoll would go on."""
     assert job.state == "FAILED", job.log
     assert f"this MPI expects srun-{environment.pmi} or mpirun; given " in job.log, job.log
     assert "sum of ones" not in job.log
     for found in (job.log, job.results("doctor.txt").read_text()):
         assert re.search(r"^problem  MPI ", found, re.MULTILINE), found
-
-
-@pytest.mark.job("multi_node", PROGRAM=BARE, LAUNCHER="srun-{wrong_pmi}")
-def test_the_wrong_pmi(job: Job, environment: Environment) -> None:
-    check_refused(job, environment)
-
-
-@pytest.mark.job("multi_node", PROGRAM=BARE, LAUNCHER="srun-none")
-def test_no_pmi(job: Job, environment: Environment) -> None:
-    check_refused(job, environment)
+    if launcher != "srun-none":
+        return
     if environment.library.startswith("Open MPI v4"):
         assert 'The application appears to have been direct launched using "srun"' in job.log, job.log  # its own words
         return

@@ -8,7 +8,6 @@ from collections import Counter
 
 import pytest
 
-from tests.cluster.cluster import Cluster
 from tests.cluster.jobs import PROGRAMS, Environment, Job
 
 WHERE = f"{PROGRAMS}/where.py"
@@ -36,7 +35,7 @@ def test_one_node(job: Job, environment: Environment) -> None:
     assert len({r["host"] for r in said}) == 1
 
 
-def check_two_nodes(job: Job, cluster: Cluster) -> None:
+def check_two_nodes(job: Job) -> None:
     assert job.state == "COMPLETED", job.log
     said = ranks(job)
     assert [(r["rank"], r["size"]) for r in said] == [(rank, 4) for rank in range(4)], job.log
@@ -49,28 +48,27 @@ def check_two_nodes(job: Job, cluster: Cluster) -> None:
         )
         assert ", ".join(ranks for ranks, *_ in where) == "ranks 0-1 on node1, ranks 2-3 on node2", found
         assert not any(cores(first) & cores(second) for _, first, second in where), found
-    if cluster.own_networks:
-        # Each node's sum depends on all that the other holds. With --exclusive nobody else sent this.
-        assert all(r["sent"] >= r["bytes"] for r in said), said
+    # Each node's sum depends on all that the other holds. With --exclusive nobody else sent this.
+    assert all(r["sent"] >= r["bytes"] for r in said), said
 
 
 @pytest.mark.job("multi_node", *WHOLE_NODES, PROGRAM=WHERE, LAUNCHER="mpirun")
-def test_mpirun_in_the_allocation(job: Job, cluster: Cluster) -> None:
-    check_two_nodes(job, cluster)
+def test_mpirun_in_the_allocation(job: Job) -> None:
+    check_two_nodes(job)
     assert "launcher mpirun" in job.log
 
 
 @pytest.mark.job("multi_node", *WHOLE_NODES, PROGRAM=WHERE, LAUNCHER="srun-{pmi}")
-def test_srun(job: Job, cluster: Cluster, environment: Environment) -> None:
-    check_two_nodes(job, cluster)
+def test_srun(job: Job, environment: Environment) -> None:
+    check_two_nodes(job)
     assert f"launcher srun-{environment.pmi}" in job.log
 
 
 @pytest.mark.job(
     "multi_node", *WHOLE_NODES, "--export=MPICOLL_ENV,PROGRAM,LAUNCHER", PROGRAM=WHERE, LAUNCHER="srun-{pmi}"
 )
-def test_what_the_job_sets_reaches_the_ranks_although_sbatch_exports_little(job: Job, cluster: Cluster) -> None:
-    check_two_nodes(job, cluster)
+def test_what_the_job_sets_reaches_the_ranks_although_sbatch_exports_little(job: Job) -> None:
+    check_two_nodes(job)
 
 
 @pytest.mark.job("multi_node", *WHOLE_NODES, PROGRAM=f"{PROGRAMS}/meets.py", LAUNCHER="srun-{pmi}")

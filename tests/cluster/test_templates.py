@@ -11,6 +11,8 @@ import pytest
 
 from tests.cluster.jobs import Job
 
+pytestmark = pytest.mark.any_mpi
+
 CORE = "--cpus-per-task=1"
 TINY = "--min 8 --max 64 --factor 8"
 COMPARED = ("allreduce", "alltoall")
@@ -21,7 +23,6 @@ def is_png(file: Path) -> bool:
     return file.read_bytes().startswith(b"\x89PNG\r\n")
 
 
-@pytest.mark.any_mpi
 @pytest.mark.job("gpu_multi_node", CORE)
 def test_gpus_that_torch_cannot_use_end_the_job(job: Job) -> None:
     """The GPUs are Slurm's, but not torch's: nothing runs on the CPUs in their place."""
@@ -33,10 +34,11 @@ def test_gpus_that_torch_cannot_use_end_the_job(job: Job) -> None:
     assert "size" not in job.log
 
 
-@pytest.mark.any_mpi
+COMPARISON = "mpi_vs_nccl", "--gpus-per-node=0"
+
+
 @pytest.mark.job(
-    "mpi_vs_nccl",
-    "--gpus-per-node=0",
+    *COMPARISON,
     SIZES=TINY,
     SECONDS_A_SIZE="0.05",
     DTYPES="float32",
@@ -59,10 +61,7 @@ def test_the_comparison(job: Job) -> None:
     assert is_png(job.results("float32.png"))
 
 
-@pytest.mark.any_mpi
-@pytest.mark.job(
-    "mpi_vs_nccl", "--gpus-per-node=0", SIZES=TINY, SECONDS_A_SIZE="0.05", DTYPES="bfloat16,no", COLLECTIVES="bcast"
-)
+@pytest.mark.job(*COMPARISON, SIZES=TINY, SECONDS_A_SIZE="0.05", DTYPES="bfloat16,no", COLLECTIVES="bcast")
 def test_a_comparison_with_a_part_that_fails(job: Job) -> None:
     assert job.state == "FAILED", job.log
     assert "--dtype: expected one of" in job.results("parts/bcast-no.txt").read_text()
@@ -72,14 +71,12 @@ def test_a_comparison_with_a_part_that_fails(job: Job) -> None:
     assert re.search(r"^\| bcast \|( \d[^|]* at 8 \|){4}$", report, re.MULTILINE), report
 
 
-@pytest.mark.any_mpi
 @pytest.mark.job("ddp_train", "--gpus-per-node=0", "--cpus-per-task=1")
 def test_training(job: Job) -> None:
     assert job.state == "COMPLETED", job.log
     assert "4 ranks over mpicoll, epoch 3: " in job.log
 
 
-@pytest.mark.any_mpi
 @pytest.mark.job("ddp_train", "--gpus-per-node=0", "--cpus-per-task=1", "--ntasks-per-node=1", BACKEND="nccl")
 def test_training_on_nccl_without_gpus(job: Job) -> None:
     assert job.state == "COMPLETED", job.log
@@ -96,7 +93,6 @@ def gathering_of(job: Job) -> Job:
     return gathering
 
 
-@pytest.mark.any_mpi
 @pytest.mark.job("scaling_array", SIZES=TINY)
 def test_an_array_and_the_job_that_gathers_it(job: Job) -> None:
     tasks = job.properties()
@@ -113,7 +109,6 @@ def test_an_array_and_the_job_that_gathers_it(job: Job) -> None:
     assert "allreduce" in job.results("scaling.txt").read_text()
 
 
-@pytest.mark.any_mpi
 @pytest.mark.job("scaling_array", "--array=2", BIND="nothing")
 def test_an_array_whose_first_task_fails_is_gathered(job: Job) -> None:
     assert job.state == "FAILED", job.log
@@ -130,7 +125,6 @@ REFUSED = [
 ]
 
 
-@pytest.mark.any_mpi
 @pytest.mark.parametrize("said", [pytest.param(said, marks=pytest.mark.job(*job)) for job, said in REFUSED])
 def test_what_cannot_be_ends_as_failed(job: Job, said: str) -> None:
     assert job.state == "FAILED", job.log

@@ -11,28 +11,24 @@ import numpy as np
 
 import mpicoll
 
-FIELDS = (
-    "collective",
-    "op",
-    "dtype",
-    "dtype of the same size",
-    "count",
-    "root",
-    "algorithm",
-    "counts",
-    "long or short",
-)
+COLLECTIVES = {
+    "op": ("allreduce", "reduce", "scan"), "root": ("bcast", "reduce", "gather"), "algorithm": ("allreduce",),
+    "counts": ("allgatherv",),
+}  # fmt: skip
+"""Those that have the field; any other field is that of all of these:"""
+ANY = "allreduce", "bcast", "reduce", "allgather", "scan", "exscan", "gather"
+FIELDS = "collective", "op", "dtype", "dtype of the same size", "count", "root", "algorithm", "counts", "long or short"
 
 
 @dataclass(frozen=True)
 class Call:
-    collective: str = "allreduce"
-    count: int = 8
-    dtype: str = "f8"
-    op: str = "sum"
-    root: int = 0
+    collective: str
+    count: int
+    dtype: str
+    op: str
+    root: int
+    counts: tuple[int, ...]
     algorithm: str | None = None
-    counts: tuple[int, ...] = (4, 4, 4)
 
     def make(self, comm: mpicoll.Communicator) -> None:
         x = np.ones(self.count, self.dtype)
@@ -48,41 +44,25 @@ class Call:
 
 def drawn(rng: random.Random, field: str) -> Call:
     """A random call that has this field."""
-    collectives = {
-        "op": ["allreduce", "reduce", "scan"],
-        "root": ["bcast", "reduce", "gather"],
-        "algorithm": ["allreduce"],
-        "counts": ["allgatherv"],
-    }.get(field, ["allreduce", "bcast", "reduce", "allgather", "scan", "exscan", "gather"])
-    call = Call(
-        rng.choice(collectives), rng.choice([3, 8, 70]), rng.choice(["f8", "i8", "f4"]), rng.choice(["sum", "max"])
-    )
-    return replace(call, root=rng.randrange(3), counts=tuple(rng.randrange(1, 9) for _ in range(3)))
+    name, count, dtype = rng.choice(COLLECTIVES.get(field, ANY)), rng.choice([3, 8, 70]), rng.choice(["f8", "i8", "f4"])
+    counts = tuple(rng.randrange(1, 9) for _ in range(3))
+    return Call(name, count, dtype, rng.choice(["sum", "max"]), rng.randrange(3), counts)
 
 
 def changed(rng: random.Random, call: Call, field: str) -> Call:
     """The call with another such field."""
-    match field:
-        case "collective":
-            return replace(
-                call, collective=rng.choice([c for c in ("allreduce", "bcast", "scan") if c != call.collective])
-            )
-        case "op":
-            return replace(call, op="min")
-        case "dtype":
-            return replace(call, dtype="i2")
-        case "dtype of the same size":
-            return replace(call, dtype={"f8": "i8", "i8": "u8", "f4": "i4"}[call.dtype])
-        case "count":
-            return replace(call, count=call.count - 1)
-        case "root":
-            return replace(call, root=(call.root + 1) % 3)
-        case "algorithm":
-            return replace(call, algorithm=rng.choice(["ring", "recursive_doubling"]))
-        case "counts":
-            return replace(call, counts=(call.counts[0] + 1, *call.counts[1:]))
-        case _:
-            return replace(call, count=1 << 17)
+    others: dict[str, dict[str, Any]] = {
+        "collective": {"collective": rng.choice([c for c in ("allreduce", "bcast", "scan") if c != call.collective])},
+        "op": {"op": "min"},
+        "dtype": {"dtype": "i2"},
+        "dtype of the same size": {"dtype": {"f8": "i8", "i8": "u8", "f4": "i4"}[call.dtype]},
+        "count": {"count": call.count - 1},
+        "root": {"root": (call.root + 1) % 3},
+        "algorithm": {"algorithm": rng.choice(["ring", "recursive_doubling"])},
+        "counts": {"counts": (call.counts[0] + 1, *call.counts[1:])},
+        "long or short": {"count": 1 << 17},
+    }
+    return replace(call, **others[field])
 
 
 def plan(field: str, seed: int) -> tuple[list[Call], int, Call]:

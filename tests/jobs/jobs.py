@@ -40,8 +40,24 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Done:
+    """What a job leaves."""
+
     code: int
     output: str
+
+    def good(self, *said: str) -> Done:
+        """It has ended well, and said all this. Returns itself."""
+        return self._ended(self.code == 0, said)
+
+    def bad(self, *said: str, code: int | None = None) -> Done:
+        """It has failed, and said all this. Returns itself."""
+        return self._ended(self.code == code if code else self.code != 0, said)
+
+    def _ended(self, as_expected: bool, said: tuple[str, ...]) -> Done:
+        assert as_expected, f"ended with {self.code}:\n{self.output}"
+        for piece in said:
+            assert piece in self.output, self.output
+        return self
 
 
 def half(cases: Iterable[T], on_both: Collection[T] = ()) -> list[T]:

@@ -11,39 +11,23 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 
 import mpicoll
 import mpicoll.torch as dist
-from mpicoll.communicator.engine.requests import Request
+from mpicoll.algorithms.collectives import COLLECTIVES
+from tests import oracle
 
 MOST_GROWTH = 32 << 20
 """Bytes that a rank may have more at the end than after a fifth of the calls."""
-KINDS = (
-    "allreduce",
-    "iallreduce",
-    "ibcast",
-    "node",
-    "bcast",
-    "allgather",
-    "reduce",
-    "reduce_scatter",
-    "scan",
-    "exscan",
-    "gather",
-    "scatter",
-    "alltoall",
-    "alltoallv",
-    "barrier",
-    "send",
-    "object",
-)
-COUNTS = (1, 5, 300, 9_000, 20_000)
+COUNTS = 1, 5, 300, 9_000, 20_000
 """Elements: calls of the last two are long enough to be carried out where arrays lie, on a core each or in turns."""
 GROUPS = 4
 """Groups that there are at a time. The oldest one is freed when a new one is made."""
+CALLS = *COLLECTIVES, "iallreduce", "ibcast", "node", "alltoallv", "sendrecv", "allreduce_object"
 
 
 def memory() -> int:
@@ -61,7 +45,7 @@ class Soak:
         self._own = random.Random(seed + 1000 * self.rank)
         """What each rank draws for itself: whether its array lies in memory that ranks share."""
         self._groups: list[tuple[list[int], mpicoll.Communicator | None]] = []
-        self._pending: list[Callable[[], None]] = []
+        self._pending: list[tuple[Callable[[], object], Callable[[], object], object]] = []
 
     def call(self) -> None:
         """One random call of a random group, and now and then a pause, or another group."""
@@ -74,10 +58,10 @@ class Soak:
             self._asynchronous()
             return
         ranks, comm = self.rng.choice(self._groups)
-        what = self.rng.choice([*KINDS])
-        count, root, first = self.rng.choice(COUNTS), self.rng.randrange(len(ranks)), self.rng.randrange(100)
+        name, count = self.rng.choice(CALLS), self.rng.choice(COUNTS)
+        root, first = self.rng.randrange(len(ranks)), self.rng.randrange(100)
         if comm is not None:
-            self._synchronous(comm, what, count, root, first)
+            self._of_group(comm, name, count, root, first)
 
     def _new_group(self) -> None:
         if len(self._groups) == GROUPS:
@@ -87,93 +71,65 @@ class Soak:
         ranks = self.rng.sample(range(self.world.size), self.rng.randint(2, self.world.size))
         self._groups.append((ranks, self.world.subset(ranks)))
 
-    def _synchronous(self, comm: mpicoll.Communicator, what: str, count: int, root: int, first: int) -> None:
-        """Rank r of the group has ``first + r`` in all its elements."""
-        size = comm.size
-        x = comm.empty(count, np.int64) if self._own.random() < 0.9 else np.empty(count, np.int64)
-        x.fill(first + comm.rank)
-        total, everyone = size * first + size * (size - 1) // 2, np.arange(first, first + size)[:, np.newaxis]
-        match what:
-            case "allreduce":
-                self._check(comm.allreduce(x, out=x if first % 2 else comm.empty_like(x)), total)
-            case "iallreduce":
-                self._begun(comm.iallreduce(x, out=x if first % 2 else comm.empty_like(x)), total)
-            case "ibcast":
-                self._begun(comm.ibcast(x, root), first + root)
-            case "node":
-                self._check(comm.allreduce(x, out=x, algorithm="node"), total)
-            case "reduce_scatter":
-                blocks = comm.empty((size, count), np.int64)
-                blocks[...] = x
-                self._check(comm.reduce_scatter(blocks), total)
-            case "alltoallv":
-                counts = [count // (r + 1) for r in range(size)]  # rank r gets so many elements of each
-                rows = comm.empty(sum(counts), np.int64)
-                rows.fill(first + comm.rank)
-                mine = counts[comm.rank]
-                expected = np.repeat(np.arange(first, first + size), mine)
-                self._check(
-                    comm.alltoallv(rows, counts, [mine] * size, out=comm.empty(mine * size, np.int64)), expected
-                )
-            case "bcast":
-                self._check(comm.bcast(x, root), first + root)
-            case "reduce":
-                at_root = comm.reduce(x, root=root)
-                self._check(total if at_root is None else at_root, total)
-            case "allgather":
-                self._check(comm.allgather(x), everyone)
-            case "scan" | "exscan":
-                found, before = getattr(comm, what)(x), comm.rank + (what == "scan")
-                if before:
-                    self._check(found, before * first + before * (before - 1) // 2)
-            case "gather":
-                at_root = comm.gather(x, root=root)
-                self._check(everyone if at_root is None else at_root, everyone)
-            case "scatter":
-                blocks = comm.empty((size, count), np.int64)
-                blocks[...] = everyone
-                self._check(comm.scatter(blocks if comm.rank == root else None, root, out=x), first + comm.rank)
-            case "alltoall":  # rank r has 100 r + k for rank k
-                blocks = comm.empty((size, count), np.int64)
-                blocks[...] = 100 * comm.rank + np.arange(size)[:, np.newaxis]
-                self._check(comm.alltoall(blocks), 100 * np.arange(size)[:, np.newaxis] + comm.rank)
-            case "send":
-                there, back = (comm.rank + 1) % size, (comm.rank - 1) % size
-                self._check(comm.sendrecv(x, there, np.empty_like(x), back), first + back)
-            case "object":
-                self._check(comm.allreduce_object(first + comm.rank), total)
-            case _:
-                comm.barrier()
+    def _array(self, comm: Any, shape: tuple[int, ...], values: Any) -> Any:
+        x = comm.empty(shape, np.int64) if self._own.random() < 0.9 else np.empty(shape, np.int64)
+        x[...] = values
+        return x
+
+    def _of_group(self, comm: Any, name: str, count: int, root: int, first: int) -> None:
+        """Rank r gives ``first + r`` in all elements, and another block to each rank where it gives several."""
+        rank, size = comm.rank, comm.size
+        if name == "sendrecv":
+            x, back = self._array(comm, (count,), first + rank), (rank - 1) % size
+            self._check(comm.sendrecv(x, (rank + 1) % size, np.empty_like(x), back), first + back)
+        elif name == "allreduce_object":
+            self._check(comm.allreduce_object(first + rank), sum(range(first, first + size)))
+        elif name == "alltoallv":  # rank r gets so many elements of each
+            counts = [count // (r + 1) for r in range(size)]
+            mine, rows = counts[rank], self._array(comm, (sum(counts),), first + rank)
+            found = comm.alltoallv(rows, counts, [mine] * size, out=comm.empty(mine * size, np.int64))
+            self._check(found, np.repeat(np.arange(first, first + size), mine))
+        elif name == "barrier":
+            comm.barrier()
+        else:
+            collective = {"node": "allreduce"}.get(name, name.removeprefix("i"))
+            table = COLLECTIVES[collective]
+            shape = (size, count) if table.gives == "p" else (count,)
+            blocks = 1000 * np.arange(size)[:, np.newaxis] if table.gives == "p" else 0
+            given = [np.broadcast_to(first + r + blocks, shape) for r in range(size)]
+            expected = oracle.outcome(collective, given, "sum", root, "int64")[rank]
+            x = self._array(comm, shape, given[rank])
+            words: dict[str, Any] = {"root": root} if table.rooted else {}
+            if name == "scatter":
+                words["out"], x = comm.empty(count, np.int64), x if rank == root else None
+            elif collective == "allreduce":
+                words["out"] = x if first % 2 else comm.empty_like(x)
+            if name == "node":
+                words["algorithm"] = "node"
+            found = getattr(comm, "allreduce" if name == "node" else name)(x, **words)
+            if name.startswith("i"):
+                self._pending.append((found.wait, lambda: found.result, expected))
+            elif expected is not None:
+                self._check(np.ravel(found), expected)
 
     def _asynchronous(self) -> None:
         first, count, waits = self.rng.randrange(100), self.rng.choice([1, 2000]), self.rng.random() < 0.1
         x = torch.full((count,), first + self.rank)
         work = dist.all_reduce(x, async_op=True)
         assert work is not None
-        size = self.world.size
-
-        def complete() -> None:
-            work.wait()
-            self._check(x.numpy(), size * first + size * (size - 1) // 2)
-
-        self._pending.append(complete)
+        self._pending.append((work.wait, x.numpy, sum(range(first, first + self.world.size))))
         if waits or len(self._pending) > 20:
             self.complete()
-
-    def _begun(self, request: Request, expected: object) -> None:
-        def complete() -> None:
-            request.wait()
-            self._check(request.result, expected)
-
-        self._pending.append(complete)
 
     def complete(self) -> None:
         """Wait for all that is pending."""
         while self._pending:
-            self._pending.pop(0)()
+            wait, result, expected = self._pending.pop(0)
+            wait()
+            self._check(result(), expected)
 
-    def _check(self, found: object, expected: object) -> None:
-        self.wrong += not np.all(np.equal(found, expected))  # type: ignore[call-overload]
+    def _check(self, found: Any, expected: Any) -> None:
+        self.wrong += not np.all(np.equal(found, expected))
 
 
 def main(calls: int, seed: int) -> None:

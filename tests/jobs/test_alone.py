@@ -1,126 +1,90 @@
-"""A process that cannot meet the others it was started with says so."""
+"""A process that cannot meet the others it was started with says so, and so does one that a rank starts.
+
+Among them are the workers of torch's DataLoader: forked ones hold the rank's MPI, spawned ones import its script again.
+"""
 
 from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from mpicoll.errors import LaunchError
 from mpicoll.launch.launch_env import check_not_alone, launched_rank, started_as, under_launcher
-from tests.jobs.jobs import AS_ROOT, done, half, others_launchers, python, run, script
+from tests.jobs.jobs import AS_ROOT, NEEDS_TORCH, done, half, others_launchers, python, run, script
 
 OF_LAUNCHERS = re.compile(r"OMPI_COMM_WORLD_\w+|PMIX?_\w+|MPI_LOCAL\w+|SLURM_\w+|WORLD_SIZE|RANK|TORCHELASTIC_\w+")
+STEP = "SLURM_STEP_NUM_TASKS"
 TORCHRUN = {"WORLD_SIZE": "4", "RANK": "0", "TORCHELASTIC_RUN_ID": "none"}
+OPEN_MPI = {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "1", "PMIX_RANK": "1"}
+MPICH = {"MPI_LOCALNRANKS": "4", "PMI_SIZE": "4", "PMI_RANK": "3", STEP: "1"}
+
+# Variables; as which rank of how many the process was started; whether a launcher of MPI's has started it; and of which
+# variable the error is that refuses a world of one.
+STARTED: list[tuple[dict[str, str], tuple[int | None, int], bool, str]] = [
+    ({}, (None, 1), False, ""),
+    ({"WORLD_SIZE": ""}, (None, 1), False, ""),
+    ({"WORLD_SIZE": "1"}, (None, 1), False, ""),
+    ({"WORLD_SIZE": "4"}, (None, 4), False, "WORLD_SIZE=4"),
+    ({"WORLD_SIZE": "4", "RANK": "1"}, (1, 4), False, "WORLD_SIZE=4"),
+    (TORCHRUN, (0, 4), False, r"WORLD_SIZE=4\): torchrun"),
+    ({STEP: "1", **TORCHRUN}, (0, 4), False, "WORLD_SIZE=4"),
+    ({STEP: "4"}, (None, 4), False, f"{STEP}=4"),
+    ({STEP: "4", "SLURM_PROCID": "2"}, (2, 4), False, f"{STEP}=4"),
+    ({STEP: "1"}, (None, 1), False, ""),
+    ({"SLURM_NTASKS": "4"}, (None, 1), False, ""),
+    ({STEP: "4", "PMIX_RANK": "3", "SLURM_PROCID": "3"}, (3, 4), True, f"{STEP}=4"),  # srun --mpi=pmix
+    ({STEP: "1", "PMI_RANK": "0", "PMI_SIZE": "1"}, (0, 1), False, ""),  # a shell under srun --pty
+    ({STEP: "4", "PMI_SIZE": "1"}, (None, 1), False, ""),
+    ({STEP: "1", "PMI_SIZE": "4"}, (None, 4), False, "PMI_SIZE=4"),
+    ({STEP: "4", "PMI_SIZE": "4", "PMI_RANK": "3", "SLURM_PROCID": "3"}, (3, 4), True, "PMI_SIZE=4"),
+    (MPICH, (3, 4), True, "PMI_SIZE=4"),
+    ({**OPEN_MPI, "SLURM_PROCID": "0", "RANK": "0"}, (1, 2), True, "OMPI_COMM_WORLD_SIZE=2"),
+    ({STEP: "4", "OMPI_COMM_WORLD_SIZE": "1"}, (None, 1), False, ""),
+    ({**TORCHRUN, "OMPI_COMM_WORLD_SIZE": "1"}, (None, 1), False, ""),
+]
 
 
-def environment(monkeypatch: pytest.MonkeyPatch, variables: dict[str, str]) -> None:
+@pytest.mark.parametrize(("variables", "started", "launched", "refused"), STARTED)
+def test_what_variables_say(
+    variables: dict[str, str],
+    started: tuple[int | None, int],
+    launched: bool,
+    refused: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     for name in os.environ:
         if OF_LAUNCHERS.fullmatch(name):
             monkeypatch.delenv(name)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-
-
-@pytest.mark.parametrize(
-    ("variables", "variable"),
-    [
-        ({"OMPI_COMM_WORLD_SIZE": "4"}, "OMPI_COMM_WORLD_SIZE=4"),
-        ({"PMI_SIZE": "4"}, "PMI_SIZE=4"),
-        ({"PMI_SIZE": "4", "SLURM_STEP_NUM_TASKS": "1"}, "PMI_SIZE=4"),
-        ({"SLURM_STEP_NUM_TASKS": "4"}, "SLURM_STEP_NUM_TASKS=4"),
-        ({"SLURM_STEP_NUM_TASKS": "1", **TORCHRUN}, "WORLD_SIZE=4"),
-        (TORCHRUN, r"WORLD_SIZE=4\): torchrun"),
-        ({"WORLD_SIZE": "4"}, "WORLD_SIZE=4"),
-    ],
-)
-def test_alone_though_started_beside_others(
-    monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], variable: str
-) -> None:
-    environment(monkeypatch, variables)
-    with pytest.raises(LaunchError, match=f"one of 4 .*{variable}.*mpicoll run -n 4 script.py.*srun --mpi=pmix"):
-        check_not_alone(1)
+    rank, size = started
+    assert (started_as(), under_launcher()) == (started, launched)
+    assert not launched or launched_rank() == rank
     check_not_alone(4)
-
-
-@pytest.mark.parametrize(
-    "variables",
-    [
-        {},
-        {"OMPI_COMM_WORLD_SIZE": "1", "SLURM_STEP_NUM_TASKS": "4"},
-        {"OMPI_COMM_WORLD_SIZE": "1", **TORCHRUN},
-        {"PMI_SIZE": "1", "SLURM_STEP_NUM_TASKS": "4"},
-        {"SLURM_STEP_NUM_TASKS": "1"},
-        {"SLURM_NTASKS": "4"},
-        {"WORLD_SIZE": ""},
-        {"WORLD_SIZE": "1"},
-    ],
-)
-def test_alone_as_it_should_be(monkeypatch: pytest.MonkeyPatch, variables: dict[str, str]) -> None:
-    environment(monkeypatch, variables)
-    check_not_alone(1)
-
-
-@pytest.mark.parametrize(
-    ("variables", "rank", "launched"),
-    [
-        ({}, None, False),
-        ({"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "1", "PMIX_RANK": "1"}, 1, True),
-        ({"MPI_LOCALNRANKS": "2", "PMI_SIZE": "2", "PMI_RANK": "1", "SLURM_STEP_NUM_TASKS": "1"}, 1, True),
-        ({"PMIX_RANK": "3", "SLURM_STEP_NUM_TASKS": "4"}, 3, True),  # srun --mpi=pmix
-        ({"PMI_RANK": "0", "PMI_SIZE": "1", "SLURM_STEP_NUM_TASKS": "1"}, 0, False),  # a shell under srun --pty
-        ({"SLURM_STEP_NUM_TASKS": "4"}, None, False),
-        (TORCHRUN, None, False),
-    ],
-)
-def test_under_launcher(
-    monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], rank: int | None, launched: bool
-) -> None:
-    environment(monkeypatch, variables)
-    assert launched_rank() == rank
-    assert under_launcher() == launched
+    with ExitStack() as raises:
+        if refused:
+            said = f"one of {size} .*{refused}.*mpicoll run -n {size} script.py.*srun --mpi=pmix"
+            raises.enter_context(pytest.raises(LaunchError, match=said))
+        check_not_alone(1)
 
 
 def test_a_rank_that_srun_starts_alone() -> None:
     """It has the variables of a shell under ``srun --pty``, but a launcher starts ``mpicoll.rank`` for ranks only."""
     program = "from mpicoll.launch.launch_env import under_launcher; print(under_launcher())"
-    slurms = {"PMI_RANK": "0", "PMI_SIZE": "1", "SLURM_STEP_NUM_TASKS": "1"}
-    for module, expected in ((["-m", "mpicoll.rank"], "True"), ([], "False")):
-        argv = [sys.executable, *module, "-c", program]
-        assert subprocess.check_output(argv, env={**os.environ, **slurms}, text=True).strip() == expected
-
-
-@pytest.mark.parametrize(
-    ("variables", "started"),
-    [
-        ({}, (None, 1)),
-        ({"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "1", "SLURM_PROCID": "0", "RANK": "0"}, (1, 2)),
-        ({"PMI_SIZE": "4", "PMI_RANK": "3", "SLURM_STEP_NUM_TASKS": "4", "SLURM_PROCID": "3"}, (3, 4)),
-        ({"PMIX_RANK": "3", "SLURM_STEP_NUM_TASKS": "4", "SLURM_PROCID": "3"}, (3, 4)),
-        ({"SLURM_STEP_NUM_TASKS": "4", "SLURM_PROCID": "2"}, (2, 4)),
-        ({"WORLD_SIZE": "4", "RANK": "1"}, (1, 4)),
-        ({"WORLD_SIZE": "4"}, (None, 4)),
-    ],
-)
-def test_started_as(
-    monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], started: tuple[int | None, int]
-) -> None:
-    environment(monkeypatch, variables)
-    assert started_as() == started
+    result = python("-m", "mpicoll.rank", "-c", program, env={"PMI_RANK": "0", "PMI_SIZE": "1", STEP: "1"})
+    assert result.output == "True\n"
 
 
 COMMUNICATOR = "import mpicoll; print(f'size {mpicoll.Communicator().size}')"
 
 
-@pytest.mark.parametrize("variables", [TORCHRUN, {"SLURM_STEP_NUM_TASKS": "4"}])
-def test_a_communicator_is_refused(variables: dict[str, str]) -> None:
-    result = python("-c", COMMUNICATOR, env=variables)
-    assert result.code != 0
-    assert "LaunchError: this process is alone in its MPI world" in result.output
+def test_a_communicator_is_refused() -> None:
+    result = python("-c", COMMUNICATOR, env=TORCHRUN).bad("LaunchError: this process is alone in its MPI world")
     assert "size 1" not in result.output
 
 
@@ -147,27 +111,32 @@ CHILDREN = """
         except mpicoll.errors.LaunchError as error:
             queue.put(str(error))
 
+    def children():
+        for method in ("spawn", "fork"):
+            context = multiprocessing.get_context(method)
+            queue = context.SimpleQueue()
+            child = context.Process(target=use, args=(queue,))
+            child.start()
+            print("child:", queue.get(), flush=True)
+            child.join()
+
     if __name__ == "__main__":
-        method, *parent = sys.argv[1:]
-        if parent:
+        children()
+        if sys.argv[1] == "rank":
             mpicoll.Communicator()
-        context = multiprocessing.get_context(method)
-        queue = context.SimpleQueue()
-        child = context.Process(target=use, args=(queue,))
-        child.start()
-        print("child:", queue.get(), flush=True)
-        child.join()
-        if not parent:
-            mpicoll.Communicator()  # all ranks of a job must initialise MPI if one does
+            children()
 """
 
 
-@pytest.mark.parametrize("method", ["spawn", "fork"])
-@pytest.mark.parametrize("parent", [(), ("initialised",)], ids=["bare", "initialised"])
-def test_a_child_of_a_rank_is_not_a_rank(tmp_path: Path, method: str, parent: tuple[str, ...]) -> None:
-    result = run(2, script(tmp_path, CHILDREN), method, *parent)
-    assert result.code == 0, result.output
-    assert result.output.count("child: a multiprocessing child of an MPI rank cannot use MPI") == 2
+def test_a_child_of_a_rank_is_not_a_rank(tmp_path: Path) -> None:
+    """Before and after the rank begins MPI."""
+    result = run(2, script(tmp_path, CHILDREN), "rank").good()
+    assert result.output.count("child: a multiprocessing child of an MPI rank cannot use MPI") == 2 * 4
+
+
+def test_a_child_of_a_plain_process_has_a_world_of_its_own(tmp_path: Path) -> None:
+    result = python(script(tmp_path, CHILDREN), "alone")
+    assert (result.code, result.output) == (0, "child: 1\n" * 2)
 
 
 IMPORTED = """
@@ -183,8 +152,7 @@ IMPORTED = """
 @pytest.mark.parametrize("method", half(["spawn", "forkserver"]))
 def test_a_child_that_imports_the_ranks_program_ends_the_job(tmp_path: Path, method: str) -> None:
     """A Pool would start such children again without end."""
-    result = run(2, script(tmp_path, IMPORTED), method)
-    assert result.code != 0
+    result = run(2, script(tmp_path, IMPORTED), method).bad()
     said = "LaunchError: a multiprocessing child of an MPI rank imports the rank's program"
     assert said in result.output, result.output
     assert 'Put what the program does under `if __name__ == "__main__":`' in result.output
@@ -223,8 +191,44 @@ def test_what_a_rank_starts_is_no_rank_or_one_of_another_job(tmp_path: Path, lau
     assert re.search("^the launcher size 2 size 2", result.output, re.M), result.output
 
 
-@pytest.mark.parametrize("method", ["spawn", "fork"])
-def test_a_child_of_a_plain_process_has_a_world_of_its_own(tmp_path: Path, method: str) -> None:
-    result = python(script(tmp_path, CHILDREN), method)
-    assert result.code == 0, result.output
-    assert "child: 1\n" in result.output
+LOADER = """
+    import sys
+    import torch
+    from torch.utils.data import DataLoader, Dataset, DistributedSampler
+    import mpicoll.torch as dist
+
+    class Squares(Dataset):
+        def __len__(self):
+            return 24
+        def __getitem__(self, i):
+            if sys.argv[1] == "fork":
+                assert dist.get_world_size() == 2 and dist.get_rank() in (0, 1)  # as a dataset that takes its share
+            return i, torch.tensor(float(i * i))
+
+    def main(method):
+        dist.init_process_group("mpicoll")
+        rank, size = dist.get_rank(), dist.get_world_size()
+        squares = Squares()
+        sampler = DistributedSampler(squares, size, rank, shuffle=False)
+        workers = 2 if method == "fork" else 1
+        loader = DataLoader(squares, 4, sampler=sampler, num_workers=workers, multiprocessing_context=method)
+        total = torch.zeros(())
+        for indices, values in loader:
+            total += values.sum()
+            dist.barrier()  # communicates while the workers live
+        dist.all_reduce(total)
+        assert total.item() == sum(i * i for i in range(24)), total
+        dist.destroy_process_group()
+        print("epoch done", flush=True)
+
+    if __name__ == "__main__":
+        main(sys.argv[1])
+"""
+
+
+@NEEDS_TORCH
+@pytest.mark.first_mpi
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_workers_of_torchs_data_loader(tmp_path: Path, method: str) -> None:
+    result = run(2, script(tmp_path, LOADER), method).good()
+    assert result.output.count("epoch done") == 2

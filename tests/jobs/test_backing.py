@@ -90,8 +90,7 @@ def test_two_jobs_with_the_same_hash(begins: str, tmp_path: Path) -> None:
 def test_no_file_has_a_name(begins: str, launcher: list[str]) -> None:
     """Once MPI has begun. So none is left, even if the job is killed."""
     program = [sys.executable] * (launcher == OWN_LAUNCHER) + ["-c", BEGINS[begins] + SHOWS]
-    result = done(*launcher, "-n", "2", *program, env=AS_ROOT)
-    assert result.code == 0, result.output
+    result = done(*launcher, "-n", "2", *program, env=AS_ROOT).good()
     files = re.findall("^file=(.*)$", result.output, re.MULTILINE)
     assert len(files) >= 2, result.output
     assert all(file.endswith(" (deleted)") for file in files), files
@@ -103,8 +102,7 @@ def test_no_file_has_a_name(begins: str, launcher: list[str]) -> None:
 
 def test_the_users_folder(tmp_path: Path) -> None:
     """For machines whose /dev/shm is small. MPICH knows no such variable."""
-    result = run(2, "-c", BEGINS["mpicoll"] + SHOWS, env={FOLDER: str(tmp_path)})
-    assert result.code == 0, result.output
+    result = run(2, "-c", BEGINS["mpicoll"] + SHOWS, env={FOLDER: str(tmp_path)}).good()
     files = re.findall("^file=(.*) .deleted.$", result.output, re.MULTILINE)
     assert {str(Path(file).parent) for file in files} == {"/dev/shm" if MPICH else str(tmp_path)}
     assert not [*tmp_path.iterdir()]
@@ -113,8 +111,7 @@ def test_the_users_folder(tmp_path: Path) -> None:
 @pytest.mark.skipif(MPICH, reason="MPICH knows no such variable")
 def test_a_job_that_a_rank_starts_while_its_own_mpi_begins() -> None:
     """It inherits the variable, and the folder is gone soon."""
-    result = run(2, "-c", BEGINS["mpi4py"] + SHOWS, env={FOLDER: "/dev/shm/mpicoll-1-1-gone"})
-    assert result.code == 0, result.output
+    result = run(2, "-c", BEGINS["mpi4py"] + SHOWS, env={FOLDER: "/dev/shm/mpicoll-1-1-gone"}).good()
     assert "error" not in result.output, result.output
     assert result.output.count("file=/dev/shm/mpicoll-") >= 2, result.output
     assert "gone" not in result.output, result.output

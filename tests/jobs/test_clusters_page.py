@@ -5,21 +5,16 @@ from __future__ import annotations
 import os
 import re
 import sys
-import traceback
-from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 import pytest
 
-from mpicoll.cli import main
-from mpicoll.errors import LaunchError
-from mpicoll.launch import launch_env
 from tests.jobs.jobs import ON_LINUX, REPOSITORY, done, python, run, script
 
-pytestmark = pytest.mark.first_mpi
+pytestmark = pytest.mark.last_mpi  # one of the failures needs MPICH
 
-OF_LAUNCHERS = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS", "WORLD_SIZE", "TORCHELASTIC_RUN_ID")
-TORCHRUN = {"WORLD_SIZE": "4", "TORCHELASTIC_RUN_ID": "none"}
+STARTED = "SLURM_STEP_NUM_TASKS=4", "PMI_SIZE=4", "OMPI_COMM_WORLD_SIZE=4", "TORCHELASTIC_RUN_ID=none WORLD_SIZE=4"
+"""What processes are told of the others that were started with them."""
 JOB = {
     "SLURM_JOB_ID": "1", "SLURM_JOB_NAME": "job", "SLURM_NTASKS": "2", "SLURM_NTASKS_PER_NODE": "2",
     "SLURM_JOB_NUM_NODES": "1", "SLURM_JOB_NODELIST": "node1", "MPICOLL_SLURM": str(REPOSITORY / "slurm"),
@@ -51,25 +46,8 @@ ON_A_GPU = """
 
 def quotations() -> list[str]:
     page = (REPOSITORY / "docs/how-to/clusters.md").read_text().partition("## Find out why a job failed")[2]
-    return [
-        line for block in re.findall(r"^```\n(.*?)^```", page, re.MULTILINE | re.DOTALL) for line in block.splitlines()
-    ]
-
-
-def alone_in_its_world(monkeypatch: pytest.MonkeyPatch, variables: dict[str, str]) -> str:
-    """The last line of the traceback of a process that finds itself alone."""
-    with monkeypatch.context() as patch:
-        for name in OF_LAUNCHERS:
-            patch.delenv(name, raising=False)
-        for name, value in variables.items():
-            patch.setenv(name, value)
-        patch.setattr(launch_env, "find_spec", lambda _: ModuleSpec("mpi4py.MPI", None, origin="/x/MPI.mpich.so"))
-        try:
-            launch_env.check_may_initialise()
-            launch_env.check_not_alone(1)
-        except LaunchError as error:
-            return "".join(traceback.format_exception_only(error))
-    return ""
+    blocks = re.findall(r"^```\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    return [line for block in blocks for line in block.splitlines()]
 
 
 def template(folder: Path, file: str = "multi_node", *, env: dict[str, str]) -> str:
@@ -89,16 +67,28 @@ def test_what_a_job_need_not_say(tmp_path: Path) -> None:
     assert shown.splitlines().count("a_rank") == 1, shown
 
 
-@pytest.fixture(scope="module")
-def printed(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """What all these failures print."""
-    folder = tmp_path_factory.mktemp("clusters")
+NO_LAUNCHER = """
+    import sys
+    from mpicoll.cli import main
+
+    sys.executable = "/nowhere/python3"
+    main(["run", "-n", "2", "-c", "pass"])
+"""
+
+
+@ON_LINUX
+def test_failures_print_what_the_page_says(tmp_path: Path) -> None:
+    folder = tmp_path
     dies = script(folder, DIES)
     nowhere, nothing = {"MPI4PY_LIBMPI": "/nowhere/libmpi.so"}, {"CUDA_VISIBLE_DEVICES": ""}
     bench = ["-m", "mpicoll", "bench", "allreduce", "--max", "8", "--backends", "mpi,gloo"]
     on_a_core = ["taskset", "-c", str(min(os.sched_getaffinity(0))), sys.executable, "-m", "mpicoll", "run", "-n", "2"]
-    outputs = [
-        python("-c", "import mpicoll; mpicoll.Communicator()", env=nowhere).output,
+    makes = "import mpicoll; mpicoll.Communicator()"
+    alone = [python("-c", makes, env=dict(each.split("=") for each in told.split())).output for told in STARTED]
+    printed = [
+        *alone,
+        python("-c", makes, env=nowhere).output,
+        python(script(folder, NO_LAUNCHER, "no_launcher.py"), env={"PATH": ""}).output,
         python(script(folder, ON_A_GPU, "gpu.py")).output,
         done(*on_a_core, "-m", "mpicoll", "doctor").output,
         run(2, *bench, env={"GLOO_SOCKET_IFNAME": "ib7"}).output,
@@ -111,23 +101,9 @@ def printed(tmp_path_factory: pytest.TempPathFactory) -> str:
         template(folder, env={"PROGRAM": f"{dies} raises"}),
         template(folder, env={"PROGRAM": f"{dies} is-killed"}),
     ]
-    return "\n".join(outputs)
-
-
-@pytest.fixture
-def raised(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> str:
-    variables = ({"SLURM_STEP_NUM_TASKS": "4"}, {"PMI_SIZE": "4"}, {"OMPI_COMM_WORLD_SIZE": "4"}, TORCHRUN)
-    found = [alone_in_its_world(monkeypatch, v) for v in variables]
-    monkeypatch.setenv("PATH", "")
-    monkeypatch.setattr(sys, "executable", "/nowhere/python3")
-    assert main(["run", "-n", "2", "-c", "pass"]) == 2
-    return "\n".join([*found, capsys.readouterr().err])
-
-
-@ON_LINUX
-def test_failures_print_what_the_page_says(printed: str, raised: str) -> None:
     quoted = quotations()
     assert len(quoted) > 15
     for line in quoted:
         pattern = re.escape(line).replace(r"\.\.\.", ".{1,400}?")
-        assert re.search(pattern, printed + raised, re.DOTALL), f"nothing printed {line!r}:\n{printed}\n{raised}"
+        whole = "\n".join(printed)
+        assert re.search(pattern, whole, re.DOTALL), f"nothing printed {line!r}:\n{whole}"

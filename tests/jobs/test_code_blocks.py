@@ -98,30 +98,28 @@ def in_folder(folder: Path, command: str) -> Done:
 
 def run_programs(ranks: str, programs: list[tuple[Block, Block | None]], folder: Path) -> None:
     """Run the programs of a page in one launch, and compare what they print to the text after each."""
-    files = []
-    for block, _ in programs:
-        files.append(folder / f"line_{block.line}.py")
-        files[-1].write_text(block.text)
+    files = [folder / f"line_{block.line}.py" for block, _ in programs]
+    for file, (block, _) in zip(files, programs, strict=True):
+        file.write_text(block.text)
     argv = [str(Path(__file__).with_name("one_after_another.py")), str(folder), *map(str, files)]
-    result = python(*argv) if ranks == "none" else run(int(ranks), *argv)
-    assert result.code == 0, result.output
+    (python(*argv) if ranks == "none" else run(int(ranks), *argv)).good()
     for file, (block, output) in zip(files, programs, strict=True):
         if output is not None:
-            printed = "".join(path.read_text() for path in folder.glob(f"{file.name}.*"))
-            assert said(printed, block.marks) == said(output.text, block.marks), f"printed by line {block.line}"
+            compare("".join(path.read_text() for path in folder.glob(f"{file.name}.*")), output.text, block)
 
 
 def run_commands(block: Block, folder: Path) -> None:
     for command, output in commands(block):
-        shorter = command
         for pattern, options in SHORTER:
-            shorter = pattern.sub(rf"\g<0> {options} ", shorter)
-        result = in_folder(folder, shorter)
-        assert result.code == 0, f"line {block.line}: {shorter}\n{result.output}"
+            command = pattern.sub(rf"\g<0> {options} ", command)
+        result = in_folder(folder, command)
+        assert result.code == 0, f"line {block.line}: {command}\n{result.output}"
         if output:
-            assert said(LATE.sub("", result.output), block.marks) == said(output, block.marks), (
-                f"printed by line {block.line}"
-            )
+            compare(LATE.sub("", result.output), output, block)
+
+
+def compare(printed: str, expected: str, block: Block) -> None:
+    assert said(printed, block.marks) == said(expected, block.marks), f"printed by line {block.line}"
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -147,31 +145,29 @@ def test_what_a_page_shows(page: str, folder: Path) -> None:
 def test_no_command_hides_in_a_text() -> None:
     """A block of commands says that it is one, and each block has its fence at the beginning of a line."""
     for page in PAGES:
-        text = (REPOSITORY / page).read_text()
-        assert text.count("```") == 2 * len(BLOCK.findall(text)), page
+        assert (REPOSITORY / page).read_text().count("```") == 2 * len(blocks(page)), page
         hidden = [block.line for block in blocks(page) if not block.language and COMMAND.search(block.text)]
         assert not hidden, f"{page}: lines {hidden} hold commands: call them sh or console"
+
+
+WATCH = "mpicoll run --watch -n"
+TORCHRUN = "torch.distributed.run --standalone --nproc-per-node 2"
 
 
 @pytest.mark.parametrize(
     ("page", "file", "started"),
     [
-        ("README.md", "wrong.py", ["mpicoll", "run", "--watch", "-n", "3"]),
-        ("docs/how-to/my_mpi4py_program_hangs.md", "halo.py", ["mpicoll", "run", "--watch", "-n", "2"]),
-        (
-            "docs/how-to/my_torchrun_job_hangs.md",
-            "train.py",
-            ["torch.distributed.run", "--standalone", "--nproc-per-node", "2"],
-        ),
+        ("README.md", "wrong.py", f"{WATCH} 3"),
+        ("docs/how-to/my_mpi4py_program_hangs.md", "halo.py", f"{WATCH} 2"),
+        ("docs/how-to/my_torchrun_job_hangs.md", "train.py", TORCHRUN),
     ],
 )
-def test_what_a_page_says_of_a_mistake(page: str, file: str, started: list[str], tmp_path: Path) -> None:
+def test_what_a_page_says_of_a_mistake(page: str, file: str, started: str, tmp_path: Path) -> None:
     found = blocks(page)
     (at,) = (i for i, block in enumerate(found) if block.marks.get("file") == file)
     table = next(block for block in found[at:] if block.language == "text")
     (tmp_path / file).write_text(found[at].text)
-    result = python("-m", *started, str(tmp_path / file), env={"MPICOLL_WATCH": "1", "PYTHONPATH": str(REPOSITORY)})
-    assert result.code == 1
-    for line in table.text.splitlines():
-        said = re.split(r" for \d|(?<=: waiting)", line)[0]  # a rank may begin to wait at that moment
-        assert said in result.output
+    env = {"MPICOLL_WATCH": "1", "PYTHONPATH": str(REPOSITORY)}
+    # A rank may begin to wait at that moment.
+    lines = [re.split(r" for \d|(?<=: waiting)", line)[0] for line in table.text.splitlines()]
+    python("-m", *started.split(), str(tmp_path / file), env=env).bad(*lines, code=1)

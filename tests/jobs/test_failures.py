@@ -7,23 +7,17 @@ that must end well though they leave something unfinished.
 
 from __future__ import annotations
 
-import os
 import re
-import socket
-import textwrap
-import time
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
-from mpicoll.launch import failure
 from tests.jobs.jobs import half, plainly, run, script, together
 
 pytestmark = pytest.mark.usefixtures("usual_end")
 
 BEGIN = """
-import sys
+import os, sys, time
 import numpy as np
 import mpicoll
 from mpi4py import MPI
@@ -38,45 +32,35 @@ import torch.distributed as dist
 dist.init_process_group("mpicoll")
 tensor = torch.full((2,), -1.0)
 """
+UNEVEN = """
+work = dist.all_to_all_single(
+    torch.zeros(6), torch.zeros(6 - (rank == 1)), [2] * 3, [2 - (rank == 1), 2, 2], async_op=True
+)
+"""
+TOO_FEW = ["MessageError", "alltoallv: expected 2 elements from rank 1; it sends 1"]
 
-# The beginning, what follows it, and the pieces of what must be on stderr. Rank 0 or rank 1 is at fault; no other may
-# be. One of each way in which a rank's mistake comes to light.
-MISTAKES: dict[str, tuple[str, str, list[str]]] = {
+# The program, and the pieces of what must be on stderr. Rank 0 or rank 1 is at fault; no other may be. One of each way
+# in which a rank's mistake comes to light. How a job ends depends on the launcher: the first ones run on both MPIs, and
+# also start by `mpicoll run`.
+ON_BOTH = {
     "wrong root": (
-        BEGIN,
-        "comm.bcast(x, root=3 if rank == 1 else 0)",
+        f"{BEGIN}comm.bcast(x, root=3 if rank == 1 else 0)",
         ["ArgumentError", "bcast: root", "0 to 2", "given 3"],
     ),
-    "ranks disagree, found on the worker's thread": (
-        TORCH,
-        "dist.all_to_all_single(torch.zeros(6), torch.zeros(6 - (rank == 1)), [2] * 3, [2 - (rank == 1), 2, 2], "
-        "async_op=True).wait()",
-        ["MessageError", "alltoallv: expected 2 elements from rank 1; it sends 1"],
+    "ranks disagree, found on the worker's thread": (f"{TORCH}{UNEVEN}work.wait()", TOO_FEW),
+    "ranks disagree, and the program ends without waiting": (f"{TORCH}{UNEVEN}sys.exit()", TOO_FEW),
+    "an error of the program's own": (
+        f"{BEGIN}if rank == 1: raise KeyError('of the program')",
+        ["KeyError", "of the program"],
     ),
-    "ranks disagree, and the program ends without waiting": (
-        TORCH,
-        "dist.all_to_all_single(torch.zeros(6), torch.zeros(6 - (rank == 1)), [2] * 3, [2 - (rank == 1), 2, 2], "
-        "async_op=True)\nsys.exit()",
-        ["MessageError", "alltoallv: expected 2 elements from rank 1; it sends 1"],
-    ),
-    "GPU memory where there is no GPU": (
-        BEGIN,
-        """
-class OnDevice:
-    __cuda_array_interface__ = {"shape": (2,), "typestr": "<f4", "data": (4096, False), "version": 3, "stream": 1}
-
-comm.allreduce(OnDevice() if rank == 1 else np.ones(2, np.float32))
-""",
-        ["DeviceError", "allreduce: x", "GPU memory that this process can reach", "OnDevice"],
-    ),
+}
+MISTAKES = ON_BOTH | {
     "a received array that is too short": (
-        BEGIN,
-        "comm.recv(np.zeros(1), 0) if rank == 1 else comm.send(x, 1) if rank == 0 else comm.barrier()",
+        f"{BEGIN}comm.recv(np.zeros(1), 0) if rank == 1 else comm.send(x, 1) if rank == 0 else comm.barrier()",
         ["MessageError", "recv"],
     ),
     "a received array that is too short, and the message is here already": (
-        BEGIN,
-        """
+        f"""{BEGIN}
 if rank == 0:
     comm.send(x, 1)
     comm.send(x, 1, tag=1)
@@ -87,59 +71,36 @@ elif rank == 1:
         ["MessageError", "recv"],
     ),
     "a long message of another length": (
-        BEGIN,
-        "comm.bcast(np.ones(2**17 - (rank == 1)))",
+        f"{BEGIN}comm.bcast(np.ones(2**17 - (rank == 1)))",
         ["the ranks made different calls. The job ends", "rank 1 ", "bcast of 131071 float64 root 0"],
     ),
-    "an error of the program's own": (
-        BEGIN,
-        "if rank == 1: raise KeyError('of the program')\ncomm.barrier()",
-        ["KeyError", "of the program"],
+    # MPICH ends the job as soon as rank 0 has the block of rank 1, so both let the last rank make its call.
+    "shapes that differ": (
+        f"{BEGIN}comm.barrier()\ntime.sleep(0 if rank == 2 else 0.5)\ncomm.allgather(np.zeros(2 + rank))",
+        ["allgather of 3 float64", "allgather of 4 float64"],
     ),
     "after MPI.Finalize()": (
-        BEGIN,
-        "comm.barrier()\nMPI.Finalize()\ncomm.allreduce(x)",
+        f"{BEGIN}comm.barrier()\nMPI.Finalize()\ncomm.allreduce(x)",
         ["StateError", "allreduce", "MPI was finalised"],
     ),
 }
 
 
-# How a job ends depends on the launcher. So these run on both MPIs, and also start by `mpicoll run`.
-WAYS = (
-    "wrong root",
-    "ranks disagree, found on the worker's thread",
-    "ranks disagree, and the program ends without waiting",
-    "an error of the program's own",
-)
-
-
 @pytest.mark.parametrize(
     ("mistake", "start"),
     [
-        *(pytest.param(mistake, plainly, id=f"{mistake}-mpirun") for mistake in half(MISTAKES, on_both=WAYS)),
-        *(pytest.param(mistake, run, id=f"{mistake}-mpicoll run") for mistake in half(WAYS)),
+        *(pytest.param(mistake, plainly, id=f"{mistake}-mpirun") for mistake in half(MISTAKES, on_both=ON_BOTH)),
+        *(pytest.param(mistake, run, id=f"{mistake}-mpicoll run") for mistake in half(ON_BOTH)),
     ],
 )
 def test_one_ranks_mistake_ends_the_job(tmp_path: Path, mistake: str, start: object) -> None:
     assert callable(start)
-    begin, text, said = MISTAKES[mistake]
-    result = start(3, script(tmp_path, f"{begin}{text}\ncomm.barrier()\nprint('went on')\n"))
-    assert result.code != 0, result.output
+    text, said = MISTAKES[mistake]
+    result = start(3, script(tmp_path, f"{text}\ncomm.barrier()\nprint('went on')\n")).bad()
     for piece in said:
         assert piece in result.output, result.output
     assert "went on" not in result.output
     assert "Segmentation fault" not in result.output
-
-
-def test_shapes_that_differ_between_ranks(tmp_path: Path) -> None:
-    """Whoever finds it first, the watcher or the MPI library: each rank's call is told. MPICH ends the job as soon as
-    rank 0 has the block of rank 1, so both let the last rank make its call."""
-    text = "comm.barrier()\ntime.sleep(0 if rank == 2 else 0.5)\ncomm.allgather(np.zeros(2 + rank))"
-    result = run(3, script(tmp_path, f"{BEGIN}import time\n{text}\ncomm.barrier()\nprint('went on')\n"))
-    assert result.code != 0, result.output
-    assert "allgather of 3 float64" in result.output
-    assert "allgather of 4 float64" in result.output
-    assert "went on" not in result.output
 
 
 MEET = """\
@@ -175,109 +136,99 @@ def test_a_failure_is_said_once_with_the_users_frames(tmp_path: Path, failure: s
     assert len([line for line in lines if not line.startswith(" ")]) == 3, result.output
 
 
-def test_the_first_rank_that_fails_is_about_to_listen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """To the others, which then do not take it for one that has ended."""
-    name = failure._socket_name(f"test {os.getpid()}")
-    with socket.socket(socket.AF_UNIX) as first, socket.socket(socket.AF_UNIX) as other:
-        first.bind(name)
-        with pytest.raises(ConnectionRefusedError):
-            failure._connect(other, name, 0)
-        clock = SimpleNamespace(sleep=lambda _: first.listen(), monotonic=time.monotonic)
-        monkeypatch.setattr(failure, "time", clock)
-        failure._connect(other, name, 600)
+BARRIER = "import sys\nfrom mpi4py import MPI\nrank = MPI.COMM_WORLD.rank\nMPI.COMM_WORLD.Barrier()\n"
 
 
-def test_the_text_of_an_exit_is_said_once(tmp_path: Path) -> None:
-    text = "import sys\nsys.exit('no such file: x.csv')\n"
-    result = run(3, script(tmp_path, text), env=together(3, tmp_path))
-    assert result.code == 1
-    said = r"mpicoll: ranks 0-2 on \S+ ended by sys.exit, at script.py:2 in <module>\nno such file: x.csv\n"
-    assert re.fullmatch(said, result.output), result.output
+@pytest.mark.parametrize(
+    ("ranks", "text", "said"),
+    [
+        (
+            range(3),
+            "sys.exit('no such file: x.csv')",
+            r"^mpicoll: ranks 0-2 on \S+ ended by sys.exit, at script.py:5 in <module>\nno such file: x.csv\n$",
+        ),
+        (
+            range(2),
+            "if rank < 2: raise KeyError(f'of rank {rank}')\nMPI.COMM_WORLD.Barrier()",
+            r"mpicoll: rank RANK on \S+ ended by KeyError\nTraceback.*\n(  .*\n)+KeyError: 'of rank RANK'\n",
+        ),
+        (range(3), "if rank == 0: raise RuntimeError('the cause')\nsys.exit(1)", "RuntimeError: the cause"),
+    ],
+    ids=["an exit", "failures that differ", "others just exit"],
+)
+def test_what_is_said_of_several_ranks(tmp_path: Path, ranks: range, text: str, said: str) -> None:
+    result = run(3, script(tmp_path, BARRIER + text), env=together(len(ranks), tmp_path)).bad(code=1)
+    for rank in ranks:
+        assert re.search(said.replace("RANK", str(rank)), result.output), result.output
 
 
 @pytest.mark.parametrize(
     "fails",
     [
         "sys.exit(256)",  # 0, to those who see no more than eight bits of it
-        "sys.stderr.close()\n    raise KeyError",
-        "sys.stdout = Tee()\n    raise KeyError",
+        "sys.stderr.close(); raise KeyError",
+        "sys.stdout = type('Tee', (), {'write': sys.__stdout__.write})(); raise KeyError",
     ],
 )
 def test_others_that_compute_are_ended(tmp_path: Path, fails: str) -> None:
-    begin = "import sys, time\nimport mpicoll\nclass Tee:\n    def write(self, text): sys.__stdout__.write(text)\n"
-    begin += "comm = mpicoll.Communicator()\ncomm.barrier()\n"
-    program = f"{begin}if comm.rank == 1:\n    {fails}\ntime.sleep(600)\nprint('went on')\n"
-    result = run(2, script(tmp_path, program))
-    assert result.code != 0, result.output
+    program = f"{BEGIN}comm.barrier()\nif rank == 1:\n    {fails}\ntime.sleep(600)\n"
+    assert run(2, script(tmp_path, program)).code != 0
 
 
-# How a forked child may end, and with which code.
 CHILDREN = {"raise KeyError": 1, "sys.exit(3)": 3, "sys.exit('why')": 1, "pass": 0}
+FORKS = """
+import atexit
+atexit.register(sys.stdout.write, "a handler\\n")
+ends = {ends}
+for code in ends:
+    child = os.fork()
+    if child == 0:
+        break
+    found = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    sys.stdout.write(f"{{code}} ended with {{found}}\\n")
+if child == 0:
+    exec(code)
+else:
+    mpicoll.Communicator().barrier()
+"""
 
 
 @pytest.mark.parametrize(
-    ("end", "start", "when"),
+    ("ends", "start", "begin"),
     [
-        *((end, run, "initialised") for end in CHILDREN),
-        ("sys.exit(3)", run, "before"),
-        ("raise KeyError", plainly, "initialised"),
+        ([*CHILDREN], run, BEGIN),
+        (["sys.exit(3)"], run, "import os, sys, mpicoll"),
+        (["raise KeyError"], plainly, BEGIN),
     ],
+    ids=["MPI has begun", "before", "mpirun"],
 )
-def test_a_forked_child_ends_itself_alone(tmp_path: Path, end: str, start: object, when: str) -> None:
+def test_a_forked_child_ends_itself_alone(tmp_path: Path, ends: list[str], start: object, begin: str) -> None:
     """Its parent, the rank, goes on: a child that ends must neither end the job nor finalise the parent's MPI."""
     assert callable(start)
-    makes = "import mpicoll\ncomm = mpicoll.Communicator()\n"
-    forks = f"""
-import atexit, os, sys
-atexit.register(sys.stdout.write, "a handler\\n")
-child = os.fork()
-if child == 0:
-    {end}
-else:
-    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-"""
-    uses = "    comm.barrier()\n    sys.stdout.write(f'ended with {code}\\n')\n"
-    if when == "before":
-        makes, uses = "", textwrap.indent(makes, "    ") + uses
-    result = start(2, script(tmp_path, makes + forks + uses))
-    assert result.code == 0, result.output
-    assert result.output.count(f"ended with {CHILDREN[end]}") == 2, result.output
-    assert result.output.count("a handler") == 4, result.output
+    result = start(2, script(tmp_path, begin + FORKS.format(ends=ends))).good()
+    for end in ends:
+        assert result.output.count(f"{end} ended with {CHILDREN[end]}\n") == 2, result.output
+    assert result.output.count("a handler") == 2 * (len(ends) + 1), result.output
     assert "mpicoll: " not in result.output, result.output
-
-
-def test_failures_that_differ_are_said_each(tmp_path: Path) -> None:
-    fails = f"{BEGIN}comm.barrier()\nif rank < 2: raise KeyError(f'of rank {{rank}}')\ncomm.barrier()\n"
-    result = run(3, script(tmp_path, fails), env=together(2, tmp_path))
-    assert result.code == 1, result.output
-    for rank in (0, 1):
-        said = rf"mpicoll: rank {rank} on \S+ ended by KeyError\nTraceback.*\n(  .*\n)+KeyError: 'of rank {rank}'\n"
-        assert re.search(said, result.output), result.output
 
 
 # Jobs that leave something unfinished, and end well.
 ENDINGS = {
-    "nobody waits": (TORCH, "works = [dist.all_reduce(torch.ones(50_000), async_op=True) for _ in range(20)]"),
-    "nobody waits, and the default group is destroyed": (
-        TORCH,
-        "works = [dist.all_reduce(torch.ones(50_000), async_op=True) for _ in range(20)]\ndist.destroy_process_group()",
-    ),
-    "nothing is destroyed": (TORCH, "g = dist.new_group([0, 1])\ndist.all_reduce(tensor)"),
-    "one rank comes late": (
-        TORCH,
-        """
-import time
-x = torch.ones(3)
+    "nobody waits": f"{TORCH}works = [dist.all_reduce(torch.ones(50_000), async_op=True) for _ in range(20)]",
+    "nobody waits, and the default group is destroyed": f"""{TORCH}
+works = [dist.all_reduce(torch.ones(50_000), async_op=True) for _ in range(20)]
+dist.destroy_process_group()
+""",
+    "nothing is destroyed, and one rank comes late": f"""{TORCH}
+group = dist.new_group([0, 1])
+import atexit
+ones = torch.ones(3)
 if rank == 1:
     time.sleep(0.5)
-work = dist.all_reduce(x, async_op=True)
-import atexit
-atexit.register(lambda: work.wait() and sys.stdout.write(f"late sum {x.tolist()}\\n"))
+work = dist.all_reduce(ones, async_op=True)
+atexit.register(lambda: work.wait() and ones.tolist() == [3, 3, 3] or os._exit(1))
 """,
-    ),
-    "MPI is finalised before a Communicator is used": (
-        BEGIN,
-        """
+    "MPI is finalised before a Communicator is used": f"""{BEGIN}
 from mpicoll.errors import StateError
 
 comm.allreduce(x)
@@ -290,28 +241,17 @@ for call in (comm.allreduce, comm.bcast, comm.allgather, lambda x: comm.send(x, 
     else:
         sys.exit("it was used")
 """,
-    ),
-    "MPI is finalised before the group is destroyed": (
-        TORCH,
-        "dist.all_reduce(tensor)\nMPI.Finalize()\ndist.destroy_process_group()\nassert not dist.is_initialized()",
-    ),
+    "MPI is finalised before the group is destroyed": f"""{TORCH}
+dist.all_reduce(tensor)
+MPI.Finalize()
+dist.destroy_process_group()
+assert not dist.is_initialized()
+""",
 }
 
 
 @pytest.mark.parametrize("ending", half(ENDINGS, on_both=["nobody waits"]))
 def test_jobs_that_end_well(tmp_path: Path, ending: str) -> None:
-    begin, text = ENDINGS[ending]
-    result = plainly(3, script(tmp_path, f"{begin}{text}\nsys.stdout.write('went ' + 'on\\n')\n"))
-    assert result.code == 0, result.output
+    result = plainly(3, script(tmp_path, f"{ENDINGS[ending]}\nsys.stdout.write('went ' + 'on\\n')\n")).good()
     assert result.output.count("went on") == 3, result.output
     assert "Traceback" not in result.output
-    if ending == "one rank comes late":
-        assert result.output.count("late sum [3.0, 3.0, 3.0]") == 3, result.output
-
-
-def test_a_rank_that_just_exits_does_not_hide_why_another_fails(tmp_path: Path) -> None:
-    fails = "from mpi4py import MPI\nimport sys\nMPI.COMM_WORLD.Barrier()\n"
-    fails += "if MPI.COMM_WORLD.rank == 0:\n    raise RuntimeError('the cause')\nsys.exit(1)\n"
-    result = run(2, script(tmp_path, fails), env=together(2, tmp_path))
-    assert result.code == 1, result.output
-    assert "RuntimeError: the cause" in result.output

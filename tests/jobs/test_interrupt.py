@@ -7,13 +7,15 @@ import pty
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from mpicoll.machine import linux
 from tests.jobs.jobs import MPICH, ON_LINUX, Done, ended, python, run, script, started, until
+from tests.processes import Job
 from tests.sharing import NEEDS_SHARED
 
 PROGRAM = """
@@ -41,10 +43,16 @@ PROGRAM = """
 """
 
 
-def interrupted(folder: Path, how: str, times: int = 1, options: Sequence[str] = ()) -> Done:
-    argv = [sys.executable, "-m", "mpicoll", "run", *options, "-n", "2", script(folder, PROGRAM), how]
-    with started(*argv) as (it, output):
+@contextmanager
+def launched(program: str, *words: str, options: Sequence[str] = ()) -> Iterator[tuple[Job, Path]]:
+    """A job of two ranks that are ready."""
+    with started(sys.executable, "-m", "mpicoll", "run", *options, "-n", "2", program, *words) as (it, output):
         until(lambda: output.read_text().count("ready") == 2, "both ranks begin", output)
+        yield it, output
+
+
+def interrupted(folder: Path, how: str, times: int = 1, options: Sequence[str] = ()) -> Done:
+    with launched(script(folder, PROGRAM), how, options=options) as (it, output):
         for i in range(times):
             os.killpg(it.process.pid, signal.SIGINT)  # as a terminal does
             if i + 1 < times:
@@ -52,45 +60,40 @@ def interrupted(folder: Path, how: str, times: int = 1, options: Sequence[str] =
         return ended(it, output)
 
 
-@pytest.mark.parametrize("options", [[], ["--elastic"]] if not MPICH else [[]])
+OPTIONS = [[], ["--elastic"]] if not MPICH else [[]]
+"""Without and with ranks that may be lost."""
+
+
+@pytest.mark.parametrize("options", OPTIONS)
 def test_two_signals_at_once(tmp_path: Path, options: list[str]) -> None:
     """As ``timeout`` sends them. A thread of ``mpicoll run`` that got one of them kept it from the main thread."""
-    argv = [sys.executable, "-m", "mpicoll", "run", *options, "-n", "2", script(tmp_path, PROGRAM), "waits"]
-    with started(*argv) as (it, output):
-        until(lambda: output.read_text().count("ready") == 2, "both ranks begin", output)
+    with launched(script(tmp_path, PROGRAM), "waits", options=options) as (it, output):
         for number in (signal.SIGTERM, signal.SIGCONT):
             it.process.send_signal(number)
         assert ended(it, output).code != 0
 
 
-@pytest.mark.parametrize(("how", "code"), [("one raises", 130), pytest.param("waits", 0, marks=NEEDS_SHARED)])
-def test_a_rank_saves_its_work_while_the_others_are_done_or_wait(tmp_path: Path, how: str, code: int) -> None:
-    """A wait of the kernel's can be interrupted, and MPI's own cannot."""
-    result = interrupted(tmp_path, how)
+@pytest.mark.parametrize(
+    ("how", "code", "options"),
+    [
+        *(("one raises", 130, options) for options in OPTIONS),
+        pytest.param("waits", 0, [], marks=NEEDS_SHARED),
+        ("both return", 0, []),
+    ],
+)
+def test_a_rank_saves_its_work(tmp_path: Path, how: str, code: int, options: list[str]) -> None:
+    """While the others are done or wait. A wait of the kernel's can be interrupted, and MPI's own cannot."""
+    result = interrupted(tmp_path, how, options=options)
     assert "saved" in result.output, result.output
     assert "interrupted 1" in result.output, "also a rank that waits in a call is interrupted"
     assert result.code == code, result.output
     assert "different calls" not in result.output
 
 
-@pytest.mark.skipif(MPICH, reason="this MPI has no ULFM")
-def test_where_ranks_may_be_lost(tmp_path: Path) -> None:
-    result = interrupted(tmp_path, "one raises", options=["--elastic"])
-    assert (result.code, "saved" in result.output) == (130, True), result.output
-
-
-def test_a_program_that_ends_in_order(tmp_path: Path) -> None:
-    result = interrupted(tmp_path, "both return")
-    assert result.code == 0, result.output
-    assert "saved" in result.output
-
-
 def test_one_traceback_for_all(tmp_path: Path) -> None:
-    result = interrupted(tmp_path, "raises")
-    assert result.code == 130, result.output
-    assert "interrupted 0" in result.output
-    assert "interrupted 1" in result.output
-    assert "KeyboardInterrupt" in result.output
+    result = interrupted(tmp_path, "raises").bad(code=130)
+    for said in ("interrupted 0", "interrupted 1", "KeyboardInterrupt"):
+        assert said in result.output
     assert "interrupt.py" not in result.output
 
 
@@ -108,14 +111,11 @@ def test_a_signal_for_one_rank_ends_the_job_soon(tmp_path: Path) -> None:
             time.sleep(1e6)
         c.barrier()
     """
-    result = run(2, script(tmp_path, program))
-    assert result.code != 0, result.output
-    assert "KeyboardInterrupt" in result.output
+    run(2, script(tmp_path, program)).bad("KeyboardInterrupt")
 
 
 def test_a_second_one_ends_the_job_now(tmp_path: Path) -> None:
-    result = interrupted(tmp_path, "saves for long", times=2)
-    assert result.code == 130, result.output
+    result = interrupted(tmp_path, "saves for long", times=2).bad(code=130)
     assert "saved" not in result.output
 
 
@@ -135,25 +135,24 @@ EARLY = """
 
 @pytest.mark.skipif(MPICH, reason="its launcher passes over a signal that comes before it has started ranks")
 def test_a_signal_that_comes_before_the_launcher_is_there(tmp_path: Path) -> None:
-    result = python(script(tmp_path, EARLY))
-    assert result.code != 0
+    result = python(script(tmp_path, EARLY)).bad()
     assert "went on" not in result.output
 
 
-@pytest.mark.parametrize("killed", [False, pytest.param(True, marks=pytest.mark.skipif(MPICH, reason="has two"))])
-def test_no_rank_outlives_a_quit_or_the_launcher(tmp_path: Path, killed: bool) -> None:
+ENDS = ["a quit", "a killed launch", *([] if MPICH else ["a killed launcher"])]  # MPICH has two
+
+
+@ON_LINUX
+@pytest.mark.parametrize("end", ENDS)
+def test_no_rank_outlives(tmp_path: Path, end: str) -> None:
     """Ctrl-\\ in a terminal. By SIGQUIT, Open MPI's launcher ends alone."""
-    program = "import os, time; print('ready', os.getpid(), os.getppid()); time.sleep(600)"
-    with started(sys.executable, "-m", "mpicoll", "run", "-n", "2", script(tmp_path, program)) as (it, output):
-        until(lambda: output.read_text().count("ready") == 2, "both ranks begin", output)
+    program = "import os, sys, time; sys.stdout.write(f'ready {os.getpid()} {os.getppid()}\\n'); time.sleep(600)"
+    with launched(script(tmp_path, program)) as (it, output):
         said = output.read_text().split()
-        ranks, launcher = [*map(int, said[1::3])], int(said[2])
-        if killed:
-            os.kill(launcher, signal.SIGKILL)
-        else:
-            it.process.send_signal(signal.SIGQUIT)
+        number = signal.SIGQUIT if end == "a quit" else signal.SIGKILL
+        os.kill(int(said[2]) if end == "a killed launcher" else it.process.pid, number)
         assert ended(it, output).code != 0
-        until(lambda: all(map(linux.has_ended, ranks)), "both ranks end", output)
+        until(lambda: all(linux.has_ended(int(rank)) for rank in said[1::3]), "both ranks end", output)
 
 
 HEARS = """
@@ -169,11 +168,10 @@ HEARS = """
 """
 
 
-@pytest.mark.parametrize("options", [[], ["--elastic"]] if not MPICH else [[]])
+@pytest.mark.parametrize("options", OPTIONS)
 def test_a_users_signals_reach_all_ranks(tmp_path: Path, options: list[str]) -> None:
     """As before a batch system stops the job."""
-    with started(sys.executable, "-m", "mpicoll", "run", *options, "-n", "2", script(tmp_path, HEARS)) as (it, output):
-        until(lambda: output.read_text().count("ready") == 2, "both ranks begin", output)
+    with launched(script(tmp_path, HEARS), options=options) as (it, output):
         for number in (signal.SIGUSR1, signal.SIGUSR2):
             it.process.send_signal(number)
 
@@ -212,20 +210,6 @@ os.execv({sys.executable!r}, {argv!r})
     finally:
         program.kill()
         os.close(terminal)
-
-
-@ON_LINUX
-def test_ranks_do_not_outlive_a_launch_that_is_killed(tmp_path: Path) -> None:
-    text = """
-        import os, sys, time
-        sys.stdout.write(f"rank {os.getpid()}\\n")
-        time.sleep(1000)
-    """
-    argv = [sys.executable, "-m", "mpicoll", "run", "-n", "2", script(tmp_path, text)]
-    with started(*argv) as (it, output):
-        until(lambda: output.read_text().count("rank") == 2, "both ranks begin", output)
-        os.kill(it.process.pid, signal.SIGKILL)
-        assert ended(it, output).code == -signal.SIGKILL
 
 
 def test_ctrl_c_while_the_launcher_starts(tmp_path: Path) -> None:

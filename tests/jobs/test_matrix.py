@@ -11,7 +11,6 @@ from typing import Any, cast
 import pytest
 
 from tests import matrix
-from tests.jobs.jobs import script, until
 
 pytestmark = pytest.mark.any_mpi
 
@@ -22,65 +21,32 @@ def test_every_file_runs_somewhere() -> None:
     assert all((matrix.HERE.parent / folder).is_dir() for folder in matrix.FOLDERS)
 
 
-@pytest.mark.parametrize(
-    ("file", "usual", "everywhere"),
-    [
-        ("ranks/test_plans.py", ({2}, {3}), ({2}, {3})),
-        ("ranks/test_random.py", ({1, 2, 4}, {3}), ({1, 2, 3, 4}, {1, 2, 3})),
-        ("ranks/torch/test_groups.py", ({2}, {3}), ({1, 2, 3, 4}, {1, 2, 3})),
-        ("jobs/test_matrix.py", ({matrix.JOBS}, set()), ({matrix.JOBS}, set())),
-        ("jobs/test_soak.py", ({matrix.JOBS}, set()), ({matrix.JOBS}, {matrix.JOBS})),
-        ("jobs/test_preemptible.py", (set(), {matrix.JOBS}), (set(), {matrix.JOBS})),
-        ("pure/test_exports.py", ({matrix.PURE}, set()), ({matrix.PURE}, set())),
-    ],
-)
-def test_markers_say_where_a_file_runs(file: str, usual: Any, everywhere: Any) -> None:
-    assert [matrix.places(f"tests/{file}", with_all) for with_all in (False, True)] == [usual, everywhere]
-
-
-class Slow:
-    """A process whose every second takes a hundred, and in which a test ends in each of the first ``tests``."""
-
-    def __init__(self, notes: Path, tests: int, hangs: bool) -> None:
-        self.notes, self.tests, self.hangs = notes, tests, hangs
-        self.now = 0.0
-
-    def wait(self, seconds: float) -> int:
-        self.now += 100 * seconds
-        if self.tests == 0 and not self.hangs:
-            return 0
-        if self.tests:
-            self.tests -= 1
-            with open(self.notes / "1", "a") as file:
-                file.write("passed it\n")
-        raise subprocess.TimeoutExpired("it", seconds)
-
-
 @pytest.mark.parametrize("hangs", [False, True])
 def test_only_silence_ends_a_launch(hangs: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    process = Slow(tmp_path, 50, hangs)
-    monkeypatch.setattr(matrix, "time", SimpleNamespace(monotonic=lambda: process.now))
-    assert matrix.wait(cast(Any, process), tmp_path) == (None if hangs else 0)
-    assert process.now >= 5000 + (matrix.SILENCE if hangs else 0)
+    """Each wait takes a hundred seconds, and a test ends in each of the first fifty."""
+    waits: list[float] = []
 
+    def wait(seconds: float) -> int:
+        waits.append(100 * seconds)
+        if len(waits) <= 50:
+            (tmp_path / "1").write_text("passed it\n" * len(waits))
+        elif not hangs:
+            return 0
+        raise subprocess.TimeoutExpired("it", seconds)
 
-HANGS = """
-    import os, time
-    with open(os.path.join(os.environ["MPICOLL_OUTCOMES"], "0"), "w") as notes:
-        print("running a", "passed a", "running b", sep="\\n", file=notes)
-    time.sleep(1000)
-"""
+    monkeypatch.setattr(matrix, "time", SimpleNamespace(monotonic=lambda: sum(waits)))
+    assert matrix.wait(cast(Any, SimpleNamespace(wait=wait)), tmp_path) == (None if hangs else 0)
+    assert sum(waits) >= 5000 + (matrix.SILENCE if hangs else 0)
 
 
 def test_what_is_said_of_a_launch_that_hangs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def wait(process: Any, notes: Path) -> None:
-        until(lambda: "running b" in "".join(file.read_text() for file in notes.iterdir()), "it runs b")
-
-    monkeypatch.setattr(matrix, "wait", wait)
-    counts = matrix.launch("a launch", [sys.executable, script(tmp_path, HANGS)], selected=False)
+    monkeypatch.setattr(matrix, "SILENCE", 0.0)
+    with matrix.begun([sys.executable, "-c", "import time; time.sleep(1000)"]) as it:
+        (it.notes / "0").write_text("running a\npassed a\nrunning b\n")
+        counts = it.ended("a launch", selected=False)
     assert (counts["passed"], counts["failed"]) == (1, 1)
     said = capsys.readouterr().out
     assert "a launch: 1 passed, 1 failed, 0 skipped in " in said
-    assert f"no test began or ended for {matrix.SILENCE:.0f} s. Last seen:\nrank 0: running b\n" in said
+    assert "no test began or ended for 0 s. Last seen:\nrank 0: running b\n" in said

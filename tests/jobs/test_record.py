@@ -4,62 +4,59 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 from pathlib import Path
+from textwrap import dedent
 
 import pytest
 
 from mpicoll.profile.costs import costs
-from mpicoll.profile.recording import ASYNCHRONOUS, load
+from mpicoll.profile.recording import ASYNCHRONOUS, Recording, load
 from tests.jobs.jobs import NEEDS_TORCH, python, run, script
 
-OURS = """
-    import sys, time
-    import numpy as np
-    import mpicoll
-    from mpi4py import MPI
+BEGIN = """
+import ctypes, os, sys, time
+import numpy as np
+import mpicoll
+from mpi4py import MPI
 
-    comm, x = mpicoll.Communicator(), np.ones(1000, np.float32)
-    other = 1 - comm.rank
-    comm.allreduce(x)
-    with mpicoll.record(sys.argv[1]):
-        for step in range(3):
-            if comm.rank == 0:
-                MPI.COMM_WORLD.send(None, 1)  # which is not recorded
-            else:
-                MPI.COMM_WORLD.recv(source=0)
-                time.sleep(0.02)
-            comm.allreduce(x, out=x)
-            request = comm.iallreduce(x, out=x)
-            request.wait()
-            messages = [comm.isend(x, other, tag=3), comm.irecv(x.copy(), other, tag=3)]
-            for each in messages:
-                each.wait()
-            comm.sendrecv(x, other, source=other, out=x.copy())
-            comm.bcast_object(step)
-    comm.allreduce(x)
-    comm.barrier()
-    print(open(sys.argv[1]).read(12))
+file, world, x = sys.argv[1], MPI.COMM_WORLD, np.ones(1000, np.float32)
+other = 1 - world.rank
+"""
+OURS = """
+comm = mpicoll.Communicator()
+comm.allreduce(x)
+with mpicoll.record(file):
+    for step in range(3):
+        if comm.rank == 0:
+            world.send(None, 1)  # which is not recorded
+        else:
+            world.recv(source=0)
+            time.sleep(0.02)
+        comm.allreduce(x, out=x)
+        request = comm.iallreduce(x, out=x)
+        request.wait()
+        messages = [comm.isend(x, other, tag=3), comm.irecv(x.copy(), other, tag=3)]
+        for each in messages:
+            each.wait()
+        comm.sendrecv(x, other, source=other, out=x.copy())
+        comm.bcast_object(step)
+comm.allreduce(x)
+comm.barrier()
+print(open(file).read(12))
 """
 MPI4PY = """
-    import os, sys, time
-    import numpy as np
-    import mpicoll
-    from mpi4py import MPI
-
-    comm, x = MPI.COMM_WORLD, np.ones(1000)
-    other = 1 - comm.rank
-    with mpicoll.record(sys.argv[1]):
-        if comm.rank == 0:
-            open(sys.argv[1] + ".begun", "w").close()
-        while not os.path.exists(sys.argv[1] + ".begun"):
-            time.sleep(0.001)
-        time.sleep(0.02 * (comm.rank == 1))
-        comm.Allreduce(MPI.IN_PLACE, x)
-        comm.Iallreduce(MPI.IN_PLACE, x).Wait()
-        comm.Sendrecv(x, other, recvbuf=x.copy(), source=other)
-        MPI.Request.Waitall([comm.Isend(x, other, tag=3), comm.Irecv(x.copy(), other, tag=3)])
-        request = comm.Ibarrier()
-        while not request.Test():
-            pass
+with mpicoll.record(file):
+    if world.rank == 0:
+        open(file + ".begun", "w").close()
+    while not os.path.exists(file + ".begun"):
+        time.sleep(0.001)
+    time.sleep(0.02 * (world.rank == 1))
+    world.Allreduce(MPI.IN_PLACE, x)
+    world.Iallreduce(MPI.IN_PLACE, x).Wait()
+    world.Sendrecv(x, other, recvbuf=x.copy(), source=other)
+    MPI.Request.Waitall([world.Isend(x, other, tag=3), world.Irecv(x.copy(), other, tag=3)])
+    request = world.Ibarrier()
+    while not request.Test():
+        pass
 """
 DDP = """
     import sys
@@ -83,27 +80,29 @@ DDP = """
 """
 
 
-def said_of(file: Path) -> None:
+def recorded(folder: Path, text: str, *options: str, n: int = 2, env: dict[str, str] | None = None) -> Recording:
+    """The recording of a program of ``n`` ranks. It prints what the file begins with, if it prints anything."""
+    result = run(n, *options, script(folder, BEGIN + dedent(text)), str(folder / "step.json"), env=env).good()
+    lines = {line for line in result.output.splitlines() if not line.startswith("mpicoll: the trace")}
+    assert lines <= {'{"traceEvent'}, "the file is there when all ranks have left the part"
+    return load(folder / "step.json")
+
+
+def check_report(file: Path) -> None:
     """The report of a recording in which rank 1 comes late, with all that it can write."""
     picture = file.with_name("step.png")
     plot = ["--plot", str(picture)] if find_spec("matplotlib") else []
-    said = python("-m", "mpicoll", "report", str(file), *plot)
-    assert said.code == 0, said.output
-    assert " of 2 ranks on 1 node in " in said.output
-    assert "llreduce" in said.output
-    assert "that came late" in said.output
+    said = python("-m", "mpicoll", "report", str(file), *plot).good()
+    for words in (" of 2 ranks on 1 node in ", "llreduce", "that came late"):
+        assert words in said.output
     assert not plot or picture.read_bytes().startswith(b"\x89PNG")
 
 
 def test_all_doors_of_a_communicator(tmp_path: Path) -> None:
-    file = tmp_path / "step.json"
-    result = run(2, script(tmp_path, OURS), str(file))
-    assert result.code == 0, result.output
-    assert result.output.split() == ['{"traceEvent'] * 2, "the file is there when all ranks have left the part"
-    recording = load(file)
+    """A trace of the whole job has the same calls, and those around them."""
+    recording = recorded(tmp_path, OURS, env={"MPICOLL_TRACE": str(tmp_path / "whole.json")})
     assert (recording.size, [*recording.spans]) == (2, [0, 1])
-    for rank in (0, 1):
-        mine = [call for call in recording.calls if call.rank == rank]
+    for mine in recording.by_rank.values():
         names = ["allreduce", "iallreduce", "isend", "irecv", "sendrecv", "bcast_object"]
         assert [call.operation for call in mine] == names * 3
         assert [call.nbytes for call in mine][:5] == [4000] * 5
@@ -112,20 +111,17 @@ def test_all_doors_of_a_communicator(tmp_path: Path) -> None:
         assert [call.blocks for call in mine][:6] == [True, False, False, False, True, True]
         assert all(call.waits for call in mine if call.operation in ("iallreduce", "irecv"))
     assert costs(recording).ranks[0].late > 3 * 15_000
-    said_of(file)
+    check_report(tmp_path / "step.json")
+    assert len(load(tmp_path / "whole.json").calls) == len(recording.calls) + 2 * 3
 
 
 def test_calls_of_mpi4py(tmp_path: Path) -> None:
-    file = tmp_path / "step.json"
-    assert run(2, "--watch", script(tmp_path, MPI4PY), str(file)).code == 0
-    for rank in (0, 1):
-        mine = [call for call in load(file).calls if call.rank == rank]
+    for mine in recorded(tmp_path, MPI4PY, "--watch").by_rank.values():
         assert [call.operation for call in mine][:2] == ["allreduce", "allreduce"]
-        assert {call.kind for call in mine if call.number is None} == {
-            "Sendrecv of 8000 bytes", "Isend of 8000 bytes", "Irecv of 8000 bytes",
-        }  # fmt: skip
+        kinds = {call.kind for call in mine if call.number is None}
+        assert kinds == {f"{name} of 4000 bytes" for name in ("Sendrecv", "Isend", "Irecv")}
         assert all(call.is_over for call in mine)
-    said_of(file)
+    check_report(tmp_path / "step.json")
 
 
 @NEEDS_TORCH
@@ -135,10 +131,9 @@ def test_a_step_of_ddp(backend: str, tmp_path: Path) -> None:
     """The waits of its reducer are counted, though nobody sees them."""
     file = tmp_path / "step.json"
     env = {"MPICOLL_WATCH": "1", "MPICOLL_DDP_OVERLAP": "1"}
-    result = run(2, script(tmp_path, DDP), str(file), backend, env=env)
-    assert result.code == 0, result.output
-    for rank in (0, 1):
-        *buckets, last, message, scattered = [call for call in load(file).calls if call.rank == rank]
+    run(2, script(tmp_path, DDP), str(file), backend, env=env).good()
+    for mine in load(file).by_rank.values():
+        *buckets, last, message, scattered = mine
         assert [call.nbytes for call in buckets] == [361_200] * 2
         assert buckets[0].backward != buckets[1].backward
         assert None not in (buckets[0].backward, buckets[1].backward)
@@ -149,111 +144,55 @@ def test_a_step_of_ddp(backend: str, tmp_path: Path) -> None:
         assert backend == "gloo" or buckets[0].thread == ASYNCHRONOUS
 
 
-def test_messages_that_are_tested_again_and_again(tmp_path: Path) -> None:
-    """Each of them is in the file once."""
-    program = """
-        import sys
-        import numpy as np
-        import mpicoll
-
-        comm = mpicoll.Communicator()
-        other = 1 - comm.rank
-        with mpicoll.record(sys.argv[1]):
-            requests = [comm.irecv(np.empty(4), other, tag=tag) for tag in (0, 1)]
-            comm.send(np.ones(4), other, tag=1)
-            while not requests[1].test():
-                pass
-            for _ in range(5):
-                requests[1].test()
-            comm.send(np.ones(4), other, tag=0)
-            while not all([request.test() for request in requests]):
-                pass
-    """
-    file = tmp_path / "step.json"
-    assert run(2, script(tmp_path, program), str(file)).code == 0
-    for mine in load(file).by_rank.values():
-        assert [call.operation for call in mine] == ["irecv", "irecv", "send", "send"]
-
-
-def test_one_rank_may_record_alone(tmp_path: Path) -> None:
-    program = """
-        import sys
-        import numpy as np
-        import mpicoll
-
-        comm, x = mpicoll.Communicator(), np.ones(4)
-        if comm.rank == 1:
-            with mpicoll.record(sys.argv[1]), mpicoll.record(sys.argv[1] + ".too"):
-                comm.allreduce(x)
-            print(open(sys.argv[1]).read(12))
-        else:
-            comm.allreduce(x)
-    """
-    file = tmp_path / "step.json"
-    result = run(2, script(tmp_path, program), str(file))
-    assert (result.code, result.output.strip()) == (0, '{"traceEvent')
-    for each in (file, file.with_name("step.json.too")):
-        recording = load(each)
-        assert ([*recording.spans], recording.size, len(recording.calls)) == ([1], 2, 1)
-
-
-def test_a_trace_of_the_whole_job_has_the_same(tmp_path: Path) -> None:
-    step, whole = tmp_path / "step.json", tmp_path / "whole.json"
-    result = run(2, script(tmp_path, OURS), str(step), env={"MPICOLL_TRACE": str(whole)})
-    assert result.code == 0, result.output
-    assert len(load(whole).calls) == len(load(step).calls) + 2 * 3
-
-
-def test_a_program_of_one_rank(tmp_path: Path) -> None:
-    program = """
-        import sys
-        import numpy as np
-        import mpicoll
-
-        with mpicoll.record(sys.argv[1]):
-            mpicoll.Communicator().allreduce(np.ones(4))
-    """
-    file = tmp_path / "step.json"
-    assert run(1, script(tmp_path, program), str(file)).code == 0
-    said = python("-m", "mpicoll", "report", str(file))
-    assert "Not recorded are communicators of one rank" in said.output
-
-
 def test_one_file_several_times(tmp_path: Path) -> None:
-    """The last recording counts, also if it is shorter. A forked child that ends within it writes none."""
+    """The last recording counts, also if it is shorter. A forked child that ends within it writes none. A message that
+    is tested again and again is in the file once. A rank may record alone, and in two files."""
     program = """
-        import os, sys
-        import numpy as np
-        import mpicoll
-
-        comm, x = mpicoll.Communicator(), np.ones(4)
+        comm = mpicoll.Communicator()
         for calls in (5, 1):
-            with mpicoll.record(sys.argv[1]):
+            with mpicoll.record(file):
                 for _ in range(calls):
                     comm.allreduce(x)
                 if comm.rank == 0 and (child := os.fork()) == 0:
                     sys.exit()
                 comm.rank or os.waitpid(child, 0)
-                print("written early" if calls == 5 and os.path.exists(sys.argv[1]) else "")
-                comm.barrier()
+                assert calls == 1 or not os.path.exists(file)
+                requests = [comm.irecv(x, other, tag=tag) for tag in (0, 1)]
+                comm.send(x, other, tag=1)
+                while not requests[1].test():
+                    pass
+                for _ in range(5):
+                    requests[1].test()
+                comm.send(x, other, tag=0)
+                while not all([request.test() for request in requests]):
+                    pass
             comm.barrier()
+        if comm.rank == 1:
+            with mpicoll.record(file + ".alone"), mpicoll.record(file + ".too"):
+                comm.allreduce(x)
+            print(open(file + ".alone").read(12))
+        else:
+            comm.allreduce(x)
     """
-    file = tmp_path / "step.json"
-    result = run(2, script(tmp_path, program), str(file))
-    assert result.code == 0, result.output
-    assert "written early" not in result.output
-    assert len(load(file).calls) == 2 * 2
+    for mine in recorded(tmp_path, program).by_rank.values():
+        assert [call.operation for call in mine] == ["allreduce", "irecv", "irecv", "send", "send"]
+    for name in ("alone", "too"):
+        recording = load(tmp_path / f"step.json.{name}")
+        assert ([*recording.spans], recording.size, len(recording.calls)) == ([1], 2, 1)
+
+
+def test_a_program_of_one_rank(tmp_path: Path) -> None:
+    recorded(tmp_path, "with mpicoll.record(file):\n    mpicoll.Communicator().allreduce(x)", n=1)
+    said = python("-m", "mpicoll", "report", str(tmp_path / "step.json"))
+    assert "Not recorded are communicators of one rank" in said.output
 
 
 def test_a_rank_that_comes_late_to_its_end_delays_nobody(tmp_path: Path) -> None:
     """It answers nobody meanwhile: it computes in a long call of C that holds Python's lock."""
     program = """
-        import ctypes, sys, time
-        import mpicoll
-
         comm = mpicoll.Communicator()
         comm.barrier()
-        with mpicoll.record(sys.argv[1]):
+        with mpicoll.record(file):
             comm.barrier()
             if comm.rank == 1:
                 ctypes.PyDLL(None).usleep(8_000_000)
@@ -263,78 +202,41 @@ def test_a_rank_that_comes_late_to_its_end_delays_nobody(tmp_path: Path) -> None
         zero, one = comm.allgather_object(came)  # both ranks have one clock
         assert zero < one, (zero, one)
     """
-    file = tmp_path / "step.json"
-    result = run(2, script(tmp_path, program), str(file))
-    assert result.code == 0, result.output
-    assert len(load(file).spans) == 2
+    assert len(recorded(tmp_path, program).spans) == 2
 
 
 def test_parts_of_the_job_first(tmp_path: Path) -> None:
     """Their ranks have met without rank 0 at first. There is one file nevertheless."""
     program = """
-        import sys
-        from mpi4py import MPI
-        import mpicoll
-
-        pair = mpicoll.Communicator(MPI.COMM_WORLD.Split(MPI.COMM_WORLD.rank > 0))
+        pair = mpicoll.Communicator(world.Split(world.rank > 0))
         comm = mpicoll.Communicator()
-        with mpicoll.record(sys.argv[1]):
+        with mpicoll.record(file):
             pair.barrier()
             comm.barrier()
     """
-    file = tmp_path / "step.json"
-    result = run(3, script(tmp_path, program), str(file))
-    assert result.code == 0, result.output
-    recording = load(file)
+    recording = recorded(tmp_path, program, n=3)
     assert ([*recording.spans], recording.size, len(recording.calls)) == ([0, 1, 2], 3, 5)
 
 
 @pytest.mark.first_mpi
 def test_parts_of_the_job_that_never_meet(tmp_path: Path) -> None:
     program = """
-        import sys
-        from mpi4py import MPI
-        import mpicoll
-
-        pair = mpicoll.Communicator(MPI.COMM_WORLD.Split(MPI.COMM_WORLD.rank // 2))
-        with mpicoll.record(sys.argv[1]):
+        pair = mpicoll.Communicator(world.Split(world.rank // 2))
+        with mpicoll.record(file):
             pair.barrier()
     """
-    file = tmp_path / "step.json"
-    result = run(4, script(tmp_path, program), str(file))
-    assert result.code == 0, result.output
-    assert [*load(file).spans] == [0, 1]
-    assert [*load(file.with_stem("step-from-rank-2")).spans] == [2, 3]
+    assert [*recorded(tmp_path, program, n=4).spans] == [0, 1]
+    assert [*load(tmp_path / "step-from-rank-2.json").spans] == [2, 3]
 
 
-@pytest.mark.first_mpi
-def test_mpi_ends_within_the_part(tmp_path: Path) -> None:
-    program = """
-        import sys
-        from mpi4py import MPI
-        import mpicoll
-
-        comm = mpicoll.Communicator()
-        with mpicoll.record(sys.argv[1]):
-            comm.barrier()
-            MPI.Finalize()
-    """
-    result = run(2, script(tmp_path, program), str(tmp_path / "step.json"))
-    assert result.code != 0
-    assert "the part that is recorded must end before MPI is finalised" in result.output
-
-
-@pytest.mark.parametrize("given", ["nowhere/step.json", "."])
-def test_a_file_that_cannot_be_written(given: str, tmp_path: Path) -> None:
-    program = """
-        import sys
-        import mpicoll
-
-        comm = mpicoll.Communicator()
-        with mpicoll.record(sys.argv[1]):
-            comm.barrier()
-    """
-    result = run(2, script(tmp_path, program), str(tmp_path / given))
-    assert result.code != 0
-    expected = "expected the name of a file" if given == "." else "could not be written: [Errno 2] No such file"
-    assert expected in result.output
+@pytest.mark.parametrize(
+    ("file", "ends", "says"),
+    [
+        ("step.json", "MPI.Finalize()", "the part that is recorded must end before MPI is finalised"),
+        ("nowhere/step.json", "pass", "could not be written: [Errno 2] No such file"),
+        (".", "pass", "expected the name of a file"),
+    ],
+)
+def test_what_cannot_be_written(file: str, ends: str, says: str, tmp_path: Path) -> None:
+    program = f"{BEGIN}comm = mpicoll.Communicator()\nwith mpicoll.record(file):\n    comm.barrier()\n    {ends}\n"
+    run(2, script(tmp_path, program), str(tmp_path / file)).bad(says)

@@ -7,16 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.jobs.jobs import NEEDS_TORCH, run, script
+from tests.jobs.jobs import NEEDS_TORCH, Done, run, script
 
 pytestmark = NEEDS_TORCH
 
 BEGIN = """
-import sys
+import os, sys
 import torch
 import torch.distributed as dist
 """
-
 # Said once by each rank whose collectives are right.
 WORKS = """
 x = torch.ones(1)
@@ -26,18 +25,21 @@ dist.destroy_process_group()
 """
 
 
+def made(folder: Path, *backends: str, before: str = "", then: str = "", env: dict[str, str] | None = None) -> Done:
+    """What two ranks say that make one default group after another."""
+    groups = [f"\ndist.init_process_group({backend!r})\n{then}{WORKS}" for backend in backends]
+    return run(2, script(folder, before + BEGIN + "".join(groups)), env=env)
+
+
+def works(result: Done, *backends: str) -> None:
+    said = [f"{backend} {rank} 2 2.0" for backend in backends for rank in range(2)]
+    assert sorted(line for line in result.good().output.splitlines() if line.endswith(" 2 2.0")) == sorted(said)
+
+
 def test_under_a_launcher(tmp_path: Path) -> None:
     """Nobody says rank, size or address: MPI does. One group is made after another."""
-    backends = ["gloo", "mpicoll", "cpu:mpicoll,cuda:mpicoll"]
-    starts = "".join(f"\ndist.init_process_group('{backend}')\n{WORKS}" for backend in backends)
-    program = f"{BEGIN}{starts}\ndist.init_process_group('gloo', 'mpi://')\n{WORKS}"
-    result = run(2, script(tmp_path, program))
-    assert result.code == 0, result.output
-    for backend in [*backends, "gloo"]:
-        assert sorted(re.findall(rf"^{backend} (\d) 2 2\.0", result.output, re.MULTILINE)) in (
-            ["0", "1"],
-            ["0", "0", "1", "1"],
-        )
+    backends = ["gloo", "mpicoll", "cpu:mpicoll,cuda:mpicoll", "gloo"]
+    works(made(tmp_path, *backends), *backends)
 
 
 def test_a_backend_for_each_device(tmp_path: Path) -> None:
@@ -45,23 +47,19 @@ def test_a_backend_for_each_device(tmp_path: Path) -> None:
     from mpicoll.torch.private import BACKENDS_IN_PYTHON
 
     backend = "cpu:gloo,cuda:mpicoll"
-    result = run(2, script(tmp_path, f"{BEGIN}\ndist.init_process_group('{backend}')\n{WORKS}"))
+    result = made(tmp_path, backend)
     if BACKENDS_IN_PYTHON:
-        assert result.code == 0, result.output
-        assert sorted(re.findall(rf"{backend} (\d) 2 2\.0", result.output)) == ["0", "1"]
+        works(result, backend)
     else:
-        assert result.code != 0
-        assert f"LaunchError: init_process_group: backend '{backend}' was given, but before torch 2.14" in result.output
+        result.bad(f"LaunchError: init_process_group: backend '{backend}' was given, but before torch 2.14")
 
 
 @pytest.mark.parametrize("said", ["WORLD_SIZE=5", "RANK=7"])
 def test_environment_that_contradicts_mpi(said: str, tmp_path: Path) -> None:
     """The variable is set as the program runs, as by a job script's export."""
     name, value = said.split("=")
-    begin = f"{BEGIN}\nimport os\nos.environ['{name}'] = '{value}'\n"
-    result = run(2, script(tmp_path, f"{begin}\ndist.init_process_group('mpicoll', 'mpi://')\n{WORKS}"))
-    assert result.code != 0
-    assert f"LaunchError: init_process_group: {said} was given, but MPI says" in result.output
+    program = f"{BEGIN}\nos.environ['{name}'] = '{value}'\ndist.init_process_group('mpicoll', 'mpi://')\n{WORKS}"
+    run(2, script(tmp_path, program)).bad(f"LaunchError: init_process_group: {said} was given, but MPI says")
 
 
 DDP = """
@@ -78,36 +76,28 @@ for _ in range(3):
 
 def test_debug_detail(tmp_path: Path) -> None:
     """Torch says more, and checks more of DDP."""
-    text = f"{BEGIN}\ndist.init_process_group('mpicoll')\n{DDP}\n{WORKS}"
-    result = run(2, script(tmp_path, text), env={"TORCH_DISTRIBUTED_DEBUG": "DETAIL", "TORCH_CPP_LOG_LEVEL": "INFO"})
-    assert result.code == 0, result.output
-    assert "mpicoll 0 2 2.0" in result.output
-    assert "mpicoll 1 2 2.0" in result.output
+    env = {"TORCH_DISTRIBUTED_DEBUG": "DETAIL", "TORCH_CPP_LOG_LEVEL": "INFO"}
+    works(made(tmp_path, "mpicoll", then=DDP, env=env), "mpicoll")
 
 
 def test_without_thread_support(tmp_path: Path) -> None:
     """MPI for one thread: asynchronous collectives complete at once, which is said once, and DDP trains."""
-    funneled = "import mpi4py\nmpi4py.rc.thread_level = 'funneled'\n"
-    result = run(2, script(tmp_path, f"{funneled}{BEGIN}\ndist.init_process_group('mpicoll')\n{DDP}\n{WORKS}"))
-    assert result.code == 0, result.output
+    result = made(tmp_path, "mpicoll", before="import mpi4py\nmpi4py.rc.thread_level = 'funneled'\n", then=DDP)
+    works(result, "mpicoll")
     said = re.findall(r"script.py:\d+: UserWarning: .*without MPI_THREAD_MULTIPLE", result.output)  # the program's line
     assert len(said) == 2, result.output
-    assert "mpicoll 0 2 2.0" in result.output
+
+
+PENDING = f"""{BEGIN}
+dist.init_process_group('mpicoll')
+x = torch.ones(100_000)
+for _ in range(9):
+    last = dist.all_reduce(x, async_op=True).get_future()
+last.then(lambda f: sys.stdout.write(f'the last: {{f.value()[0][0].item()}}\\n'))
+"""
 
 
 @pytest.mark.usefixtures("usual_end")
 def test_end_without_destroy(tmp_path: Path) -> None:
     """What is pending is completed, though nobody waits for it."""
-    program = (
-        BEGIN
-        + """
-dist.init_process_group('mpicoll')
-x = torch.ones(100_000)
-for _ in range(9):
-    last = dist.all_reduce(x, async_op=True).get_future()
-last.then(lambda f: sys.stdout.write(f'the last: {f.value()[0][0].item()}\\n'))
-"""
-    )
-    result = run(2, script(tmp_path, program))
-    assert result.code == 0, result.output
-    assert result.output.count("the last: 512.0") == 2
+    assert run(2, script(tmp_path, PENDING)).good().output.count("the last: 512.0") == 2

@@ -1,4 +1,4 @@
-"""``mpicoll run``: that ranks start whatever the MPI, and end together."""
+"""``mpicoll run``: that ranks start whatever the MPI, on which cores, and that they end together."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from pathlib import Path
 
 import pytest
 
+from mpicoll.cli import main
 from mpicoll.errors import LaunchError
 from mpicoll.jobs import launcher
+from mpicoll.launch.cores import physical
 from mpicoll.machine.vendors import OPEN_MPI, vendor_that_says
-from tests.jobs.jobs import MPICH, REPOSITORY, done, empty_wheel, half, python, run, script
+from tests.jobs.jobs import MPICH, ON_LINUX, REPOSITORY, Done, done, empty_wheel, half, python, run, script
 
+BATCH_JOBS = "SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "PE_HOSTFILE"
 REPORT = """
-    import json, os, sys
+    import json, sys
     from mpi4py import MPI
-    world = MPI.COMM_WORLD
-    said = [sys.argv[1:], world.size, __name__]
-    with open(os.path.join(os.environ["FOLDER"], str(world.rank)), "w") as file:
-        json.dump(said, file)
+    sys.stdout.write(json.dumps([sys.argv[1:], MPI.COMM_WORLD.size, __name__]) + "\\n")
 """
 
 FAIL = """
-    import os, signal, sys
+    import sys
     from mpicoll.launch.launch_env import launched_rank
     when, how = sys.argv[1:]
     if when == "initialised":
@@ -78,50 +78,36 @@ LATE = """
 """A program that pickles objects of its own classes when it is done, and in a process that it starts."""
 
 
-def reports(folder: Path) -> list[object]:
-    return [json.loads(file.read_text()) for file in sorted(folder.iterdir())]
+def reports(result: Done) -> list[object]:
+    assert result.code == 0, result.output
+    return [json.loads(line) for line in result.output.splitlines()]
 
 
 def test_arguments_reach_more_ranks_than_cores_untouched(tmp_path: Path) -> None:
-    ranks = tmp_path / "ranks"
-    ranks.mkdir()
     words = ["--flags", "-n", "9", "a b", "--", "--dry-run", "-m", "$HOME", ""]
-    result = run(4, script(tmp_path, REPORT), *words, env={"FOLDER": str(ranks)})
-    assert result.code == 0, result.output
-    assert reports(ranks) == [[words, 4, "__main__"]] * 4
+    assert reports(run(4, script(tmp_path, REPORT), *words)) == [[words, 4, "__main__"]] * 4
 
 
-def test_module_and_code(tmp_path: Path) -> None:
-    result = run(2, "-m", "mpi4py.bench", "helloworld", "-q")
-    assert result.code == 0, result.output
+def test_module_and_code() -> None:
+    run(2, "-m", "mpi4py.bench", "helloworld", "-q").good()
     words = ["-m", "--", "-n", "3"]
-    ranks = tmp_path / "ranks"
-    ranks.mkdir()
-    result = run(2, "-c", textwrap.dedent(REPORT), *words, env={"FOLDER": str(ranks)})
-    assert result.code == 0, result.output
-    assert reports(ranks) == [[words, 2, "__main__"]] * 2
+    assert reports(run(2, "-c", textwrap.dedent(REPORT), *words)) == [[words, 2, "__main__"]] * 2
 
 
 @pytest.mark.parametrize("how", half(["script", "module", "code"]))
 def test_a_programs_own_classes_are_found_to_the_very_end(tmp_path: Path, how: str) -> None:
     file = script(tmp_path, LATE, "late.py")
     words = {"script": [file], "module": ["-m", "late"], "code": ["-c", textwrap.dedent(LATE)]}
-    result = run(2, *words[how], env={"PYTHONPATH": os.pathsep.join([str(REPOSITORY), str(tmp_path)])})
-    assert result.code == 0, result.output
+    result = run(2, *words[how], env={"PYTHONPATH": os.pathsep.join([str(REPOSITORY), str(tmp_path)])}).good()
     assert sorted(result.output.splitlines()) == ["found by a handler"] * 2 + ["found by a thread"] * 2
 
 
-def test_a_folder_starts_as_in_python(tmp_path: Path) -> None:
+def test_a_folder_and_a_compiled_script_start_as_in_python(tmp_path: Path) -> None:
     script(tmp_path, "", "helper.py")
-    script(tmp_path, "import sys, helper; print(helper.__file__, sys.argv, __name__, __file__)", "__main__.py")
-    assert run(2, str(tmp_path), "word").output == 2 * python(str(tmp_path), "word").output
-
-
-def test_a_compiled_script_starts_as_in_python(tmp_path: Path) -> None:
-    file = str(tmp_path / "script.pyc")
-    py_compile.compile(script(tmp_path, "print('compiled')"), file, doraise=True)
-    result = run(2, file)
-    assert (result.code, result.output.split()) == (0, ["compiled"] * 2)
+    text = "import sys, helper; print(helper.__file__, sys.argv, __name__, __file__)"
+    py_compile.compile(script(tmp_path, text, "__main__.py"), str(tmp_path / "it.pyc"), doraise=True)
+    for name in ("", "it.pyc"):
+        assert run(2, str(tmp_path / name), "word").output == 2 * python(str(tmp_path / name), "word").output
 
 
 def test_what_lies_in_the_current_folder_is_no_module_of_a_script(tmp_path: Path) -> None:
@@ -134,8 +120,7 @@ def test_what_lies_in_the_current_folder_is_no_module_of_a_script(tmp_path: Path
     script(elsewhere, "where = 'beside the script'", "helper.py")
     file = script(elsewhere, "import sys, random, numpy, mpicoll, helper; print(helper.where, sys.path)")
     mpicoll = str(Path(sys.prefix, "bin", "mpicoll"))
-    said = done("sh", "-c", f"cd {here} && {mpicoll} run -n 2 {file}")
-    assert said.code == 0, said.output
+    said = done("sh", "-c", f"cd {here} && {mpicoll} run -n 2 {file}").good()
     assert said.output.count("beside the script") == 2
     assert str(here) not in said.output
 
@@ -153,8 +138,7 @@ def test_what_lies_in_the_current_folder_is_no_module_of_a_script(tmp_path: Path
 def test_rank_0_reads_all_of_stdin(command: str, found: list[str], tmp_path: Path) -> None:
     file = script(tmp_path, "import mpi4py.MPI, sys; print(mpi4py.MPI.COMM_WORLD.rank, sys.stdin.read().split())")
     run_it = command.replace("RUN", f"{sys.executable} -m mpicoll run -n 2 {file}")
-    result = done("sh", "-c", f"cd {tmp_path} && seq 9 > lines && {run_it}")
-    assert result.code == 0, result.output
+    result = done("sh", "-c", f"cd {tmp_path} && seq 9 > lines && {run_it}").good()
     assert sorted(result.output.splitlines()) == [f"0 {found}", "1 []"]
 
 
@@ -164,13 +148,11 @@ def test_what_a_launcher_with_the_same_number_has_left() -> None:
     mpicoll = str(Path(sys.prefix, "bin", "mpicoll"))
     code = "from mpi4py import MPI; print('ranks:', MPI.COMM_WORLD.size)"
     leave = f"mkdir {left} && touch {left}/pmix.$(hostname).tool.$$"
-    said = done("sh", "-c", f'{leave} && exec {mpicoll} run -n 2 -c "{code}"')
-    assert said.code == 0, said.output
+    said = done("sh", "-c", f'{leave} && exec {mpicoll} run -n 2 -c "{code}"').good()
     assert said.output.count("ranks: 2") == 2
 
 
-@pytest.mark.parametrize("when", ["initialised", "before"])
-@pytest.mark.parametrize(("how", "code"), [("raise", 1), ("exit", 3)])
+@pytest.mark.parametrize(("when", "how", "code"), [("initialised", "exit", 3), ("before", "raise", 1)])
 def test_a_failing_rank_ends_the_job(tmp_path: Path, when: str, how: str, code: int) -> None:
     result = run(3, script(tmp_path, FAIL), when, how)
     assert result.code == code, result.output
@@ -179,7 +161,7 @@ def test_a_failing_rank_ends_the_job(tmp_path: Path, when: str, how: str, code: 
     assert (said in result.output) == (how == "exit"), result.output
 
 
-@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("unbuffered", half(["", "1"]))
 def test_lines_are_whole_and_none_is_lost(tmp_path: Path, unbuffered: str) -> None:
     result = run(3, script(tmp_path, PRINT), env={"PYTHONUNBUFFERED": unbuffered})
     lines = result.output.splitlines()
@@ -189,40 +171,47 @@ def test_lines_are_whole_and_none_is_lost(tmp_path: Path, unbuffered: str) -> No
 
 
 def test_dry_run_prints_a_command_that_works(tmp_path: Path) -> None:
-    ranks = tmp_path / "ranks"
-    ranks.mkdir()
     file = script(tmp_path, REPORT, "a script.py")
     shown = run(3, "--dry-run", file, "it's")
-    assert shown.code == 0
-    assert not list(ranks.iterdir())
-    assert shlex.split(shown.output)[-2:] == [file, "it's"]
-    result = done("sh", "-c", shown.output, env={"FOLDER": str(ranks)})
-    assert result.code == 0, result.output
-    assert reports(ranks) == [[["it's"], 3, "__main__"]] * 3
+    assert (shown.code, shlex.split(shown.output)[-2:]) == (0, [file, "it's"])
+    assert reports(done("sh", "-c", shown.output)) == [[["it's"], 3, "__main__"]] * 3
 
 
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        ([], "required: COMMAND"),
-        (["run", "-n", "0", "x.py"], "-n/-np: expected a number of ranks, at least 1; given '0'"),
-        (["run", "-n", "2"], "expected a script, -m module or -c code"),
-        (["run", "-n", "2", "-m"], "expected an argument after -m"),
-        (["run", "-n", "2", "--hostfile", "none", "-c", "pass"], "run: --hostfile: expected a file; given 'none'"),
-        (
-            ["run", "-n", "2", "--launcher-args", "'", "-c", "pass"],
-            "--launcher-args: expected words as a shell takes them",
-        ),
-        (["run", "-n", "2", "missing.py"], "run: script: expected a file; given 'missing.py'"),
-        (["run", "-n", "2", "python3", "x.py"], "expected a file; given 'python3' (leave out `python`)"),
+        ("", "required: COMMAND"),
+        ("run -n 0 x.py", "-n/-np: expected a number of ranks, at least 1; given '0'"),
+        ("run -n 2", "expected a script, -m module or -c code"),
+        ("run -n 2 -m", "expected an argument after -m"),
+        ("run -n 2 --hostfile none -c pass", "run: --hostfile: expected a file; given 'none'"),
+        ("run -n 2 --launcher-args ' -c pass", "--launcher-args: expected words as a shell takes them"),
+        ("run -n 2 missing.py", "run: script: expected a file; given 'missing.py'"),
+        ("run -n 2 python3 x.py", "expected a file; given 'python3' (leave out `python`)"),
+        ("run x.py", "expected -n N, the number of ranks"),
+        ("run -n 2 --rdzv-endpoint=host:1 x.py", "'--rdzv-endpoint'. MPI connects the ranks"),
+        ("run -n 2 --rdzv_id 7 x.py", "Options of its own launcher are for --launcher-args"),
+        ("run --nnodes=2 --nproc-per-node=2 x.py", "name the nodes with --hostfile, or run it in a batch job"),
+        ("run --nnodes=1:4 --nproc-per-node=2 x.py", "--elastic"),
+        ("run --nnodes=2 -n 2 x.py", "expected --nproc-per-node beside it"),
+        ("run -n 2 --nproc-per-node=2 x.py", "expected -n or --nproc-per-node; given both"),
+        ("run --nproc-per-node=gpu x.py", "as many as a node has GPUs"),
+        ("run -n 2 --max-restarts=-1 x.py", "expected a number, at least 0"),
+        ("run -n 2 --elastic --max-restarts=1 x.py", "expected --elastic or --max-restarts; given both"),
     ],
 )
-def test_nonsense_is_refused_in_one_line(words: list[str], says: str) -> None:
-    result = python("-m", "mpicoll", *words)
-    assert result.code == 2
-    assert says in result.output
-    assert result.output.count("\n") == 1
-    assert result.output.startswith("mpicoll")
+def test_nonsense_is_refused_in_one_line(
+    words: str, says: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Other options of torchrun are answered."""
+    for variable in BATCH_JOBS:
+        monkeypatch.delenv(variable, raising=False)
+    try:
+        code: object = main(words.split())
+    except SystemExit as exit:
+        code = exit.code
+    (line,) = capsys.readouterr().err.splitlines()
+    assert (code, line.startswith("mpicoll"), says in line) == (2, True, True), line
 
 
 def test_a_hostfile_and_the_launchers_own_flags(tmp_path: Path) -> None:
@@ -244,7 +233,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The only folder on PATH, with no launcher beside the interpreter and no batch job around."""
     monkeypatch.setattr(sys, "executable", str(tmp_path / "own" / "python"))
     monkeypatch.setenv("PATH", str(tmp_path))
-    for variable in ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "PE_HOSTFILE"):
+    for variable in BATCH_JOBS:
         monkeypatch.delenv(variable, raising=False)
     return tmp_path
 
@@ -270,11 +259,7 @@ def test_vendors(elsewhere: Path, version: str, vendor: str) -> None:
     path = fake(elsewhere, version)
     assert launcher.find_launcher() == launcher.Launcher(path, vendor_that_says(version), f"{version}\n", wheel=False)
     assert launcher.find_launcher().vendor.name == vendor
-
-
-def test_the_launcher_beside_the_interpreter_comes_first(elsewhere: Path) -> None:
-    fake(elsewhere, "mpirun (Open MPI) 5.0.11")
-    own = fake(elsewhere / "own", "HYDRA build details:", "mpiexec")
+    own = fake(elsewhere / "own", "HYDRA build details:", "mpiexec")  # beside the interpreter
     assert launcher.find_launcher().path == own
 
 
@@ -310,29 +295,24 @@ def test_more_ranks_than_cores_is_the_users_wish_outside_of_batch_jobs(
 ) -> None:
     fake(elsewhere, "mpirun (Open MPI) 5.0.11")
     monkeypatch.delenv("OMPI_MCA_mpi_yield_when_idle", raising=False)
-    assert "--oversubscribe" in launcher.command(launcher.Job(["x.py"], 4096)).argv
-    assert launcher.command(launcher.Job(["x.py"], 4096)).adds["OMPI_MCA_mpi_yield_when_idle"] == "1"
+    many, here = launcher.Job(["x.py"], 4096), launcher.Job(["x.py"], 4096, here=True)
+    assert "--oversubscribe" in launcher.command(many).argv
+    assert launcher.command(many).adds["OMPI_MCA_mpi_yield_when_idle"] == "1"
     monkeypatch.setenv("SLURM_JOB_ID", "1")
-    assert "--oversubscribe" not in launcher.command(launcher.Job(["x.py"], 4096)).argv
-    assert "localhost:4096" in launcher.command(launcher.Job(["x.py"], 4096, here=True)).argv
-    assert "--oversubscribe" in launcher.command(launcher.Job(["x.py"], 4096, here=True)).argv
+    assert "--oversubscribe" not in launcher.command(many).argv
+    assert {"localhost:4096", "--oversubscribe"} <= {*launcher.command(here).argv}
 
 
 def test_the_environment_of_a_job(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the user has set is kept, and nothing of the job in which the launcher is started."""
     fake(elsewhere, "mpirun (Open MPI) 5.0.11")
     monkeypatch.setattr(os, "geteuid", lambda: 0)
-    monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "2")
-    monkeypatch.setenv("PMI_RANK", "1")
-    monkeypatch.setenv("OMPI_MCA_pml", "ob1")
-    monkeypatch.setenv("OMPI_ALLOW_RUN_AS_ROOT", "0")
+    of_users = {"OMPI_MCA_pml": "ob1", "OMPI_ALLOW_RUN_AS_ROOT": "0"}
+    for name, value in {**of_users, "OMPI_COMM_WORLD_SIZE": "2", "PMI_RANK": "1"}.items():
+        monkeypatch.setenv(name, value)
     monkeypatch.delenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", raising=False)
-    made = launcher.command(launcher.Job(["x.py"], 2))
-    assert "OMPI_ALLOW_RUN_AS_ROOT" not in made.adds
-    assert made.adds["OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"] == "1"
-    environment = made.environment
-    assert environment["OMPI_MCA_pml"] == "ob1"
-    assert environment["OMPI_ALLOW_RUN_AS_ROOT"] == "0"
-    assert environment["OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"] == "1"
+    environment = launcher.command(launcher.Job(["x.py"], 2)).environment
+    assert {**of_users, "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}.items() <= environment.items()
     assert not {"OMPI_COMM_WORLD_SIZE", "PMI_RANK"} & environment.keys()
 
 
@@ -340,28 +320,8 @@ def test_variables_of_torchrun(tmp_path: Path) -> None:
     """They are the launcher's, whatever was inherited."""
     names = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
     program = script(tmp_path, f"import os, sys; sys.stdout.write(str([os.environ[n] for n in {names}]) + '\\n')")
-    result = run(3, program, env={"RANK": "7", "LOCAL_RANK": "7"})
-    assert result.code == 0, result.output
+    result = run(3, program, env={"RANK": "7", "LOCAL_RANK": "7"}).good()
     assert sorted(re.findall(r"\[.*\]", result.output)) == [f"['{rank}', '3', '{rank}']" for rank in range(3)]
-
-
-SPAWNS = """
-    import sys
-    from mpi4py import MPI
-
-    parent = MPI.Comm.Get_parent()
-    others = parent if parent else MPI.COMM_WORLD.Spawn(sys.executable, args=[__file__], maxprocs=2)
-    sys.stdout.write(f"{MPI.COMM_WORLD.size} and {others.remote_size}\\n")
-    others.Disconnect()
-"""
-
-
-def test_ranks_start_others(tmp_path: Path) -> None:
-    """Beyond the cores, too."""
-    n = len(os.sched_getaffinity(0))
-    result = run(n, script(tmp_path, SPAWNS))
-    assert result.code == 0, result.output
-    assert sorted(result.output.splitlines()) == sorted([f"{n} and 2"] * n + [f"2 and {n}"] * 2)
 
 
 DESTRUCTOR = """
@@ -386,3 +346,73 @@ def test_an_array_where_python_is_at_its_end(tmp_path: Path) -> None:
     result = run(1, script(tmp_path, DESTRUCTOR))
     assert (result.code, result.output.partition(":")[0]) == (0, "allreduce"), result.output
     assert "Python is at its end, where NumPy cannot say what x is" in result.output
+
+
+SAYS = """
+    import os, sys
+    said = sorted(os.sched_getaffinity(0)), os.environ["OMP_NUM_THREADS"]
+    sys.stdout.write(f"{said}\\n")
+"""
+CORES = sorted(os.sched_getaffinity(0))
+COUNT = len(physical(CORES))
+
+
+def said(result: Done) -> list[str]:
+    assert result.code == 0, result.output
+    return sorted(re.findall(r"\(\[.*\)", result.output))
+
+
+@pytest.fixture
+def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    return script(tmp_path, SAYS)
+
+
+@ON_LINUX
+@pytest.mark.skipif(COUNT != 2, reason="knows how two cores are shared")
+def test_ranks_share_the_cores(program: str) -> None:
+    """Started by the words of torchrun, too."""
+    for words in ("-n 2", "--standalone --nnodes 1 --nproc_per_node 2"):
+        result = python("-m", "mpicoll", "run", *words.split(), program)
+        assert said(result) == [f"([{CORES[0]}], '1')", f"([{CORES[1]}], '1')"]
+
+
+@ON_LINUX
+def test_more_ranks_than_cores_share_all(program: str) -> None:
+    assert said(run(COUNT + 1, program)) == [f"({CORES}, '1')"] * (COUNT + 1)
+
+
+@ON_LINUX
+def test_the_users_own_binding_and_threads_win(program: str) -> None:
+    result = run(2, "--launcher-args=--bind-to none", program, env={"OMP_NUM_THREADS": "7"})
+    assert said(result) == [f"({CORES}, '7')"] * 2
+
+
+FAILS = """
+    import os, sys
+    import mpicoll
+    c = mpicoll.Communicator()
+    c.barrier()
+    sys.stdout.write(f"try {os.environ['TORCHELASTIC_RESTART_COUNT']}\\n")
+    c.barrier()
+    if c.rank == 1 and os.environ["TORCHELASTIC_RESTART_COUNT"] != "1":
+        sys.exit(3)
+"""
+
+
+def test_a_job_that_fails_is_started_again(tmp_path: Path) -> None:
+    program = script(tmp_path, FAILS)
+    result = run(2, "--max-restarts", "2", program).good("mpicoll: the job has failed (3). Restart 1 of 2")
+    assert re.findall(r"^try \d", result.output, re.MULTILINE) == ["try 0", "try 0", "try 1", "try 1"]
+    again = script(tmp_path, FAILS.replace('!= "1"', '!= "2"'))
+    assert run(2, "--max-restarts", "1", again).bad(code=3).output.count("try") == 4
+
+
+def test_what_elastic_needs() -> None:
+    """An MPI that goes on; and shrink needs it. test_elastic.py has what it does."""
+    if launcher.find_launcher().vendor.outlives is None:
+        (line,) = run(2, "--elastic", "-c", "print('started')").bad().output.splitlines()
+        missing = "an MPI that goes on when a rank is lost (ULFM), which is Open MPI 5 or newer"
+        assert line.startswith(f"mpicoll: --elastic needs {missing}")
+    said = "StateError: shrink: ranks can be lost only in a job that was started with `mpicoll run --elastic`"
+    run(1, "-c", "import mpicoll; mpicoll.Communicator().shrink()").bad(said, code=1)

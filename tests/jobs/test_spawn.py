@@ -27,6 +27,8 @@ SCRIPT = """
         assert world().rank == rank and world().size == 3
         assert __name__ == "__mp_main__" and sys.argv[0] == __file__
         open(os.path.join(folder, f"{rank} {words['key']}"), "w")
+        world().Barrier()
+        sys.exit(0)  # with success
 
     def fail(rank):
         world().Barrier()
@@ -36,11 +38,6 @@ SCRIPT = """
 
     def fail_before(rank):
         if rank == 1:
-            raise ValueError("as rank 1 wants it")
-        world().Barrier()
-
-    def name_bytes(rank):
-        if rank == 0:
             raise ValueError(os.fsdecode(b"no text: \\xff"))
         world().Barrier()
 
@@ -48,10 +45,6 @@ SCRIPT = """
         if rank == 1:
             sys.exit("rank 1 leaves")
         world().Barrier()
-
-    def leave_in_peace(rank):
-        world().Barrier()
-        sys.exit(0)
 
     def die(rank):
         world().Barrier()
@@ -61,20 +54,17 @@ SCRIPT = """
 
     def wait(rank, folder):
         world().Barrier()
-        open(os.path.join(folder, str(rank)), "w")
-        time.sleep(1000 if rank == 0 else 0)
-        world().Barrier()
+        wait_initialising(rank, folder)
 
     def wait_initialising(rank, folder):
         open(os.path.join(folder, str(rank)), "w")
         time.sleep(1000 if rank == 0 else 0)
-        world()
+        world().Barrier()
 
     if __name__ == "__main__":
         name, *args = sys.argv[1:]
         if name == "report":
-            if args.pop():
-                world()
+            world()  # the parent may use MPI
             args.append({"key": "value"})
         print("returned", mpicoll.spawn(globals()[name], tuple(args), nprocs=3))
 """
@@ -83,28 +73,22 @@ SCRIPT = """
 def test_variables_that_place_ranks_do_not_hold(monkeypatch: pytest.MonkeyPatch) -> None:
     """Job scripts set them for all nodes of the job. With the flags of a job on this node, Open MPI refuses them."""
     places = {
-        "PRTE_MCA_rmaps_default_mapping_policy": "slot:PE=2",
-        "PRTE_MCA_hwloc_default_binding_policy": "core",
-        "OMPI_MCA_rmaps_base_mapping_policy": "slot:PE=2",
-        "OMPI_MCA_hwloc_base_binding_policy": "core",
+        **dict.fromkeys(["PRTE_MCA_rmaps_default_mapping_policy", "OMPI_MCA_rmaps_base_mapping_policy"], "slot:PE=2"),
+        **dict.fromkeys(["PRTE_MCA_hwloc_default_binding_policy", "OMPI_MCA_hwloc_base_binding_policy"], "core"),
     }
     for name, value in places.items():
         monkeypatch.setenv(name, value)
-    done = spawn.call_in_ranks(spawn.pickled_call(print, (), imports_main=False), 3, quiet=True)
-    assert done == (0, "")
-    assert not set(places) & set(launcher.command(launcher.Job(["x.py"], 2, here=True)).environment)
+    assert spawn.call_in_ranks(spawn.pickled_call(print, (), imports_main=False), 3, quiet=True) == (0, "")
     assert set(places) <= set(launcher.command(launcher.Job(["x.py"], 2)).environment), (
-        "`mpicoll run` places ranks as it is told"
+        "`mpicoll run` does as it is told"
     )
 
 
-@pytest.mark.parametrize("initialised", ["", "initialised"])
-def test_the_scripts_own_function_is_called_on_every_rank(tmp_path: Path, initialised: str) -> None:
+def test_the_scripts_own_function_is_called_on_every_rank(tmp_path: Path) -> None:
     ranks = tmp_path / "ranks"
     ranks.mkdir()
-    result = python(script(tmp_path, SCRIPT), "report", str(ranks), initialised)
-    assert result.code == 0, result.output
-    assert result.output.splitlines()[-1] == "returned None"
+    result = python(script(tmp_path, SCRIPT), "report", str(ranks)).good()
+    assert result.output == "returned None\n"
     assert sorted(file.name for file in ranks.iterdir()) == ["0 value", "1 value", "2 value"]
 
 
@@ -112,39 +96,18 @@ def test_the_scripts_own_function_is_called_on_every_rank(tmp_path: Path, initia
     ("function", "says"),
     [
         ("fail", ["spawn: rank 2 failed", "in fail", "ValueError: as rank 2 wants it"]),
-        ("fail_before", ["spawn: rank 1 failed", "in fail_before", "ValueError: as rank 1 wants it"]),
+        ("fail_before", ["spawn: rank 1 failed", "in fail_before", r"ValueError: no text: \udcff"]),
         ("leave", ["spawn: rank 1 failed", "SystemExit: rank 1 leaves"]),
-        ("name_bytes", ["spawn: rank 0 failed", r"ValueError: no text: \udcff"]),
         ("die", ["spawn: a rank ended without an exception"]),
     ],
 )
 def test_a_rank_that_fails(tmp_path: Path, function: str, says: list[str]) -> None:
-    result = python(script(tmp_path, SCRIPT), function)
-    assert result.code == 1
+    result = python(script(tmp_path, SCRIPT), function).bad(code=1)
     assert "returned None" not in result.output
     raised = result.output.rpartition("mpicoll.errors.LaunchError")[2]
     assert all(words in raised for words in says), result.output
     if function != "die":
         assert result.output.count(says[-1]) == 1  # told once, not by the rank and by its parent
-
-
-def _fail_for_a_reason(_: int) -> None:
-    raise ValueError("fails") from KeyError("the reason")
-
-
-def test_a_rank_that_fails_after_another_one_tells_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "call").write_bytes(spawn.pickled_call(_fail_for_a_reason, ()))
-    (tmp_path / "failure").touch()
-    monkeypatch.setattr("mpicoll.jobs.spawn.launched_rank", lambda: 1)
-    monkeypatch.setattr("multiprocessing.spawn.prepare", lambda _: None)
-    with pytest.raises(ValueError, match="fails") as raised:
-        spawn.main(str(tmp_path))
-    assert isinstance(raised.value.__cause__, KeyError)
-
-
-def test_a_rank_may_exit_with_success(tmp_path: Path) -> None:
-    result = python(script(tmp_path, SCRIPT), "leave_in_peace")
-    assert (result.code, result.output) == (0, "returned None\n")
 
 
 @pytest.mark.parametrize("function", ["wait", "wait_initialising"])
@@ -160,22 +123,13 @@ def test_no_rank_outlives_its_parent(tmp_path: Path, function: str, signal_: sig
     assert ("KeyboardInterrupt" in result.output) == (signal_ == signal.SIGINT)
 
 
-def test_a_session_that_no_rank_can_import() -> None:
-    result = python("-c", "import mpicoll\ndef f(rank): pass\nmpicoll.spawn(f, nprocs=2)")
-    assert result.code == 1
-    assert "ArgumentError: spawn: fn: expected a function that a new process can import" in result.output
+F = "import mpicoll\ndef f(rank): pass\nmpicoll.spawn(f, nprocs=2)"
 
 
-def test_a_script_without_a_guard(tmp_path: Path) -> None:
-    result = python(script(tmp_path, "import mpicoll\ndef f(rank): pass\nmpicoll.spawn(f, nprocs=2)"))
-    assert result.code == 1
-    assert 'only under `if __name__ == "__main__"`' in result.output
-
-
-def test_in_a_rank(tmp_path: Path) -> None:
-    result = run(2, script(tmp_path, SCRIPT), "fail")
-    assert result.code == 1
-    assert "StateError: spawn: this process already is a rank" in result.output
+def test_where_it_cannot_be_called(tmp_path: Path) -> None:
+    python("-c", F).bad("ArgumentError: spawn: fn: expected a function that a new process can import", code=1)
+    python(script(tmp_path, F)).bad('only under `if __name__ == "__main__"`', code=1)  # a script without a guard
+    run(2, script(tmp_path, SCRIPT), "fail").bad("StateError: spawn: this process already is a rank", code=1)
 
 
 class Unpicklable:

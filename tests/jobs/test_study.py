@@ -1,20 +1,17 @@
-"""The study of MPI and NCCL, on CPUs: all of it runs, goes on where it was cut, and says what failed."""
+"""The study of MPI and NCCL, on CPUs: all of it runs, goes on where it was cut, and says what failed. And the benchmark
+of training steps."""
 
 from __future__ import annotations
 
 import json
 import shlex
 import sys
-from argparse import Namespace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from benchmarks.mpi_vs_nccl.study import Part
-from mpicoll.bench.records import Report, write_json
-from tests.jobs.jobs import REPOSITORY, Done, done, python
+from tests.jobs.jobs import NEEDS_TORCH, REPOSITORY, Done, done, python, run
 
 pytestmark = pytest.mark.any_mpi
 
@@ -35,14 +32,9 @@ def study(folder: Path, *words: str) -> Done:
 @pytest.mark.slow
 @pytest.mark.skipif(find_spec("torch") is None, reason="gloo and bfloat16 arrays are torch's")
 def test_a_study_goes_on_where_it_was_cut(tmp_path: Path) -> None:
-    first = study(tmp_path, *QUICK, "--dtypes", "float32")
-    assert first.code == 0, first.output
-    assert "1 of 1: allreduce-float32: done, " in first.output
+    study(tmp_path, *QUICK, "--dtypes", "float32").good("1 of 1: allreduce-float32: done, ")
 
-    second = study(tmp_path, *QUICK)
-    assert second.code == 0, second.output
-    assert "1 of 2: allreduce-float32: is there" in second.output
-    assert "2 of 2: allreduce-bfloat16: done, " in second.output
+    study(tmp_path, *QUICK).good("1 of 2: allreduce-float32: is there", "2 of 2: allreduce-bfloat16: done, ")
     report = (tmp_path / "report.md").read_text()
     assert "| collective | mpicoll | mpi | nccl | gloo |" in report
     assert report.count("| allreduce |") == 6
@@ -60,33 +52,22 @@ def test_a_study_goes_on_where_it_was_cut(tmp_path: Path) -> None:
     whole = cut.read_text()
     cut.write_text(whole.replace('"interrupted": false', '"interrupted": true'))
     assert cut.read_text() != whole
-    third = study(tmp_path, *QUICK, "--deadline", "0.01")
-    assert third.code == 1, third.output
-    assert "1 of 2: allreduce-float32: no end within 0.01 s" in third.output
-    assert "2 of 2: allreduce-bfloat16: is there" in third.output
-    assert "# allreduce-float32 has no record" in third.output
+    study(tmp_path, *QUICK, "--deadline", "0.01").bad(
+        "1 of 2: allreduce-float32: no end within 0.01 s",
+        "2 of 2: allreduce-bfloat16: is there",
+        "# allreduce-float32 has no record",
+        code=1,
+    )
     assert "Without a record: allreduce-float32." in (tmp_path / "report.md").read_text()
+    other = study(tmp_path, *QUICK, "--max", "2K", "--dtypes", "bfloat16", "--deadline", "0.01")
+    assert "1 of 1: allreduce-bfloat16: no end within" in other.output, "a record of other settings does not count"
 
 
 def test_a_study_that_measures_nothing(tmp_path: Path) -> None:
-    found = study(tmp_path, "--dtypes", "float32", "--max", "3")
-    assert found.code == 1
-    assert "1 of 1: allreduce-float32: ended with 2" in found.output
-    assert "mpicoll: comparison: folder: expected records" in found.output
+    study(tmp_path, "--dtypes", "float32", "--max", "3").bad(
+        "1 of 1: allreduce-float32: ended with 2", "mpicoll: comparison: folder: expected records", code=1
+    )
     assert "--max: expected a multiple of" in (tmp_path / "parts" / "allreduce-float32.txt").read_text()
-
-
-@pytest.mark.parametrize(
-    ("asked", "done"),
-    [({}, True), ({"max": "2K"}, False), ({"factor": "4"}, False), ({"n": 3}, False), ({"device": "cuda"}, False)],
-)
-def test_a_record_of_other_settings_does_not_count(tmp_path: Path, asked: dict[str, Any], done: bool) -> None:
-    part = Part("allreduce", "float32", tmp_path)
-    usual = {"max": "1K", "factor": "2", "n": 2, "device": "cpu"}
-    assert not part.is_done(Namespace(**usual))
-    settings = {"max": 1024, "factor": 2, "ranks": 2, "device": "cpu"}
-    write_json(Report("", "", settings, {}), part.record)
-    assert part.is_done(Namespace(**(usual | asked))) == done
 
 
 @pytest.mark.slow
@@ -102,8 +83,7 @@ def test_the_template_goes_on_where_it_was_cut(tmp_path: Path, monkeypatch: pyte
     record = tmp_path / "parts" / "bcast-float32.json"
 
     def begun() -> str:
-        result = done("bash", TEMPLATE)
-        assert result.code == 0, result.output
+        done("bash", TEMPLATE).good()
         found = json.loads(record.read_text())
         assert found["settings"]["backends"] == ["mpicoll"]
         assert not found["interrupted"]
@@ -116,3 +96,26 @@ def test_the_template_goes_on_where_it_was_cut(tmp_path: Path, monkeypatch: pyte
     assert second != first
     monkeypatch.setenv("SIZES", "--max 16")
     assert begun() != second
+
+
+@NEEDS_TORCH
+def test_every_backend_has_a_row(tmp_path: Path) -> None:
+    record, picture = tmp_path / "record.json", tmp_path / "picture.png"
+    words = ["--sizes", "0.1", "--buckets", "0.05", "--seconds", "0", "--json", str(record)]
+    run(2, str(REPOSITORY / "benchmarks" / "ddp_step.py"), *words, env={"CUDA_VISIBLE_DEVICES": ""}).good()
+    found = json.loads(record.read_text())
+    ways = ("mpicoll, in line", "mpicoll, thread")
+    backends = ["gloo", "mpicoll", *(f"{way}{wire}" for way in ways for wire in ("", ", 10 Gb/s"))]
+    assert [row["backend"] for row in found["rows"]] == backends
+    for row in found["rows"]:
+        assert sum(row["buckets"]) == pytest.approx(1e6 * row["gradient_mb"], rel=0.1)
+        assert len(row["steps_ms"]) == 20
+        together = row["computation_ms"] + row["communication_ms"]
+        assert row["hidden"] == pytest.approx((together - row["step_ms"]) / row["communication_ms"], rel=0.05, abs=0.05)
+        if "10 Gb/s" in row["backend"]:
+            assert row["communication_ms"] > 1e3 * 8e-10 * sum(row["buckets"])
+    assert found["environment"]["ranks"] == 2
+    assert str(tmp_path) not in record.read_text()
+    if find_spec("matplotlib"):
+        python(str(REPOSITORY / "benchmarks" / "ddp_picture.py"), str(record), str(picture)).good()
+        assert picture.read_bytes().startswith(b"\x89PNG")

@@ -16,7 +16,7 @@ import pytest
 from tests.jobs import fuzzed
 from tests.jobs.jobs import MPICH, Done, ended, half, plainly, run, script, started, until
 from tests.jobs.programs import faults
-from tests.jobs.titles import DIFFERENT, FIRST_IS_SILENT, IS_GONE, STUCK, TIME_IS_UP
+from tests.jobs.programs.faults import DIFFERENT, FIRST_IS_SILENT, IS_GONE, TIME_IS_UP
 
 pytestmark = pytest.mark.slow
 
@@ -33,20 +33,20 @@ def said_once(result: Done) -> None:
 def test_a_fault_ends_the_job(name: str) -> None:
     fault = faults.FAULTS[name]
     result = run(3, faults.__file__, name, env={"MPICOLL_TIMEOUT": str(fault.seconds)})
-    for piece in fault.said():
+    for piece in fault.said:
         assert piece in result.output, result.output
     said_once(result)
-    assert "went on" not in result.output
+    assert "went on" not in result.output, result.output
+    assert name != "rank 0 stopped" or "out of memory" not in result.output, "mpicoll itself has killed it"
     # MPICH's launcher ends all ranks when one of them exits, and may call that a success.
-    assert result.code != 0 or (MPICH and "_exit" in name), result.output
+    assert result.code != 0 or (MPICH and name == "os._exit(0)"), result.output
 
 
 def test_the_rank_that_compares_is_stopped() -> None:
     """Under the MPI's own launcher, that is the first one."""
-    result = plainly(3, faults.__file__, "rank 0 stopped", env={"MPICOLL_TIMEOUT": "3"})
-    assert result.code != 0, result.output
-    assert FIRST_IS_SILENT in result.output, result.output
-    assert "barrier, at faults.py" in result.output, result.output
+    result = plainly(3, faults.__file__, "rank 0 stopped", env={"MPICOLL_TIMEOUT": "3"}).bad(
+        FIRST_IS_SILENT, "barrier, at faults.py"
+    )
     said_once(result)
 
 
@@ -65,80 +65,7 @@ def test_ranks_that_meet_when_others_have_left(tmp_path: Path) -> None:
             comm.bcast_object(1)
         comm.barrier()
     """
-    result = run(4, script(tmp_path, program))
-    assert result.code != 0, result.output
-    assert DIFFERENT.replace("0-2", "2-3") in result.output, result.output
-
-
-CRASHES = """
-import os, signal
-import mpicoll, numpy as np
-comm = mpicoll.Communicator()
-for _ in range(300):
-    comm.allreduce(np.ones(4))
-comm.reduce(np.ones(3), op="max" if comm.rank == 1 else "sum")
-if comm.rank == 2:
-    os.kill(os.getpid(), signal.SIGSEGV)
-comm.barrier()
-"""
-
-
-def test_a_rank_that_crashes_of_another_ones_mistake(tmp_path: Path) -> None:
-    """As where MPI writes a longer message beyond the memory of a third rank."""
-    result = run(3, script(tmp_path, CRASHES))
-    assert result.code != 0, result.output
-    if DIFFERENT not in result.output:  # the launcher may end all ranks before they have answered everything
-        line = r"^  rank 1  +(.*; its last collective: |call 300: )?(reduce max of 3 float64|barrier)"
-        both = r"^  (rank 1|ranks 0-1)  +call 301: barrier, at "
-        assert re.search(rf"{line}|{both}", result.output, re.MULTILINE), result.output
-        return
-    # Rank 1 may be in its barrier, and rank 2 go on to its crash: both wait for nobody in the reduce. The launcher may
-    # end rank 1, and rank 1 alone, after its calls were compared, and before it has said what it does.
-    ended = r"|^  rank 1  +.*; its last collective: (reduce max of 3 float64|barrier)"
-    for who, op, instead in (("(rank 0|ranks 0, 2)", "sum", ""), ("rank 1", "max", ended)):
-        line = rf"^  {who}  +call 300: reduce {op} of 3 float64 root 0, at {instead}"
-        assert re.search(line, result.output.split(DIFFERENT)[1], re.MULTILINE), result.output
-    crashed = r"^  rank 2  +its process .*; its last collective: reduce sum"
-    assert "ranks 0, 2" in result.output or re.search(crashed, result.output, re.MULTILINE), result.output
-    said_once(result)
-
-
-def test_a_rank_that_mpicoll_kills(tmp_path: Path) -> None:
-    """It was stopped. Nothing says that the system has killed it."""
-    program = """
-        import os, signal
-        import mpicoll
-
-        comm = mpicoll.Communicator()
-        if comm.rank == 1:
-            os.kill(os.getpid(), signal.SIGSTOP)
-        comm.barrier()
-    """
-    result = run(2, script(tmp_path, program), env={"MPICOLL_TIMEOUT": "3"})
-    assert "does not answer" in result.output, result.output
-    assert "out of memory" not in result.output, result.output
-
-
-def test_calls_of_shared_arrays_that_differ(tmp_path: Path) -> None:
-    """A rank sees that before data moves. The table says more than that it did."""
-    program = """
-        import mpicoll
-        comm = mpicoll.Communicator()
-        x = comm.zeros(400_000)
-        for _ in range(3):
-            comm.allreduce(x, out=x)
-        assert comm.last_route == "shared"
-        x = comm.zeros(400_000 + (comm.rank == 1))
-        comm.allreduce(x, out=x)
-        comm.allreduce(x, out=x)
-    """
-    result = run(3, script(tmp_path, program))
-    assert result.code != 0, result.output
-    for who, count in (("ranks 0, 2", 400_000), ("rank 1", 400_001)):
-        line = rf"^  {who} +call 3: allreduce sum of {count} float64, at "
-        assert re.search(line, result.output.split(DIFFERENT)[1], re.MULTILINE), result.output
-    assert "Traceback" not in result.output
-    said_once(result)
+    run(4, script(tmp_path, program)).bad(DIFFERENT.replace("0-2", "2-3"))
 
 
 @pytest.mark.parametrize("field", half(fuzzed.FIELDS))
@@ -148,8 +75,7 @@ def test_a_field_that_differs(field: str) -> None:
     rank then hangs in a table of Python's, that is told when time is up."""
     seed = int(os.environ.get("MPICOLL_SEED", random.randrange(1 << 30)))
     print("MPICOLL_SEED =", seed)
-    result = run(3, fuzzed.__file__, field, str(seed), env={"MPICOLL_TIMEOUT": "20"})
-    assert result.code != 0, result.output
+    result = run(3, fuzzed.__file__, field, str(seed), env={"MPICOLL_TIMEOUT": "20"}).bad()
     (*_, last), odd, other = fuzzed.plan(field, seed)
     print(f"The odd rank is {odd}: {other} instead of {last}")
     if DIFFERENT in result.output:
@@ -184,116 +110,8 @@ def test_a_rank_ends_and_leaves_a_child(tmp_path: Path) -> None:
             os._exit(0)
         comm.barrier()
     """
-    result = run(3, script(tmp_path, program))
-    assert result.code != 0, result.output
-    assert IS_GONE in result.output, result.output
+    result = run(3, script(tmp_path, program)).bad(IS_GONE)
     said_once(result)
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_killed_at_a_random_moment(seed: int, tmp_path: Path) -> None:
-    """Within a random collective. The launcher, or the watchers, end all."""
-    rng = random.Random(seed)
-    victim, algorithm, seconds = rng.randrange(3), rng.choice(["ring", "native", None]), rng.random()
-    program = f"""
-        import os, signal, threading
-        import numpy as np
-        import mpicoll
-
-        comm = mpicoll.Communicator()
-        comm.barrier()
-        if comm.rank == {victim}:
-            threading.Timer({seconds}, os.kill, [os.getpid(), signal.SIGKILL]).start()
-        while True:
-            comm.allreduce(np.ones({rng.choice([1, 1000, 1 << 17])}), algorithm={algorithm!r})
-    """
-    result = run(3, script(tmp_path, program))
-    assert result.code != 0, result.output
-    said_once(result)
-
-
-WRONG_IN_TORCH = Path(__file__).parent / "programs" / "wrong_in_torch.py"
-
-
-@pytest.mark.parametrize("wrong", half(["async against sync", "asynchronous"]))
-def test_different_calls_in_torch(wrong: str) -> None:
-    result = run(3, str(WRONG_IN_TORCH), wrong)
-    assert DIFFERENT in result.output, result.output
-    assert result.code != 0
-    said_once(result)
-
-
-def test_ranks_of_torch_that_wait_for_each_other() -> None:
-    result = run(3, str(WRONG_IN_TORCH), "receives beside a loader", env={"MPICOLL_TIMEOUT": "600"})
-    assert STUCK in result.output, result.output
-    assert re.search(r"^  rank 2 +recv: no message came from rank 0 ", result.output, re.MULTILINE), result.output
-
-
-TORCH = """
-    import time
-    import torch
-    import torch.distributed as dist
-
-    dist.init_process_group("mpicoll")
-    x = torch.ones(6)
-    dist.all_reduce(x)
-"""
-
-
-def test_a_group_of_torch_is_made_again(tmp_path: Path) -> None:
-    program = """
-    dist.destroy_process_group()
-    for _ in range(3):
-        dist.init_process_group("mpicoll")
-        work = dist.all_reduce(x, async_op=True)
-        dist.broadcast(x, 1)
-        dist.destroy_process_group()
-    print("went on")
-    """
-    result = run(2, script(tmp_path, TORCH + program))
-    assert result.code == 0, result.output
-    assert result.output.count("went on") == 2, result.output
-    assert "mpicoll: " not in result.output, result.output
-
-
-def test_a_free_that_waits_for_a_collective(tmp_path: Path) -> None:
-    """It completes what was begun, and one rank has ended without it."""
-    program = """
-    other = comm.split(0)
-    if rank != 1:
-        other.iallreduce(x)
-        other.free()
-    """
-    result = run(3, script(tmp_path, WAITS + program))
-    assert result.code == 1, result.output
-    assert "mpicoll: a rank has finished, and others wait for it. The job ends" in result.output
-
-
-def test_a_threads_call_though_another_thread_was_refused(tmp_path: Path) -> None:
-    """The group is closed, but the call goes on, and the other rank never comes."""
-    program = """
-    import threading
-
-    def call():
-        try:
-            dist.all_reduce(x)
-        except Exception as e:
-            print(type(e).__name__)
-
-    if dist.get_rank() == 1:
-        first = threading.Thread(target=call)
-        first.start()
-        time.sleep(0.5)
-        call()
-        first.join()
-    """
-    result = run(2, script(tmp_path, TORCH + program))
-    assert result.code == 1, result.output
-    assert "StateError" in result.output
-    assert "mpicoll: a rank has finished, and others wait for it. The job ends" in result.output
-    assert re.search(r"^  rank 1  .*: allreduce sum of \d+ float32.*: waiting", result.output, re.MULTILINE), (
-        result.output
-    )
 
 
 WAITS = """
@@ -310,17 +128,15 @@ UNDER_WAY = {"in a call": "if rank == 1: time.sleep(600)\ncomm.barrier()", "in P
 
 
 @pytest.mark.parametrize("where", UNDER_WAY)
-@pytest.mark.parametrize("who", ["the launcher", "a rank"])
 @pytest.mark.parametrize("number", half([signal.SIGINT, signal.SIGTERM]))
-def test_a_signal_ends_the_job(where: str, who: str, number: signal.Signals, tmp_path: Path) -> None:
-    """Python runs a rank's handler of SIGINT when its call returns. If it does not, the call's timeout ends the job."""
-    late = who == "a rank" and where == "in a call" and number == signal.SIGINT
+def test_a_signal_ends_the_job(where: str, number: signal.Signals, tmp_path: Path) -> None:
+    """One that a rank gets; test_interrupt.py has those of ``mpicoll run``. Python runs a rank's handler of SIGINT when
+    its call returns. If it does not, the call's timeout ends the job."""
+    late = where == "in a call" and number == signal.SIGINT
     program = textwrap.dedent(WAITS) + "comm.timeout = 3\n" * late + UNDER_WAY[where]
     with started(sys.executable, "-m", "mpicoll", "run", "-n", "3", script(tmp_path, program)) as (it, output):
-        pids = ranks_of(output)
-        os.kill(pids[0] if who == "a rank" else it.process.pid, number)
-        result = ended(it, output)
-    assert result.code != 0, result.output
+        os.kill(ranks_of(output)[0], number)
+        ended(it, output).bad()
 
 
 def ranks_of(output: Path) -> list[int]:
@@ -363,3 +179,33 @@ def test_stopped_and_continued_in_time(tmp_path: Path) -> None:
     assert result.code == 0, result.output
     assert result.output.count("went on") == 3, result.output
     assert "mpicoll: " not in result.output, result.output
+
+
+TESTS = """
+import numpy as np
+import mpicoll
+
+comm = mpicoll.Communicator()
+
+def test_sum():
+    comm.allreduce(np.ones(2))
+    assert comm.rank != 1, "rank 1 is odd"
+    comm.barrier()
+
+def test_other():
+    comm.allreduce(np.ones(3))
+"""
+
+
+@pytest.mark.parametrize("options", half([[], ["-x"]]))
+def test_a_test_fails_on_one_rank(options: list[str], tmp_path: Path) -> None:
+    """That rank goes on to the next test, and the others wait. Or it ends, and pytest itself says why."""
+    path = script(tmp_path, TESTS, "test_it.py")
+    result = run(2, "-m", "pytest", "-p", "no:cacheprovider", "--color=no", *options, path).bad(code=1)
+    if options:
+        assert re.search(r"^E +AssertionError: rank 1 is odd$", result.output, re.M), result.output
+    else:
+        assert re.search(r"^  rank 0  call 1: barrier, at test_it.py:10 in test_sum", result.output, re.M)
+        failed = r"after \S*test_it.py::test_sum failed with AssertionError: rank 1 is odd"
+        line = rf"^  rank 1  call 1: allreduce sum of 3 float64, at test_it.py:13 in test_other \({failed}\)"
+        assert re.search(line, result.output, re.M), result.output

@@ -2,10 +2,10 @@
 
     python -m tests.nodes.nodes --nodes 4 --rate 200 --delay 50 -- .venv/openmpi/bin/mpicoll run -n 8 script.py
 
-Each node has a host name, processes, shared memory and, where that is permitted, a network of its own: ranks on two
-nodes can meet only through the network, as on real machines. Files are shared, as on a cluster. A node's link may have
-a rate and a delay. The launchers of Open MPI and MPICH find the nodes, and a way to start processes there, in their
-environment. They start on a host of their own, ``login``.
+Each node has a host name, processes, shared memory and a network of its own: ranks on two nodes can meet only through
+the network, as on real machines. Files are shared, as on a cluster. A node's link may have a rate and a delay. The
+launchers of Open MPI and MPICH find the nodes, and a way to start processes there, in their environment. They start on
+a host of their own, ``login``.
 
 Needs Linux, root and iproute2, and nothing else but the standard library. All lives in namespaces: it is gone with its
 first process, which ends when its standard input does, so however this process ends. Nothing outside sees its mounts,
@@ -78,21 +78,13 @@ def missing(programs: Sequence[str] = NEEDED) -> str:
     absent = [program for program in programs if not shutil.which(program)]
     if absent:
         return f"not installed: {', '.join(absent)}"
-    asked = subprocess.run(["unshare", "--mount", "--uts", "--ipc", "--pid", "--fork", "true"], capture_output=True)
-    return f"namespaces are not permitted: {asked.stderr.decode().strip()}" if asked.returncode else ""
-
-
-def network_permitted() -> bool:
-    return not _in_network("ip link add probe type veth").returncode
-
-
-def _in_network(script: str) -> subprocess.CompletedProcess[str]:
-    """Try the script in a network of its own."""
-    return subprocess.run(["unshare", "--net", "sh", "-ec", script], capture_output=True, text=True)
+    spaces = ["unshare", "--mount", "--uts", "--ipc", "--pid", "--net", "--fork"]
+    asked = subprocess.run([*spaces, "ip", "link", "add", "probe", "type", "veth"], capture_output=True, text=True)
+    return f"namespaces are not permitted: {asked.stderr.strip()}" if asked.returncode else ""
 
 
 class Nodes:
-    """Some nodes that run, as a context manager. ``own_networks`` says whether each has a network of its own.
+    """Some nodes that run, as a context manager.
 
     ``ranks`` says where the ranks of a job are: the number of the node of each rank, from 0. By default each node has
     one rank. MPICH takes a node for several if its ranks are in several runs that do not repeat, as in 0, 1, 1, 0."""
@@ -102,20 +94,17 @@ class Nodes:
 
     def __init__(self, nodes: int = 2, ranks: Sequence[int] | None = None, link: Link | None = None) -> None:
         self.nodes, self.link = [f"node{i + 1}" for i in range(nodes)], link
-        self.own_networks = False
         self._ranks = range(nodes) if ranks is None else ranks
 
     def __enter__(self) -> Nodes:
         reason = missing()
         if reason:
             raise NodesError(reason)
-        self.own_networks = network_permitted()
-        if self.link is not None and not (self.own_networks and os.access(TUN, os.R_OK | os.W_OK)):
-            why = f"{TUN} cannot be opened" if self.own_networks else "networks are not permitted here"
-            raise NodesError(f"{why}: no link can have a rate or a delay")
-        spaces = ["--mount", "--uts", "--ipc", "--pid", *["--net"] * self.own_networks]
+        if self.link is not None and not os.access(TUN, os.R_OK | os.W_OK):
+            raise NodesError(f"{TUN} cannot be opened: no link can have a rate or a delay")
+        spaces = ["--mount", "--uts", "--ipc", "--pid", "--net"]
         link = None if self.link is None else asdict(self.link)
-        told = [self.nodes, [self.nodes[node] for node in self._ranks], self.own_networks, link]
+        told = [self.nodes, [self.nodes[node] for node in self._ranks], link]
         # In a session of its own: a terminal's Ctrl-C must not end it before those who use it.
         self._first = subprocess.Popen(
             ["unshare", *spaces, "--fork", sys.executable, "-m", "tests.nodes.nodes", "--inside", json.dumps(told)],
@@ -159,8 +148,7 @@ class Nodes:
 
     def lose(self, node: str) -> None:
         """Pull a node's cable, and end all that runs there."""
-        pull = f"ip link set {node} down;" if self.own_networks else ""
-        self.run("sh", "-ec", f"{pull} kill -9 $(cat {STATE}/{node})", check=True)
+        self.run("sh", "-ec", f"ip link set {node} down; kill -9 $(cat {STATE}/{node})", check=True)
 
     def run(
         self, *argv: str | Path, cwd: Path | None = None, node: str | None = None, **options: Any
@@ -173,21 +161,21 @@ def sh(*argv: str | Path) -> None:
     subprocess.run([str(word) for word in argv], check=True, stdin=subprocess.DEVNULL, stdout=sys.stderr)
 
 
-def _inside(nodes: list[str], ranks: list[str], own_networks: bool, link: dict[str, float] | None) -> None:
+def _inside(nodes: list[str], ranks: list[str], link: dict[str, float] | None) -> None:
     """The first process: start everything, say so, and carry frames until standard input ends."""
     number = os.readlink("/proc/self")  # in the /proc that is still the one outside
     sh("mount", "--no-mtab", "-t", "proc", "proc", "/proc")
     sh("mount", "--no-mtab", "-t", "tmpfs", "tmpfs", "/run")
     (STATE / "tmp").mkdir(parents=True)
     socket.sethostname("login")
-    addresses, cables = _network(nodes, own_networks, shaped=link is not None)
+    addresses, cables = _network(nodes, shaped=link is not None)
     _names(addresses)
     HOSTS.write_text("".join(f"{node}\n" for node in ranks))
     RUNS.write_text("".join(f"{node}:{sum(1 for _ in run)}\n" for node, run in groupby(_repeated(ranks))))
     ENTER.write_text(AS_SSH_DOES)
     ENTER.chmod(0o755)
     for node in nodes:
-        _begin(node, own_networks)
+        _begin(node)
     # From here on nobody waits for a child; what others leave behind must not stay as zombies.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     print(number, flush=True)
@@ -199,12 +187,11 @@ def _repeated(ranks: list[str]) -> list[str]:
     return next(ranks[:n] for n in range(1, len(ranks) + 1) if ranks == ranks[:n] * (len(ranks) // n))
 
 
-def _network(nodes: list[str], own: bool, shaped: bool) -> tuple[dict[str, str], list[Cable]]:
-    """The address of each host, and the cables that somebody must carry frames through. With ``own``, there is a bridge
-    with a cable to each node, and where these are not ``shaped``, the kernel carries the frames."""
-    if not own:
-        return {name: f"127.0.0.{i + 1}" for i, name in enumerate(["login", *nodes])}, []
-    addresses, cables = {name: f"10.0.0.{i + 1}" for i, name in enumerate(["login", *nodes])}, []
+def _network(nodes: list[str], shaped: bool) -> tuple[dict[str, str], list[Cable]]:
+    """The address of each host, and the cables that somebody must carry frames through. There is a bridge with a cable
+    to each node, and where these are not ``shaped``, the kernel carries the frames."""
+    addresses = {name: f"10.0.0.{i + 1}" for i, name in enumerate(["login", *nodes])}
+    cables: list[Cable] = []
     sh("ip", "link", "set", "lo", "up")
     sh("ip", "link", "add", "switch", "type", "bridge")
     sh("ip", "address", "add", f"{addresses['login']}/24", "dev", "switch")
@@ -230,11 +217,10 @@ def _names(addresses: dict[str, str]) -> None:
     sh("mount", "--bind", names, "/etc/hosts")
 
 
-def _begin(node: str, own_network: bool) -> None:
+def _begin(node: str) -> None:
     """Start a node, and wait until it runs."""
-    network = ["nsenter", f"--net=/run/netns/{node}"] if own_network else []
-    own = ["unshare", "--mount", "--uts", "--ipc", "--pid", "--fork", "bash", "-euc", NODE, node]
-    program = [*network, *own, node, "own" if own_network else "shared"]
+    own = ["unshare", "--mount", "--uts", "--ipc", "--pid", "--fork", "bash", "-euc", NODE, node, node]
+    program = ["nsenter", f"--net=/run/netns/{node}", *own]
     begun = subprocess.Popen(program, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
     assert begun.stdout
     if not begun.stdout.readline():
@@ -245,7 +231,7 @@ NODE = f"""
 read -r number _ </proc/self/stat  # in the /proc that is still that of the login node
 hostname "$1"
 mount -t proc proc /proc
-if [ "$2" = own ]; then mount -t sysfs sysfs /sys; fi  # /sys/class/net is that of whoever mounts it
+mount -t sysfs sysfs /sys  # /sys/class/net is that of whoever mounts it
 mount -t tmpfs tmpfs /dev/shm
 mount -t tmpfs tmpfs {STATE}/tmp
 # Libraries compare this to tell machines apart.
@@ -273,8 +259,6 @@ def run_on(nodes: Nodes, command: Sequence[str]) -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         with nodes:
-            if not nodes.own_networks:
-                print("nodes: networks are not permitted here; all nodes share this machine's", file=sys.stderr)
             # Not subprocess.run, which would kill nsenter first: then nobody buries what nsenter started.
             return subprocess.Popen(nodes.command(*command)).wait()
     except NodesError as error:

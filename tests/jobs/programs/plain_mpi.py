@@ -19,10 +19,6 @@ DTYPES = "float64", "int32", "complex64", "uint8"
 
 def collective(comm: Any, same: Random, own: Random) -> None:
     """A collective of arrays that blocks, does not, or is persistent."""
-    name = same.choice(
-        ["Barrier", "Bcast", "Gather", "Scatter", "Allgather", "Alltoall", "Reduce", "Allreduce",
-         "Reduce_scatter_block", "Reduce_scatter", "Scan", "Exscan", "Gatherv", "Allgatherv"]
-    )  # fmt: skip
     kind = same.choice(["", "", "I"] if MPI.Get_version() < (4, 0) else ["", "", "I", "init"])
     count, root, op = same.choice([0, 1, 3, 200, 5000]), same.randrange(comm.size), same.choice(OPS)
     dtype = same.choice(DTYPES)
@@ -53,6 +49,7 @@ def collective(comm: Any, same: Random, own: Random) -> None:
         "Scan": (given, small.copy(), op),
         "Exscan": (given, small.copy(), op),
     }
+    name = same.choice([*arguments])
     full = {"": name, "I": f"I{name[0].lower()}{name[1:]}", "init": f"{name}_init"}[kind]
     result = getattr(comm, full)(*arguments[name])
     if kind == "init":
@@ -67,9 +64,6 @@ def collective(comm: Any, same: Random, own: Random) -> None:
 def objects(comm: Any, same: Random, own: Random) -> None:
     """A collective of objects. Ranks may give objects of different lengths."""
     given, root, op = "x" * own.randrange(2000), same.randrange(comm.size), same.choice(OPS)
-    name = same.choice(
-        ["barrier", "bcast", "gather", "scatter", "allgather", "alltoall", "reduce", "allreduce", "scan"]
-    )
     several = [given] * comm.size
     arguments: dict[str, tuple[Any, ...]] = {
         "barrier": (),
@@ -82,29 +76,30 @@ def objects(comm: Any, same: Random, own: Random) -> None:
         "allreduce": (own.random(), op),
         "scan": (own.random(), op),
     }
+    name = same.choice([*arguments])
     getattr(comm, name)(*arguments[name])
 
 
 def finish(requests: list[Any], own: Random) -> None:
     """Wait for requests in one of mpi4py's ways."""
-    how = own.choice(["Wait", "Waitall", "Waitany", "Waitsome", "Test", "Testall"])
-    if how == "Wait":
-        for each in requests:
-            each.Wait()
-    elif how == "Waitall":
-        MPI.Request.Waitall(requests, [MPI.Status() for _ in requests])
-    elif how == "Waitany":
-        for _ in requests:
-            MPI.Request.Waitany(requests)
-    elif how == "Waitsome":
-        while MPI.Request.Waitsome(requests) is not None:
-            pass
-    elif how == "Test":
-        while not all(each.Test() for each in requests):
-            pass
-    else:
-        while not MPI.Request.Testall(requests):
-            pass
+    match own.choice(["Wait", "Waitall", "Waitany", "Waitsome", "Test", "Testall"]):
+        case "Wait":
+            for each in requests:
+                each.Wait()
+        case "Waitall":
+            MPI.Request.Waitall(requests, [MPI.Status() for _ in requests])
+        case "Waitany":
+            for _ in requests:
+                MPI.Request.Waitany(requests)
+        case "Waitsome":
+            while MPI.Request.Waitsome(requests) is not None:
+                pass
+        case "Test":
+            while not all(each.Test() for each in requests):
+                pass
+        case _:
+            while not MPI.Request.Testall(requests):
+                pass
 
 
 def messages(comm: Any, same: Random, own: Random) -> None:

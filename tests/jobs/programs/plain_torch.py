@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import faulthandler
 import os
+import signal
 import sys
 import tempfile
+import time
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -15,18 +18,31 @@ import torch.distributed as dist
 from torch.distributed import _functional_collectives as functional
 from torch.nn.parallel import DistributedDataParallel
 
-backend = "nccl" if torch.cuda.is_available() else "gloo"
+OVER_NCCL = (
+    "legal", "ended", "split", "functional_sum", "inference", "group_under_if", "other_group", "destroyed", "groups",
+    "each_receives_first",
+)  # fmt: skip
+"""What was tried over NCCL."""
+name = sys.argv[1]
+backend = "nccl" if torch.cuda.is_available() and name in OVER_NCCL else "gloo"
 dist.init_process_group(backend)
 rank, size = dist.get_rank(), dist.get_world_size()
 if backend == "nccl":
     torch.cuda.set_device(rank % torch.cuda.device_count())
     torch.set_default_device("cuda")
+CALLS, MOST_GROWTH = 50, 32 << 20
+"""Of each kind of call; and bytes that a rank may have more at the end than after a fifth of them."""
 x = torch.ones(4)
 part = dist.new_group([*range(size)] if rank else None)  # which is the same
 
 
 def step(model: torch.nn.Module) -> None:
     model(torch.ones(2, 3)).sum().backward()
+
+
+def memory() -> int:
+    """Bytes of this process."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def summed(given: torch.Tensor) -> torch.Tensor:
@@ -38,7 +54,9 @@ def legal() -> None:
     """All kinds of calls, of which nothing may be said."""
     model = DistributedDataParallel(torch.nn.Linear(3, 3))
     right, left = (rank + 1) % size, (rank - 1) % size
-    for _ in range(20):
+    for number in range(CALLS):
+        if number == CALLS // 5:
+            before = memory()
         step(model)
         work = dist.all_reduce(x, async_op=True)
         dist.all_reduce(torch.ones(3), op=dist.ReduceOp.MAX, group=part)
@@ -49,7 +67,18 @@ def legal() -> None:
         dist.gather(x, [torch.empty(4) for _ in range(size)] if rank == 0 else None)
         dist.scatter(x, [torch.ones(4) for _ in range(size)] if rank == 0 else None)
         dist.barrier()
-        summed(x).sum()
+        for one in functional.all_reduce_coalesced(
+            [summed(x), functional.broadcast(x, 1, [*range(size)])], "max", part
+        ):
+            one.sum()
+        with dist._coalescing_manager(part, async_ops=True) as manager:
+            for _ in range(3):
+                dist.all_gather_into_tensor(torch.empty(4 * size), x, part)
+        manager.wait()
+        objects = [rank, "x" * rank]
+        dist.broadcast_object_list(objects, 0)
+        dist.gather_object(objects, [None] * size if rank == 0 else None)
+        dist.scatter_object_list(objects, [*range(size)] if rank == 0 else None)
         # An all-to-all of uneven parts, which differ from rank to rank.
         counts = [1 + (rank + other) % 2 for other in range(size)]
         dist.all_to_all_single(torch.empty(sum(counts)), torch.ones(sum(counts)), counts, counts)
@@ -61,6 +90,7 @@ def legal() -> None:
         alone = dist.new_group([rank], use_local_synchronization=True)  # each rank makes one of its own
         dist.all_reduce(x, group=alone)
         dist.destroy_process_group(alone)
+    assert memory() - before < MOST_GROWTH
     dist.destroy_process_group()
     again()
     print(f"rank {rank} is done", flush=True)
@@ -74,20 +104,11 @@ def again() -> None:
     dist.destroy_process_group()
 
 
-def different() -> None:
-    dist.all_reduce(x, op=dist.ReduceOp.MAX if rank else dist.ReduceOp.SUM)
-    dist.barrier()
-
-
 def ended() -> None:
     """A rank has a batch more than the other, in DDP, whose calls are made in C++."""
     model = DistributedDataParallel(torch.nn.Linear(3, 3))
     for _ in range(3 + rank):
         step(model)
-
-
-def messages() -> None:
-    dist.recv(x, (rank + 1) % size, tag=3)
 
 
 def functional_sum() -> None:
@@ -102,12 +123,6 @@ def inference() -> None:
     with torch.inference_mode():
         dist.all_reduce(torch.ones(2), op=dist.ReduceOp.MAX if rank else dist.ReduceOp.SUM)
         dist.barrier()
-
-
-def groups() -> None:
-    other = dist.new_group([*range(size)])
-    for each in (other, part) if rank else (part, other):
-        dist.all_reduce(x, group=each)
 
 
 def group_under_if() -> None:
@@ -138,4 +153,44 @@ def split() -> None:
     made.barrier().wait()
 
 
-globals()[sys.argv[1]]()
+def groups() -> None:
+    other = dist.new_group([*range(size)])
+    for each in (other, part) if rank else (part, other):
+        dist.all_reduce(x, group=each)
+
+
+def handles() -> None:
+    try:
+        if rank == 1:
+            raise ValueError("the cause")
+        dist.all_reduce(x)
+    finally:
+        dist.broadcast(x, 0)
+
+
+def the_program_ends() -> None:
+    if rank == 1:
+        dist.all_reduce(x, async_op=True).wait()
+
+
+def the_sender_ends() -> None:
+    if rank == 0:
+        dist.recv(x, 1)
+
+
+BEFORE_A_BARRIER: dict[str, Callable[[], object]] = {
+    "other_collective": lambda: dist.broadcast(x, 0) if rank else dist.barrier(),
+    "other_length": lambda: dist.all_reduce(torch.ones(8 if rank else 4)),
+    "other_dtype": lambda: dist.all_reduce(torch.ones(4) if rank else torch.ones(2, dtype=torch.float64)),
+    "other_root": lambda: dist.broadcast(x, rank),
+    "stopped": lambda: os.kill(os.getpid(), signal.SIGSTOP) if rank else None,
+    "busy": lambda: time.sleep(600) if rank else None,
+    "each_receives_first": lambda: dist.recv(x, 1 - rank, tag=3),
+    "other_tag": lambda: dist.recv(x, 0, tag=1) if rank else dist.send(torch.ones(1 << 22), 1, tag=2),
+    "message_before_a_barrier": lambda: dist.recv(x, 0) if rank else None,
+}
+if name in BEFORE_A_BARRIER:
+    BEFORE_A_BARRIER[name]()
+    dist.barrier()
+else:
+    globals()[name]()

@@ -1,72 +1,50 @@
-"""A program of three ranks that is right, whatever it looks like. Argument: its NAME."""
+"""A program of three ranks that is right, whatever it looks like. Argument: its NAME, which is that of a function."""
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
 import time
-from collections.abc import Callable
-from typing import TypeAlias
 
 import numpy as np
+from mpi4py import MPI
 
 import mpicoll
-from tests.jobs.programs.begun import another, begun, x
-
-Program: TypeAlias = "Callable[[mpicoll.Communicator], object]"
-RIGHT: dict[str, Program] = {}
-"""What is right, by name. What such a function returns is there until the program ends."""
+from tests.jobs.programs.faults import another, begun, x
 
 
-def right(name: str) -> Callable[[Program], Program]:
-    """A decorator of what is right."""
-
-    def declared(program: Program) -> Program:
-        assert name not in RIGHT, name
-        RIGHT[name] = program
-        return program
-
-    return declared
-
-
-@right("a long computation")
-def a_long_computation(comm: mpicoll.Communicator) -> None:
-    if comm.rank == 1:
-        time.sleep(15)
-    comm.allreduce(x)
-
-
-@right("ends apart")
-def ends_apart(comm: mpicoll.Communicator) -> None:
-    if comm.rank == 1:
-        time.sleep(10)
-
-
-@right("many calls")
-def many_calls(comm: mpicoll.Communicator) -> None:
-    for _ in range(10):  # so that watchers look at many rings of calls, however fast these are
-        for _ in range(1000):
-            comm.allreduce(x)
-        time.sleep(0.2)
-
-
-@right("exactly two rings")
 def exactly_two_rings(comm: mpicoll.Communicator) -> None:
     for _ in range(512 - 3):
         comm.allreduce(x)
 
 
-@right("groups")
-def groups(comm: mpicoll.Communicator) -> None:
+def many_calls(comm: mpicoll.Communicator) -> object:
+    """Of communicators that are made and freed, or forgotten, and with arguments that may differ between ranks."""
+    for _ in range(10):  # so that watchers look at many rings of calls, however fast these are
+        for _ in range(1000):
+            comm.allreduce(x)
+        time.sleep(0.2)
     for i in range(300):
         part = comm.split(comm.rank % 2) if i % 2 else comm.subset([2, 0]) if comm.rank != 1 else None
         if part is not None:
             part.allreduce(x)
             part.free()
+    unfreed = [another(comm) for _ in range(5)]
+    unfreed[0].allreduce(x)
+    del unfreed
+    backwards, alone, rank = comm.subset([2, 1, 0]), mpicoll.Communicator(MPI.COMM_SELF), comm.rank
+    assert backwards is not None
+    for i in range(9):
+        backwards.bcast(x, root=i % 3)
+    alone.allreduce(x)
+    comm.alltoallv(np.ones(sum(range(rank, rank + 3))), [*range(rank, rank + 3)], [*range(rank, rank + 3)])
+    comm.allreduce(x, op=mpicoll.Op.premul_sum(0.5 + rank))
+    comm.scatter(np.ones((3, 4)) if rank == 0 else None, out=np.ones(4))
+    comm.allgather_object({"rank": rank} if rank else None)
+    comm.gather(x, out=np.ones((3, 6)) if rank == 0 else None)
+    return backwards, alone
 
 
-@right("communicators that two threads make")
 def communicators_that_two_threads_make(comm: mpicoll.Communicator) -> object:
     parents = [another(comm), another(comm)]
 
@@ -91,26 +69,6 @@ def communicators_that_two_threads_make(comm: mpicoll.Communicator) -> object:
     return parents, request
 
 
-@right("ranks in another order")
-def ranks_in_another_order(comm: mpicoll.Communicator) -> object:
-    part = comm.subset([2, 1, 0])
-    assert part is not None
-    for i in range(9):
-        part.bcast(x, root=i % 3)
-    return part
-
-
-@right("arguments that may differ")
-def arguments_that_may_differ(comm: mpicoll.Communicator) -> None:
-    rank = comm.rank
-    comm.alltoallv(np.ones(sum(range(rank, rank + 3))), [*range(rank, rank + 3)], [*range(rank, rank + 3)])
-    comm.allreduce(x, op=mpicoll.Op.premul_sum(0.5 + rank))
-    comm.scatter(np.ones((3, 4)) if rank == 0 else None, out=np.ones(4))
-    comm.allgather_object({"rank": rank} if rank else None)
-    comm.gather(x, out=np.ones((3, 6)) if rank == 0 else None)
-
-
-@right("messages one after another")
 def messages_one_after_another(comm: mpicoll.Communicator) -> object:
     comm.timeout = 10
     end = time.monotonic() + 12
@@ -129,31 +87,11 @@ def messages_one_after_another(comm: mpicoll.Communicator) -> object:
     return request
 
 
-@right("one rank alone")
-def one_rank_alone(comm: mpicoll.Communicator) -> object:
-    from mpi4py import MPI
-
-    alone = mpicoll.Communicator(MPI.COMM_SELF)
-    alone.allreduce(x)
-    return alone
-
-
-@right("unfreed")
-def unfreed(comm: mpicoll.Communicator) -> None:
-    parts = [another(comm) for _ in range(5)]
-    parts[0].allreduce(x)
-    del parts
-
-
-@right("MPI.Finalize by the program")
 def finalize_by_the_program(comm: mpicoll.Communicator) -> None:
-    from mpi4py import MPI
-
     MPI.Finalize()
     time.sleep(1 + 2 * comm.rank)
 
 
-@right("a message that nobody waits for")
 def a_message_that_nobody_waits_for(comm: mpicoll.Communicator) -> None:
     if comm.rank == 0:
         comm.isend(np.ones(1 << 20), 1)
@@ -162,8 +100,7 @@ def a_message_that_nobody_waits_for(comm: mpicoll.Communicator) -> None:
         comm.recv(np.ones(1 << 20), 0)
 
 
-@right("a root that comes late")
-def a_root_that_comes_late(comm: mpicoll.Communicator) -> None:
+def a_root_that_computes_for_long(comm: mpicoll.Communicator) -> None:
     if comm.rank == 0:
         time.sleep(12)
     elif comm.rank == 2:
@@ -173,7 +110,6 @@ def a_root_that_comes_late(comm: mpicoll.Communicator) -> None:
         comm.send(x, 2)
 
 
-@right("a message that is waited for later")
 def a_message_that_is_waited_for_later(comm: mpicoll.Communicator) -> object:
     given, taken = np.ones(1 << 20), np.ones(1 << 20)
     sent = comm.isend(given, (comm.rank + 1) % 3)
@@ -184,8 +120,9 @@ def a_message_that_is_waited_for_later(comm: mpicoll.Communicator) -> object:
     return sent
 
 
-@right("a thread of a rank that has ended")
 def a_thread_of_a_rank_that_has_ended(comm: mpicoll.Communicator) -> None:
+    """Another rank ends later than both."""
+
     def late() -> None:
         time.sleep(6)
         comm.send(x, 0)
@@ -194,35 +131,42 @@ def a_thread_of_a_rank_that_has_ended(comm: mpicoll.Communicator) -> None:
         threading.Thread(target=late, daemon=True).start()
     elif comm.rank == 0:
         comm.recv(x, 1)
+    else:
+        time.sleep(10)
 
 
-@right("a caught mismatch")
 def a_caught_mismatch(comm: mpicoll.Communicator) -> object:
     checked = mpicoll.Communicator(check="full", timeout=60)
     try:
         checked.bcast(x, root=comm.rank // 2)
     except mpicoll.errors.MismatchError:
-        pass
-    else:
-        sys.exit("no MismatchError")
-    comm.allreduce(x)
-    return checked
+        comm.allreduce(x)
+        return checked
+    sys.exit("no MismatchError")
 
 
-@right("a forked child")
-def a_forked_child(comm: mpicoll.Communicator) -> None:
-    child = os.fork()
-    if child == 0:
-        try:
-            comm.allreduce(x)
-        except mpicoll.errors.StateError:
-            os._exit(7)
-        os._exit(1)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
-    comm.allreduce(x)
+def groups_of_torch_made_again(comm: mpicoll.Communicator) -> None:
+    import torch
+    import torch.distributed as dist
+
+    ones = torch.ones(6)
+    for _ in range(3):
+        dist.init_process_group("mpicoll")
+        dist.all_reduce(ones, async_op=True)
+        dist.broadcast(ones, 1)
+        dist.destroy_process_group()
+
+
+ON_BOTH = exactly_two_rings, communicators_that_two_threads_make, finalize_by_the_program
+RIGHT = [
+    *ON_BOTH, many_calls, messages_one_after_another, a_message_that_nobody_waits_for, a_root_that_computes_for_long,
+    a_message_that_is_waited_for_later, a_caught_mismatch, a_thread_of_a_rank_that_has_ended,
+    groups_of_torch_made_again,
+]  # fmt: skip
+"""Those that run on both MPIs, and all. What such a function returns is there until the program ends."""
 
 
 if __name__ == "__main__":
     comm = begun()
-    stays = RIGHT[sys.argv[1]](comm)
+    stays = globals()[sys.argv[1]](comm)
     print("went on")

@@ -114,11 +114,6 @@ class Job:
                 begin(recorder, others[r - 1] if 0 < r <= len(others) else words)
                 recorder.under_way = False
 
-    def told(self, communicators: int) -> bool:
-        """Whether all ranks have told of so many communicators."""
-        known = self.coordinator._communicators.values()
-        return len(known) == communicators and all(each.ranks and len(each.calls) == len(self.all) for each in known)
-
     def compared(self) -> int:
         return self.coordinator._communicators["c"].compared if "c" in self.coordinator._communicators else 0
 

@@ -2,15 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-from typing import Any
-
 import pytest
 
-from mpicoll.supervise import ending, ranks
-from mpicoll.supervise.agent import Agent
-from mpicoll.supervise.messages import Answer, Leave, StatusOf
-from mpicoll.supervise.ranks import SECONDS_TO_ANSWER
 from mpicoll.supervise.record import FREED, LENGTH
 from mpicoll.supervise.report import Why
 from tests.pure.supervise.invented import Job, begin, ends, let_time_fly, looks, play, until
@@ -21,52 +14,6 @@ Output = pytest.CaptureFixture[str]
 @pytest.fixture(autouse=True)
 def fast(monkeypatch: pytest.MonkeyPatch) -> None:
     let_time_fly(monkeypatch)
-
-
-@pytest.mark.parametrize("calls", [0, 1, 5, LENGTH, 3 * LENGTH, 3 * LENGTH + 1])
-def test_equal_calls(calls: int, capfd: Output) -> None:
-    async def scene(it: Job) -> None:
-        it.make(times=calls)
-        await until(lambda: it.compared() == calls)
-        await it.all_leave()
-        await until(lambda: all(rank.ended() for rank in it.ranks))
-
-    play(scene)
-    assert not ends
-    assert capfd.readouterr().err == ""
-
-
-def test_nobody_goes_before_the_end_is_said(capfd: Output, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A rank whose call has failed asks for a comparison, and others take long to say what they called."""
-    told: list[Any] = []
-    gone_at_end: list[list[Any]] = []
-    obey, ask = Agent._obey, ranks.Processes.ask
-
-    def note(self: Agent, message: object) -> None:
-        told.append(message)
-        obey(self, message)
-
-    async def slowly(self: Any, ranks: Any, question: Any, seconds: float = SECONDS_TO_ANSWER) -> Any:
-        if isinstance(question, StatusOf):
-            await looks(20)
-        return await ask(self, ranks, question, seconds)
-
-    monkeypatch.setattr(Agent, "_obey", note)
-    monkeypatch.setattr(ranks.Processes, "ask", slowly)
-    monkeypatch.setattr(ending, "end", lambda _: gone_at_end.append([m for m in told if type(m) in (Answer, Leave)]))
-
-    async def scene(it: Job) -> None:
-        it.make(times=3)
-        await until(lambda: it.compared() == 3)
-        it.make("barrier", "bcast")
-        agent = it.ranks[1].agent
-        asking = asyncio.ensure_future(agent.compare(agent.watched["c"]))
-        await until(lambda: bool(gone_at_end))
-        asking.cancel()  # the job has ended
-
-    play(scene)
-    assert gone_at_end == [[]]
-    assert Why.DIFFERENT.value in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("more", [0, 1, LENGTH - 4, LENGTH - 3, LENGTH])
@@ -128,25 +75,6 @@ def test_others_that_come_to_their_ends_soon_after_one(capfd: Output) -> None:
     assert f"{Why.HAS_LEFT.said()} (communicator of ranks 0-2). Look at rank 0:" in capfd.readouterr().err
 
 
-def test_a_rank_comes_late(capfd: Output) -> None:
-    async def scene(it: Job) -> None:
-        it.make()
-        for recorder in it.recorders:
-            begin(recorder, "bcast")
-        it.ranks[0].agent.leave()
-        await looks(20)
-        assert not ends
-        it.recorders[0].under_way = False
-        it.add()
-        begin(it.recorders[2], "barrier")
-        it.recorders[2].under_way = False
-        begin(it.recorders[2], "bcast")
-        await until(lambda: it.compared() == 2)
-
-    play(scene, started=2)
-    assert not ends
-
-
 @pytest.mark.parametrize("how", ["freed", "closed", "broken"])
 def test_what_is_over_is_forgotten(how: str) -> None:
     async def scene(it: Job) -> None:
@@ -192,20 +120,3 @@ def test_one_warning(capfd: Output) -> None:
     assert warnings() == 2
     assert "ranks 1-2  have not arrived: their last call was" in said
     assert not ends
-
-
-@pytest.mark.slow
-def test_200_ranks(capfd: Output) -> None:
-    async def scene(it: Job) -> None:
-        it.make(times=10)
-        await until(lambda: it.compared() == 10)
-        begin(it.recorders[137], "bcast")
-        for recorder in it.recorders:
-            if not recorder.under_way:
-                begin(recorder, "barrier")
-        await until(lambda: bool(ends))
-
-    play(scene, size=200)
-    said = capfd.readouterr().err
-    assert "rank 137              call 10: bcast" in said
-    assert "ranks 0-136, 138-199  call 10: barrier" in said

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
+from time import monotonic
 
 import pytest
 
-from mpicoll.supervise import ending
-from mpicoll.supervise.coordinator import Coordinator
-from mpicoll.supervise.messages import HashOf
+from mpicoll.supervise import deadlock, ending, watched
+from mpicoll.supervise.messages import Ends
+from mpicoll.supervise.record import Pending
 from mpicoll.supervise.report import Why
 from tests.pure.supervise.invented import Job, begin, ends, give_up_soon, let_time_fly, looks, play, until
 
@@ -35,40 +34,6 @@ def test_a_rank_has_not_finished_making_the_communicator(capfd: Output) -> None:
     assert "rank 0  call 0: bcast, at" in said
     assert "rank 2  does not know this communicator: it has not finished making it" in said
     assert ends == [[]]
-
-
-def test_a_rank_fails_of_what_others_have_called(capfd: Output, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its call has returned, with what their call sent. The table comes before all end, though no look has come yet."""
-
-    async def no_look(*_: object) -> None:
-        pass
-
-    monkeypatch.setattr(Coordinator, "_check", no_look)
-
-    async def scene(it: Job) -> None:
-        it.make("allgather", "bcast")
-        for rank in it.ranks:
-            rank.joins("without a call", it.all)
-        await until(lambda: it.told(2))
-        await it.ranks[0].agent.dump("RuntimeError")
-        await until(lambda: bool(ends))
-
-    play(scene)
-    assert Why.DIFFERENT.value in capfd.readouterr().err
-
-
-def test_a_machine_that_stops_for_a_while() -> None:
-    """Coordinator and ranks stop at once, for longer than ranks may take to answer. These answer when they go on."""
-
-    async def scene(it: Job) -> None:
-        it.make(times=3)
-        await until(lambda: it.compared() == 3)
-        asked = asyncio.ensure_future(it.coordinator._processes.ask([0, 1, 2], HashOf("c", None), 0.3))
-        await asyncio.sleep(0)  # the question is on its way
-        time.sleep(1)
-        assert [each and each[0] for each in (await asked).values()] == [3, 3, 3]
-
-    play(scene)
 
 
 @pytest.mark.slow
@@ -131,69 +96,6 @@ def test_a_process_is_lost(others_wait: bool, was_killed: bool, capfd: Output, m
     assert len(ends) == others_wait
 
 
-def test_a_rank_crashes_and_another_one_is_too_slow_to_answer(capfd: Output, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The launcher is about to end it: that it has not answered so soon does not mean that it is stuck."""
-    monkeypatch.setattr(ending, "exit_reason", lambda _: "its process was killed")
-
-    async def scene(it: Job) -> None:
-        _, writer, _ = await it.connect(2)
-        await until(lambda: 2 in it.coordinator._processes and bool(it.coordinator._communicators))
-        await until(lambda: bool(it.coordinator._communicators["c"].ranks))
-        await it.coordinator._say_loss(1)
-        writer.close()
-        for rank in it.ranks:
-            rank.agent.may_leave.set()
-        it.looking.cancel()
-
-    play(scene, started=2)
-    said = capfd.readouterr().err
-    assert Why.IS_LOST.value in said
-    assert "rank 1  its process was killed" in said
-    assert "rank 2  has had no time to answer" in said
-
-
-def test_the_table_is_of_the_communicator_in_which_ranks_are(capfd: Output, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They have used another one before."""
-    monkeypatch.setattr(ending, "exit_reason", lambda _: "its process was killed")
-
-    async def scene(it: Job) -> None:
-        others = [rank.joins("d", it.all) for rank in it.ranks]
-        it.make("barrier", times=3)
-        for recorder in others:
-            begin(recorder, "bcast")
-        await until(lambda: it.told(2))
-        await it.coordinator._say_loss(1)
-        await it.all_leave()
-
-    play(scene)
-    said = capfd.readouterr().err
-    assert said.count(Why.IS_LOST.value) == 1
-    assert "call 0: bcast, at" in said
-    assert "barrier" not in said
-
-
-@pytest.mark.parametrize("others_wait", [True, False])
-def test_a_call_ended_midway_on_a_rank_that_leaves(others_wait: bool, capfd: Output) -> None:
-    """Numbers of calls say nothing then. Only if others wait, they wait for ever."""
-
-    async def scene(it: Job) -> None:
-        it.make()
-        for recorder in it.recorders:
-            begin(recorder, "bcast")
-        it.recorders[1].close()
-        if not others_wait:
-            for r in (0, 2):
-                it.recorders[r].under_way = False
-                begin(it.recorders[r], "another one")
-                it.recorders[r].close()
-        it.ranks[1].agent.leave()
-        await (until(lambda: bool(ends)) if others_wait else it.all_leave())
-
-    play(scene)
-    assert (Why.HAS_LEFT.value in capfd.readouterr().err) is others_wait
-    assert len(ends) == others_wait
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("agrees", [False, True])
 def test_a_call_fails_on_one_rank(agrees: bool, capfd: Output) -> None:
@@ -235,16 +137,32 @@ def test_a_call_fails_on_one_rank_and_another_has_not_come() -> None:
     assert not ends
 
 
-def test_a_call_fails_on_all_ranks() -> None:
-    """One after another, and not at once: nobody waits for ever."""
+@pytest.mark.slow
+@pytest.mark.parametrize("why", [Why.HAS_LEFT, Why.STUCK])
+def test_a_message_may_be_long_on_its_way_between_nodes(
+    why: Why, capfd: Output, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rank 0 waits for a message of rank 1, which has left or waits in a collective."""
+    monkeypatch.setattr(watched, "is_alone", lambda: True)
+    monkeypatch.setattr(deadlock, "_SECONDS_ON_A_NETWORK", 100.0)
 
     async def scene(it: Job) -> None:
-        for recorder in it.recorders:
-            begin(recorder, "bcast")
-        for recorder in it.recorders:
-            recorder.close()
-            await looks(2)  # all of them take less time than a failure
-        await it.all_leave()
+        it.make()
+        first = it.coordinator._processes[0]
+        first.process = first.process.changed(host="another")
+        of_rank_0 = it.ranks[0].agent.watched["c"]
+        pending = Pending.message("recv", "came from rank 1 (tag 0)", 1, "int64", Ends([1], 0))
+        of_rank_0.waits.append((pending, monotonic()))
+        if why == Why.HAS_LEFT:
+            await until(lambda: of_rank_0.seconds > 120.0)
+            it.ranks[1].agent.leave()
+        else:
+            begin(it.recorders[1], "barrier")
+        begun = of_rank_0.seconds
+        await until(lambda: bool(ends))
+        assert of_rank_0.seconds - begun >= 100.0
 
-    play(scene)
-    assert not ends
+    play(scene, timeout=6000.0)
+    said = capfd.readouterr().err
+    assert why.value in said
+    assert why == Why.HAS_LEFT or "rank 1  call 1: barrier, at " in said

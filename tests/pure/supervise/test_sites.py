@@ -95,16 +95,15 @@ def test_garbage_is_not_collected_meanwhile() -> None:
     subprocess.run([sys.executable, "-c", COLLECTS], check=True, timeout=600)
 
 
-def test_what_the_program_handles() -> None:
+@pytest.mark.parametrize(
+    ("error", "said"), [(ValueError("the cause\nand more"), "ValueError: the cause"), (KeyError(), "KeyError")]
+)
+def test_what_the_program_handles(error: Exception, said: str) -> None:
     assert handled() == ""
     try:
-        raise ValueError("the cause\nand more")
-    except ValueError:
-        assert handled() == "ValueError: the cause"
-    try:
-        raise KeyError
-    except KeyError:
-        assert handled() == "KeyError"
+        raise error
+    except Exception:
+        assert handled() == said
 
 
 def test_what_a_library_handles() -> None:

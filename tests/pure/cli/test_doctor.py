@@ -173,31 +173,6 @@ def test_out_of_order(given: list[Facts], expected: str) -> None:
     assert (report.problems, report.warnings) == ((1, 0) if expected.startswith("problem") else (0, 1))
 
 
-def test_ranks_that_differ_are_named() -> None:
-    report = judge(of_rank(4, job(5, nodes=1), machine={"node": "nodeB", "shm_free": 512 * MIB}))
-    lines = [" ".join(line.split()) for line in report.text().splitlines()]
-    assert "ok /dev/shm ranks 0-3 on node1: 1024 MiB, of which 1024 MiB are free" in lines
-    assert "ok /dev/shm rank 4 on nodeB: 1024 MiB, of which 512 MiB are free" in lines
-    assert "ok open files at most 1024 (ulimit -n)" in lines
-
-
-def test_the_schema() -> None:
-    found = judge(of_rank(1, job(), machine={"files": 256})).as_dict()
-    assert {key: found[key] for key in ("schema", "mpi", "nodes", "problems", "warnings")} == {
-        "schema": 1,
-        "mpi": "Open MPI 5.0.11",
-        "nodes": ["node1", "node1"],
-        "problems": 0,
-        "warnings": 1,
-    }
-    (warning,) = (f for f in found["findings"] if f["level"] == "warning")
-    assert set(warning) == {"topic", "level", "ranks", "text", "remedy"}
-    assert (warning["topic"], warning["ranks"]) == ("open files", [1])
-    (launcher,) = (f for f in found["findings"] if f["topic"] == "launcher")
-    assert launcher["ranks"] == [0, 1]
-    assert launcher["remedy"] == ""
-
-
 @pytest.mark.parametrize(("facts", "code"), [(job(), 0), (job(files=8), 0), (job(4, cores=(0,)), 1)])
 def test_the_exit_code(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, facts: list[Facts], code: int

@@ -69,6 +69,7 @@ REFUSED = {
         ("compare --gpus-per-node 2 --ntasks-per-node 8", "--ntasks-per-node: expected at most 2, ... given 8"),
         ("gpu-multi-node --gpus-per-node 4 --ntasks-per-node 2", "--ntasks-per-node: expected 4, ... given 2"),
         ("scaling --nodes 2 --array 1,2,4", "--nodes: expected at least 4, ... given 2"),
+        ("train --gres gpu:1 --gpus-per-node 1", "--gres: expected it or --gpus-per-node"),
         ("scaling --array 0-3", "--array: expected numbers from 1 on, ... given '0-3'"),
         ("single-node --set SITE=x", "--set: expected --site for the preset of the network; given SITE=x"),
         ("single-node --set PROGRAM", "expected NAME=VALUE; given 'PROGRAM'"),

@@ -9,10 +9,8 @@ from pathlib import Path
 import pytest
 
 from mpicoll import algorithms
-from mpicoll.analysis.cost.comparison import Comparison
 from mpicoll.analysis.cost.presets import MACHINES
-from mpicoll.cli import main, simulate
-from mpicoll.units import duration
+from mpicoll.cli import main
 
 
 def simulated(capsys: pytest.CaptureFixture[str], words: str) -> str:
@@ -62,12 +60,6 @@ def test_the_chart(suffix: str, tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert file.read_bytes().startswith({"png": b"\x89PNG", "svg": b"<?xml"}[suffix])
 
 
-def test_goal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file = tmp_path / "ring.goal"
-    simulated(capsys, f"allreduce -n 4 --sizes 1M --algorithms ring --goal {file}")
-    assert file.read_text().startswith("num_ranks 4\n\nrank 0 {\nl1: send 262144b to 1 tag 0\n")
-
-
 def test_a_machine_from_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "mine.json"
     level = {"name": "all", "ranks": 8, "latency": 1.0, "gap": 0.0, "overhead": 0.0, "ports": 1}
@@ -79,17 +71,3 @@ def test_a_machine_from_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str
     file.write_text(json.dumps({**machine, "levels": [{**level, "latency": -1.0}]}))
     assert main(["simulate", "bcast", "-n", "8", "--machine", str(file)]) == 2
     assert "machine.levels[0].latency: expected seconds, at least 0; given -1.0" in capsys.readouterr().err
-
-
-def test_three_digits_that_round_up_have_the_next_unit() -> None:
-    assert [duration(t) for t in (0.9994e-3, 0.9996e-3, 0.99961, 1.0)] == ["999 us", "1 ms", "1 s", "1 s"]
-
-
-def test_every_line_of_a_chart_has_its_own_colour(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    file = tmp_path / "many.svg"
-    names = [f"algorithm_{i}" for i in range(14)]
-    seconds = {name: [1.0, 2.0] for name in names}
-    simulate.draw(Comparison("bcast", 4, 0, MACHINES["laptop"], (1024, 2048), seconds, {}), file)
-    text = file.read_text()
-    assert len(set(re.findall(r"stroke: (#\w{6}); stroke-width: 1.5", text))) == len(names)

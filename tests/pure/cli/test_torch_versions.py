@@ -31,10 +31,3 @@ def test_as_it_is_imported(version: str, code: int, said: str) -> None:
     assert done.returncode == code, done.stderr
     assert [said in line for line in done.stderr.splitlines()][-1 if code else 0]
     assert done.stderr.count(f"this is torch {version}") == 1
-
-
-def test_what_follows() -> None:
-    """The extra and the page agree with it."""
-    minor = OLDEST.rpartition(".")[0]
-    assert f"torch >= {minor}\n" in (ROOT / "setup.cfg").read_text()
-    assert f"torch {minor} to {NEWEST.rpartition('.')[0]}" in (ROOT / "docs/how-to/torch.md").read_text()

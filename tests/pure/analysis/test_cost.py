@@ -15,7 +15,7 @@ from mpicoll.algorithms.steps import INPUT, OUTPUT, SCRATCH, Copy, Recv, RecvRed
 from mpicoll.analysis.cost import simulation
 from mpicoll.analysis.cost.machines import Level, Machine
 from mpicoll.analysis.cost.presets import MACHINES
-from mpicoll.analysis.cost.simulation import Structure, costs, served, simulated
+from mpicoll.analysis.cost.simulation import Structure, costs, simulated
 from mpicoll.errors import ScheduleError
 
 A, B, G = 2e-6, 1e-10, 3e-11
@@ -150,17 +150,6 @@ def test_symmetry_changes_nothing(each: algorithms.Algorithm, machine: Machine) 
         assert short == pytest.approx(full, rel=0.25 if machine is SHARED else 1e-9)
 
 
-@pytest.mark.parametrize("each", EVERY)
-def test_longer_vectors_take_longer(each: algorithms.Algorithm) -> None:
-    for p in (1, 2, 7, 16):
-        if each.declines(p, 0):
-            continue
-        schedules = [each.schedule(r, p) for r in range(p)]
-        found = simulated(schedules.__getitem__, p, MACHINES["ib-h100"], np.array(SIZES, float))
-        assert (np.diff(found) >= -1e-12).all()
-        assert found[0] > 0 or p == 1
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("each", EVERY)
 def test_sizes_are_costed_together_as_each_alone(each: algorithms.Algorithm) -> None:
@@ -242,13 +231,6 @@ def test_a_hundred_thousand_ranks(name: str) -> None:
     assert least < found < 5 * least
 
 
-def test_what_is_too_much_is_said() -> None:
-    """Each of a hundred thousand ranks sends 64 segments, and more than that."""
-    found = costs("bcast", "binary_tree", 100_000, flat(), [1 << 26])
-    assert np.isnan(found.seconds).all()
-    assert found.note == "more than 3,000,000 messages"
-
-
 def test_a_wrong_schedule_is_refused() -> None:
     with pytest.raises(ScheduleError, match="does not meet a receive"):
         seconds(flat(), [(Send(1, one(0), INPUT),)], [])
@@ -257,21 +239,6 @@ def test_a_wrong_schedule_is_refused() -> None:
     first, then = (Recv(1, one(0), OUTPUT),), (Send(1, one(0), INPUT),)
     with pytest.raises(ScheduleError, match="waits forever"):
         seconds(flat(), [first, then], [(Recv(0, one(0), OUTPUT),), (Send(0, one(0), INPUT),)])
-
-
-def test_servers_take_jobs_as_they_are_ready() -> None:
-    rng = np.random.default_rng(3)
-    for _ in range(20):
-        jobs, servers, sizes = rng.integers(1, 40), rng.integers(1, 8), 3
-        server, ready, busy = rng.integers(servers, size=jobs), rng.random((jobs, sizes)), rng.random((jobs, sizes))
-        free = rng.random((servers, sizes))
-        expected, now = np.empty_like(ready), free.copy()
-        for c in range(sizes):
-            for j in np.argsort(ready[:, c], kind="stable"):
-                expected[j, c] = max(ready[j, c], now[server[j], c])
-                now[server[j], c] = expected[j, c] + busy[j, c]
-        assert served(free, server, ready, busy) == pytest.approx(expected)
-        assert free == pytest.approx(now)
 
 
 @pytest.mark.slow

@@ -13,7 +13,6 @@ from mpicoll.algorithms.steps import INPUT, OUTPUT, Recv, Schedule, Send, one
 from mpicoll.analysis.cost.machines import Dragonfly, FatTree, Level, Machine, Network, Torus
 from mpicoll.analysis.cost.presets import MACHINES
 from mpicoll.analysis.cost.simulation import Structure, costs, simulated
-from mpicoll.errors import ArgumentError
 
 A, B = 2e-6, 1e-10
 N = 1e6
@@ -166,10 +165,3 @@ def test_enough_links_change_nothing(each: algorithms.Algorithm, network: Networ
         return found
 
     assert times(replace(cluster, network=network)) == pytest.approx(times(cluster), rel=1e-12)
-
-
-def test_a_torus_holds_as_many_ranks_as_its_units_have() -> None:
-    machine = joined(Torus(dims=(2, 3)), node=4)
-    assert machine.most == 24
-    with pytest.raises(ArgumentError, match="-n: expected at most the 24 ranks of joined; given 25"):
-        costs("bcast", "binomial_tree", 25, machine, [1024])

@@ -64,14 +64,6 @@ def test_a_page_is_the_player_and_one_schedule(tmp_path: Path) -> None:
     assert times == sorted(times)
 
 
-def test_a_built_in_algorithm_with_a_root_and_segments(tmp_path: Path) -> None:
-    text, data = page(tmp_path, "bcast", "chain", "-n", "16", "--root", "2", "--segments", "20", code=0)
-    assert "<title>bcast chain, 16 ranks, root 2, 20 segments</title>" in text
-    picture = data["pictures"]["bcast"]["chain"]["16"]
-    assert picture["blocks"] == len(set(picture["colours"])) == 20
-    assert picture["start"][::2] == list(range(40, 60))
-
-
 def test_a_fault_is_marked_where_it_happens(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Rank 0 combines its input twice, so it loses rank 1."""
     _, data = page(tmp_path, "allreduce", own(tmp_path, then="INPUT"), "-n", "3", code=1)

@@ -67,15 +67,6 @@ def test_trees_are_ordered_and_equal_ones_are_one() -> None:
         symbols.combined(left, 1)
 
 
-def test_a_long_fold_can_be_shown() -> None:
-    symbols = Symbols(5000)
-    tree = 0
-    for rank in range(1, 5000):
-        tree = symbols.combined(tree, rank)
-    assert symbols.shown(tree).startswith("((((")
-    assert symbols.shown(tree).endswith("+4998)+4999)")
-
-
 # -- contributions ------------------------------------------------------------------------------------------------
 
 

@@ -64,20 +64,6 @@ function answer(address) {
   }
 }
 
-// A drawing's parts in the order in which they lie on each other, and where its first message is at some shares.
-function drawn() {
-  const drawing = new Drawing(SCHEDULES.pictures.allreduce.ring[4], 4);
-  const svg = drawing.draw(1);
-  const kinds = (node) => (node.attributes.class ? [node.attributes.class] : node.children.flatMap(kinds));
-  const at = (share) => {
-    drawing.move(share);
-    const [{ group }] = drawing.moving;
-    return [group.attributes.transform, group.style.display, drawing.until.style.display, drawing.after.style.display, drawing.arrived.style.display];
-  };
-  const line = svg.children.find(({ name }) => name === "line").attributes;
-  return { parts: svg.children.map((node) => [...new Set(kinds(node))].join(" ")), line, at: [0, 0.375, 0.75, 1].map(at) };
-}
-
 // The least width that any drawing needs, in pixels.
 const widest = Math.max(...[...everything()].map(([, ranks, picture]) => new Drawing(picture, ranks).least));
 
@@ -89,4 +75,4 @@ const addresses = [
   "", "bcast", "allreduce/ring/8", "allreduce/ring,rabenseifner/8/14/64K", "allreduce/ring/9", "allreduce/ring/64", "allreduce/rign/4", "alreduce",
   "allreduce/ring/4/7", "allreduce/ring/4/x", "allreduce/ring,ring/4", "allreduce/ring,linear,swing/4", "allreduce/ring/4/1/3K", "a/b/c/d/e/f",
 ];
-console.log(JSON.stringify({ ends, said, widest, labels: labels(), drawn: drawn(), answers: addresses.map(answer) }));
+console.log(JSON.stringify({ ends, said, widest, labels: labels(), answers: addresses.map(answer) }));

@@ -110,9 +110,3 @@ def test_versions_are_those_of_the_environments() -> None:
     assert len(pinned) == 2
     assert all(version in versions for version in pinned.values())
     assert f"\nversion: {mpicoll.__version__}\n" in (ROOT / "CITATION.cff").read_text()
-
-
-def test_the_glossary_is_in_order() -> None:
-    terms = re.findall(r"^\*\*(.*)\*\*$", page("reference/glossary.md"), re.MULTILINE)
-    assert len(terms) > 20
-    assert terms == sorted(set(terms))

@@ -10,7 +10,6 @@ import pytest
 
 from mpicoll.bench import comparison
 from mpicoll.bench.records import SCHEMA
-from mpicoll.errors import ArgumentError
 
 ENVIRONMENT = {
     **dict.fromkeys(("driver", "cuda", "nccl", "torch", "mpi4py", "mpicoll", "python", "system", "cpu", "mpi"), "1.0"),
@@ -84,10 +83,6 @@ def test_figures_and_their_ratios_to_nccl(tmp_path: Path) -> None:
         "allreduce", "5.24 at 1M (0.50)", "20.97 at 1M (2.00)", "10.49 at 1M (1.00)"
     ]  # fmt: skip
     assert "The number in brackets is the figure divided by NCCL's." in report
-
-
-def test_routes_with_the_size_from_which_they_are_taken(tmp_path: Path) -> None:
-    report = text(kept(tmp_path, one=record(ROWS)))
     assert cells(report, "float32: what carried out the calls") == [
         "allreduce", "staged:native, staged:ring from 1M", "native", "nccl over P2P/CUMEM"
     ]  # fmt: skip
@@ -120,11 +115,6 @@ def test_a_backend_that_is_not_here_says_why(tmp_path: Path) -> None:
     missing = report.partition("## What did not run\n")[2].partition("##")[0]
     assert missing.split("\n")[1:3] == ["- nccl: there is no GPU", "- mpi: not today (scan of float32)"]
     assert "only in place" not in missing
-
-
-def test_an_overloaded_machine_is_named(tmp_path: Path) -> None:
-    found = comparison.gather(kept(tmp_path, a=record(ROWS, overload=["9 programs compute on 2 cores"])))
-    assert "so these times say little: 9 programs compute on 2 cores." in comparison.text(found, [])
 
 
 def test_parts_of_different_places_and_parts_that_failed(tmp_path: Path) -> None:
@@ -163,8 +153,3 @@ def test_what_is_wrong_is_in_the_exit_code(bad: str, tmp_path: Path) -> None:
     if bad == "failed":
         (tmp_path / comparison.PARTS / "two.txt").touch()
     assert comparison.report(tmp_path) == 1
-
-
-def test_a_folder_without_records(tmp_path: Path) -> None:
-    with pytest.raises(ArgumentError, match="comparison: folder: expected records in its folder parts"):
-        comparison.gather(tmp_path)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import runpy
 import sys
@@ -12,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from mpicoll.bench import plot, scaling
-from mpicoll.bench.records import Report, columns, load, write_csv, write_json
-from mpicoll.errors import ArgumentError
+from mpicoll.bench.records import Report, columns, load, write_json
 
 RECORDS = Path(__file__).parents[3] / "benchmarks" / "records"
 
@@ -63,11 +61,6 @@ def test_scaling(record: Report) -> None:
     assert len(rows) == 2 * len(backends)
 
 
-def test_two_records_of_as_many_nodes(record: Report) -> None:
-    with pytest.raises(ArgumentError, match="expected each of another number of nodes; given 1, 2, 2"):
-        scaling.gather([of_nodes(record, nodes) for nodes in (2, 1, 2)])
-
-
 @pytest.mark.parametrize("expected", [2, 3])
 def test_scaling_from_files(
     expected: int, record: Report, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -85,14 +78,3 @@ def test_scaling_from_files(
     assert len(found) == len(said.out.splitlines()[1:]) * 2
     assert found[0].keys() - columns(record.rows[0]).keys() == {"nodes", "ranks"}
     assert (tmp_path / "scaling.png").read_bytes().startswith(b"\x89PNG")
-
-
-def test_a_table_without_rows_names_its_columns(tmp_path: Path) -> None:
-    """A benchmark may be interrupted before the first size."""
-    file = tmp_path / "f.csv"
-    write_csv(Report("", "", {}, {}), file)
-    with file.open() as lines:
-        reader = csv.DictReader(lines)
-        assert [*reader] == []
-        assert {"backend", "size", "p50_us"} <= {*(reader.fieldnames or ())}
-        assert "times_us" not in (reader.fieldnames or ())

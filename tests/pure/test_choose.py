@@ -7,7 +7,6 @@ from typing import get_args
 
 import pytest
 
-import mpicoll
 from mpicoll import Algorithm, algorithms
 from mpicoll.algorithms.collectives import COLLECTIVES, even_and_uneven
 from mpicoll.algorithms.steps import Nodes
@@ -58,24 +57,51 @@ def preferring(text: str) -> CommInfo:
     return replace(APART, settings=Settings(text))
 
 
-def test_the_one_named() -> None:
-    assert chosen("allreduce", SUM, 8, APART, "ring") == "ring"
+NO_KERNEL = r"\(the ranks share no memory, or mpicoll has no kernel here: `mpicoll doctor`\); given 'node'"
+RANG = r"expected None or one of native, exchange, .*ring.*; given 'rang' \(did you mean 'ring'\?\)"
 
 
-def test_an_unknown_name() -> None:
-    expected = r"allreduce: algorithm: expected None or one of native, exchange, .*ring.*; given"
-    with pytest.raises(ArgumentError, match=rf"{expected} 'rang' \(did you mean 'ring'\?\)"):
-        chosen("allreduce", SUM, 8, APART, "rang")
+@pytest.mark.parametrize(
+    ("what", "algorithm", "info", "device", "words"),
+    [
+        (SUM, "rang", APART, None, RANG),
+        (BF16, "native", APART, None, r"sum of bfloat16, which MPI libraries do not.*exchange.*ring"),
+        (SUM, "native", THREADS, None, r"expected None or one of (?!native)"),
+        (SUM, "node", APART, None, NO_KERNEL),
+        (SUM, "node", THREADS, None, r"expected None or one of [\w, ]+; given 'node'"),
+        *((SUM, f"{on}rang", APART, DeviceInfo(True), "expected None or one of") for on in ("", "device:", "staged:")),
+    ],
+)
+def test_names_that_are_refused(
+    what: Reduction, algorithm: str, info: CommInfo, device: DeviceInfo | None, words: str
+) -> None:
+    with pytest.raises(ArgumentError, match=f"allreduce: algorithm: .*{words}"):
+        choose.choose(call_of("allreduce", what, 8), algorithm, info, device)
 
 
-def test_one_that_cannot_serve_the_dtype() -> None:
-    with pytest.raises(ArgumentError, match=r"sum of bfloat16, which MPI libraries do not.*exchange.*ring"):
-        chosen("allreduce", BF16, 8, APART, "native")
+NAMED = preferring("all_reduce:ring, bcast : native, ")
+ORDERLY = Settings(reproducible=True)
 
 
-def test_threads_have_no_mpi() -> None:
-    with pytest.raises(ArgumentError, match=r"algorithm: expected None or one of (?!native)"):
-        chosen("allreduce", SUM, 8, THREADS, "native")
+@pytest.mark.parametrize(
+    ("operation", "what", "nbytes", "info", "algorithm", "expected"),
+    [
+        ("allreduce", SUM, 8, APART, "ring", "ring"),
+        ("allreduce", SUM, 8, NAMED, None, "ring"),
+        ("allreduce", SUM, 8, NAMED, "exchange", "exchange"),
+        ("bcast", None, 1 << 30, NAMED, None, "native"),
+        ("reduce", SUM, 8, NAMED, None, "native"),
+        ("allreduce", BF16, 8, preferring("allreduce:native"), None, "exchange"),  # which cannot serve
+        ("allreduce", SUM, 8, replace(TOGETHER, settings=ORDERLY), None, NODE),
+        ("allreduce", SUM, 8, replace(APART, settings=ORDERLY), None, EXCHANGE),
+        ("allreduce", SUM, 8, replace(TOGETHER, settings=ORDERLY), EXCHANGE, EXCHANGE),
+    ],
+)
+def test_the_one_named(
+    operation: str, what: Reduction | None, nbytes: int, info: CommInfo, algorithm: str | None, expected: str
+) -> None:
+    """In the call, or in the environment. Reproducible reductions are in rank order."""
+    assert chosen(operation, what, nbytes, info, algorithm) == expected
 
 
 @pytest.mark.parametrize("collective", ["allgatherv", "alltoallv"])
@@ -83,18 +109,6 @@ def test_uneven_blocks_have_fewer(collective: str) -> None:
     assert set(choose.names(collective)) <= set(choose.names(collective.removesuffix("v")))
     assert "ring" in choose.names("allgatherv")
     assert "bruck" not in choose.names("alltoallv")
-
-
-def test_the_environment() -> None:
-    info = preferring("all_reduce:ring, bcast : native, ")
-    assert chosen("allreduce", SUM, 8, info) == "ring"
-    assert chosen("allreduce", SUM, 8, info, "exchange") == "exchange"
-    assert chosen("bcast", None, 1 << 30, info) == "native"
-    assert chosen("reduce", SUM, 8, info) == "native"
-
-
-def test_the_environment_where_it_cannot_serve() -> None:
-    assert chosen("allreduce", BF16, 8, preferring("allreduce:native")) == "exchange"
 
 
 @pytest.mark.parametrize(
@@ -127,21 +141,6 @@ def test_ranks_of_one_node_have_the_kernel(operation: str, what: Reduction | Non
     without = EXCHANGE if what is not None and not what.mpi else NATIVE
     assert chosen(operation, what, nbytes, APART) == without
     assert chosen(operation, what, nbytes, replace(TOGETHER, nodes=Nodes.one(1))) == without
-
-
-def test_the_kernel_where_there_is_none() -> None:
-    why = r"\(the ranks share no memory, or mpicoll has no kernel here: `mpicoll doctor`\); given 'node'"
-    with pytest.raises(ArgumentError, match=why):
-        chosen("allreduce", SUM, 8, APART, "node")
-    with pytest.raises(ArgumentError, match=r"expected None or one of [\w, ]+; given 'node'"):
-        chosen("allreduce", SUM, 8, THREADS, "node")
-
-
-def test_reproducible_reductions_are_in_rank_order() -> None:
-    orderly = Settings(reproducible=True)
-    for info, expected in ((TOGETHER, NODE), (APART, EXCHANGE)):
-        assert chosen("allreduce", SUM, 8, replace(info, settings=orderly)) == expected
-        assert chosen("allreduce", SUM, 8, replace(info, settings=orderly), EXCHANGE) == EXCHANGE
 
 
 def test_every_collective_has_one_without_mpi() -> None:
@@ -249,10 +248,9 @@ def test_where_ranks_look_whether_arrays_lie_in_shared_memory(
         assert not choose.choose(call, algorithm, APART).zero_copy
 
 
-@pytest.mark.parametrize(("operation", "expected"), [("allreduce", True), ("alltoallv", None), ("barrier", False)])
-def test_more_elements_than_a_count_can_say(operation: str, expected: bool | None) -> None:
-    what = SUM if COLLECTIVES.get(operation, COLLECTIVES["alltoall"]).reduces else None
-    assert choose.choose(call_of(operation, what, 1 << 34), None, APART).in_parts == expected
+def test_more_elements_than_a_count_can_say() -> None:
+    for operation, what, expected in (("allreduce", SUM, True), ("alltoallv", None, None), ("barrier", None, False)):
+        assert choose.choose(call_of(operation, what, 1 << 34), None, APART).in_parts == expected
 
 
 ALL, LONG = frozenset(PATHS), choose.IPC_FROM
@@ -296,9 +294,3 @@ def test_memory_of_a_device(
     expected: str,
 ) -> None:
     assert choose.choose(call_of(operation, what, nbytes), algorithm, info, device).name == expected
-
-
-@pytest.mark.parametrize("algorithm", ["rang", "device:rang", "staged:rang"])
-def test_a_wrong_name_for_memory_of_a_device(algorithm: str) -> None:
-    with pytest.raises(ArgumentError, match="algorithm: expected None or one of"):
-        choose.choose(call_of("allreduce", SUM, 8), algorithm, APART, DeviceInfo(True, ALL))

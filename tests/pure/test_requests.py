@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import gc
 import threading
-from weakref import WeakValueDictionary
 
 import numpy as np
 import pytest
 
-from mpicoll.communicator.engine import masked_thread, requests
+from mpicoll.communicator.engine import requests
 from mpicoll.communicator.engine.message import Message
 from mpicoll.errors import MessageError, TimeoutError
 from mpicoll.fabrics.fabric import NeverRaised, Transfer
@@ -128,84 +126,3 @@ def test_a_message_that_comes_when_time_is_up(taken: bool) -> None:
         with pytest.raises(TimeoutError, match=r"no message came from rank 0 \(tag 0\) within 0.01 s"):
             request.wait()
     assert finished == [True] * taken
-
-
-def test_what_the_program_has_frozen_or_dropped_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Until it is complete."""
-    monkeypatch.setattr(requests, "_open", set())
-    under_way, (frozen, dropped) = requests.InFlight(NeverRaised, 0), (Invented(), Invented())
-    frozen.came = dropped.came = 4
-    request = receive(under_way, frozen)
-    gc.freeze()
-    assert requests._has_messages(False, None)
-    assert not requests._has_messages(False, request._since)
-    receive(under_way, dropped)
-    assert requests._has_messages(False, request._since)
-    dropped.here.set()
-    under_way.let_go()
-    assert not requests._has_messages(False, request._since)
-    frozen.here.set()
-    request.wait()
-    assert not requests._has_messages(False, None)
-    gc.unfreeze()
-    gc.collect()
-    gc.freeze()  # what is imported, as before
-
-
-@pytest.mark.parametrize("is_begun_by_all", [True, False])
-def test_a_collective_at_the_end_of_the_program(is_begun_by_all: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Some looks later it is complete, if all ranks have begun it."""
-
-    class Slow(Invented):
-        def test(self, begun: None) -> bool:
-            self.looks += 1
-            return is_begun_by_all and self.looks > 2
-
-        looks = 0
-
-    said: list[str] = []
-    monkeypatch.setattr(requests, "show", said.append)
-    monkeypatch.setattr(requests, "_SECONDS_AT_END", 0.01)
-    monkeypatch.setattr(requests, "_open", set())
-    monkeypatch.setattr(requests, "_all", WeakValueDictionary())
-    monkeypatch.setattr(requests, "kernel", None)  # it would move no more messages
-    monkeypatch.setattr(masked_thread, "_over", False)  # this sets it, and from then on all other threads stop
-    pending = Pending("iallreduce", "iallreduce", 4, "float64", "it is not complete")
-    message = Message(pending, Slow(), False, False, 32, True)
-    request = requests.Request(message, object(), np.zeros(4), requests.InFlight(NeverRaised, 0))
-    monkeypatch.setattr(requests, "_unfinished", [request])
-    requests._tell_unfinished()
-    assert len(said) == (0 if is_begun_by_all else 1)
-    assert all("has calls under way. iallreduce: it is not complete" in line for line in said)
-
-
-def test_messages_that_are_under_way_at_the_end() -> None:
-    under_way, transfer = requests.InFlight(NeverRaised, 0), Invented()
-    transfer.came = 4
-    request = receive(under_way, transfer)
-    assert requests._has_messages(True, None)
-    assert request in requests._unfinished
-    assert requests._has_messages(False, None)
-    transfer.here.set()
-    requests._has_messages(True, None)
-    assert request.done
-    assert request not in requests._unfinished
-
-
-class TooLate(Invented):
-    """A message that has come when the receive is given up, and not before."""
-
-    def cancel(self, begun: object) -> bool:
-        self.came = 4
-        self.here.set()
-        return False
-
-
-def test_what_comes_while_it_is_given_up_was_received() -> None:
-    written: list[bool] = []
-    pending = Pending.message("irecv", "came from rank 0 (tag 0)", 4, "float64", Ends([0], 0))
-    message = Message(pending, TooLate(), True, False, 32, True)
-    under_way = requests.InFlight(NeverRaised, 0)
-    request = requests.Request(message, object(), np.zeros(4), under_way, lambda: written.append(True))
-    assert not request.cancel()
-    assert (request.source, request.done, written) == (3, True, [True])

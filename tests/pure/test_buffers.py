@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from mpicoll.arrays.buffers import _may_be_written, as_buffer, library_of, memory_overlaps
+from mpicoll.arrays.buffers import as_buffer, library_of, memory_overlaps
 from mpicoll.calls import plan
 from mpicoll.errors import ArgumentError, DtypeError
 
@@ -133,14 +133,6 @@ class SpeaksDlpack:
         if self.version == 0 and options:
             raise TypeError("unexpected options")
         return self.x.__dlpack__(**options)
-
-
-@pytest.mark.parametrize("version", [0, 1])
-@pytest.mark.parametrize("flag", [False, True])
-def test_who_may_write_by_dlpack(version: int, flag: bool) -> None:
-    x = np.ones(3)
-    x.flags.writeable = flag
-    assert _may_be_written(SpeaksDlpack(x, version)) == (version == 1 and flag)
 
 
 def test_the_library_of_an_array_that_names_none(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ from typing import get_args
 
 import pytest
 
+import mpicoll
 from mpicoll import Algorithm, algorithms
 from mpicoll.algorithms.collectives import COLLECTIVES, even_and_uneven
 from mpicoll.algorithms.steps import Nodes

@@ -119,15 +119,6 @@ def test_each_port_of_a_node_has_its_own_way() -> None:
     assert seconds(joined(half, node=4, ports=4), shift(8, 16), 16) == pytest.approx(A + 2 * N * B)
 
 
-def test_each_unit_of_an_inner_level_has_a_network_of_its_own() -> None:
-    """Pods are rings of 5 units with 2 ranks each. The messages share a link if they are in the same pod."""
-    node, ring = joined(Torus(dims=(5,)), node=2).levels
-    outer = replace(ring, name="all", network=None)
-    machine = replace(joined(None), levels=(node, replace(ring, name="pod", ranks=10), outer))
-    assert seconds(machine, [(0, 4), (2, 6)], 20) == pytest.approx(A + 2 * N * B)
-    assert seconds(machine, [(0, 4), (12, 16)], 20) == pytest.approx(A + N * B)
-
-
 def test_an_all_to_all_is_bounded_by_the_links_between_the_halves() -> None:
     """Each switch of 8 nodes sends what the other 24 nodes get from it over its links."""
     n, p, units = 1 << 22, 32, 8

@@ -16,7 +16,7 @@ from mpicoll.algorithms import Algorithm, algorithms
 from mpicoll.algorithms.collectives import COLLECTIVES
 from mpicoll.algorithms.steps import INPUT, OUTPUT, SCRATCH, Copy, Place, RecvReduce, Send, Steps, one
 from mpicoll.analysis.drawing.draw import draw, pictured, usual_nodes, usual_segments
-from mpicoll.analysis.drawing.picture import Panel, Picture, meaning
+from mpicoll.analysis.drawing.picture import Panel, Picture
 from mpicoll.analysis.palette import of_cell
 from mpicoll.analysis.proof.cases import prove
 from mpicoll.cli import main
@@ -122,24 +122,6 @@ def test_rounds(collective: str, name: str, size: int, segments: int | None, mes
     assert [len(panel.arrows) for panel in panels[1:]] == messages
 
 
-def test_spaces_lie_side_by_side_where_one_would_hide_another() -> None:
-    side_by_side = {
-        ("alltoall", "pairwise"): ("out", "in"),
-        ("alltoall", "two_level"): ("out", "scratch", "in"),
-        ("exscan", "chain"): ("out", "scratch", "in"),
-    }
-    for a in algorithms():
-        assert pictured(a, 4).strips == side_by_side.get((a.collective, a.name), ("",)), f"{a.collective} {a.name}"
-
-
-@pytest.mark.parametrize("collective", COLLECTIVES)
-def test_meanings(collective: str) -> None:
-    for root in roots(collective, 3):
-        found = meaning(collective, 3, root)
-        assert len(found.panels) == 2
-        assert_means(found, collective, 3, root)
-
-
 # -- files ------------------------------------------------------------------------------------------------------------
 
 
@@ -196,17 +178,6 @@ def test_a_notebook_shows_the_player_and_the_picture() -> None:
     assert "allreduce gossip" in svg
     (page,) = re.findall(r'^<iframe srcdoc="([^"]*)" style="[^"]*" onload="[^"]*"></iframe>$', html)
     assert "<title>allreduce gossip, 2 ranks</title>" in unescape(page)
-
-
-def test_textbook_recursive_doubling_gets_a_hint() -> None:
-    def doubling(at: Place) -> Steps:
-        peer, first = 1 - at.rank, at.rank == 0
-        yield (Send(peer, one(0), INPUT), RecvReduce(peer, one(0), INPUT, OUTPUT, mine_first=first))
-
-    drawing = mpicoll.draw("allreduce", doubling, 2)
-    said = "wrong in place, where both are one memory (receive into scratch: output and scratch may take turns, so that"
-    assert said in str(drawing.fault)
-    assert f"wrong: {drawing.fault}" in repr(drawing)
 
 
 def test_a_function_that_fails_is_one_error_with_its_line() -> None:

@@ -88,14 +88,3 @@ def test_a_message_that_nobody_sends(tmp_path: Path) -> None:
     assert [arrow[2:] for arrow in picture["rounds"][-1]["arrows"]] == [["sends"], ["sends", "no sender"]]
     assert "# </script>" in picture["fault"]["text"]
     assert text.count("</script>") == 1
-
-
-def test_where_nothing_can_run(tmp_path: Path) -> None:
-    """The ranks cut the vector into different numbers of blocks: the page shows what they begin with."""
-    file = Path(own(tmp_path))
-    file.write_text(file.read_text().replace('"star", star)', '"star", star, lambda at: 1 + at.rank)'))
-    _, data = page(tmp_path, "allreduce", str(file), "-n", "3", code=1)
-    picture = data["pictures"]["allreduce"]["star"]["3"]
-    assert picture["rounds"] == []
-    assert picture["start"]
-    assert picture["fault"]["rank"] == 1

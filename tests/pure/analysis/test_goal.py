@@ -80,10 +80,3 @@ def test_what_is_written() -> None:
         "l5: send 500b to 1 tag 1\nl5 requires l4\nl6: recv 500b from 1 tag 1\nl6 requires l4\n"
         "}\n\n"
     )
-
-
-def test_copies_and_signals() -> None:
-    gathers, barrier = known("allgather", "ring"), known("barrier", "dissemination")
-    assert "l1: calc 1000\n" in text_of(gathers, 2, 1000)
-    assert "l1: calc 5000\n" in text_of(gathers, 2, 2000)  # beyond the caches
-    assert "send 1b to 1 tag 0" in text_of(barrier, 2, 0)

@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 
 import mpicoll
-from mpicoll.arrays.buffers import as_buffer, host_buffer
-from mpicoll.arrays.dtypes import DTYPES
-from mpicoll.errors import ArgumentError, DeviceError, DeviceFailure, StateError
+from mpicoll.arrays.buffers import as_buffer
+from mpicoll.errors import ArgumentError, DeviceError, DeviceFailure
 from tests.devices.on import ROUTES
 from tests.devices.simulated import Simulated
 from tests.devices.simulated_queue import Costs, SimulatedEvent
@@ -53,17 +52,6 @@ def test_a_stream_works_later_and_in_order(device: Simulated) -> None:
     assert not device.current().touches(address, address + 32)
 
 
-def test_streams_wait_for_events_alone() -> None:
-    device = Simulated(LATE, seed=3)
-    x, second = device.array(np.zeros(4)), device.new_stream()
-    for i in range(20):
-        x.set(np.full(4, i))
-        second.wait_for(device.current().record())
-        with device.using(second):
-            assert (x.get() == i).all()
-    assert device.current() is not second
-
-
 def test_memory_is_used_after_it_was_given_back(device: Simulated) -> None:
     x = device.array(np.zeros(4))
     place = view(device, x)
@@ -98,24 +86,6 @@ def test_mpi_is_not_given_what_is_pending(device: Simulated) -> None:
     gate.passed(None)
     device.current().synchronize()
     assert device.for_mpi(address, 32) != address
-
-
-def test_memory_is_opened_by_its_handle(device: Simulated) -> None:
-    x = device.array(np.arange(8.0))
-    address = as_buffer(x, "test", "x").address
-    handle = device.export(address + 16)
-    assert handle is not None
-    start = device.open(handle)
-    assert start is not None
-    assert start + handle.offset == address + 16
-    assert device.open(handle._replace(process=1 << 22, allocation=b"/proc/4194304/fd/3")) is None
-    device.fail("export")
-    assert device.export(address) is None
-
-
-def test_host_memory_without_gaps() -> None:
-    b = host_buffer(np.zeros(64, np.uint8), (2, 3), DTYPES["float32"])
-    assert (b.count, b.strides, b.plain, b.device) == (6, (12, 4), True, "cpu")
 
 
 # -- ranks that are threads -------------------------------------------------------------------------------------------
@@ -188,15 +158,3 @@ def test_an_array_that_nobody_owns() -> None:
         pytest.skip("CUDA owns what nobody else does")
     with mpicoll.threads(1) as ranks, pytest.raises(DeviceError, match="GPU memory that this process can reach"):
         ranks.run(lambda comm: comm.allreduce(Elsewhere()))
-
-
-def test_a_closed_communicator(device: Simulated) -> None:
-    def rank(comm: mpicoll.Communicator) -> None:
-        x = device.array(np.ones(4))
-        comm.allreduce(x, out=x)
-        comm.free()
-        with pytest.raises(StateError, match="it was freed"):
-            comm.allreduce(x, out=x)
-
-    with mpicoll.threads(2) as ranks:
-        ranks.run(rank)

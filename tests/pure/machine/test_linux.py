@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ast
 import os
-import socket
 import subprocess
 import sys
 import tempfile
@@ -14,12 +12,6 @@ import pytest
 
 from mpicoll.machine import linux
 
-PACKAGE = Path(__file__).parents[3] / "mpicoll"
-OF_LINUX = {
-    *("O_PATH", "epoll", "eventfd", "memfd_create", "pidfd_open", "pipe2", "posix_fallocate", "prctl"),
-    *("process_vm_readv", "sched_getaffinity", "sched_setaffinity", "SO_PEERCRED", "MADV_DONTFORK", "MADV_HUGEPAGE"),
-}
-
 
 @pytest.fixture
 def elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
@@ -28,18 +20,6 @@ def elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     monkeypatch.delattr("socket.SO_PEERCRED", raising=False)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     return tmp_path
-
-
-def test_it_stands_in_one_place() -> None:
-    files = [file for file in PACKAGE.rglob("*.py") if file.parent.name != "machine"]
-    assert len(files) > 100
-    used = {
-        f"{file.relative_to(PACKAGE)}:{node.lineno} {node.attr}"
-        for file in files
-        for node in ast.walk(ast.parse(file.read_text()))
-        if isinstance(node, ast.Attribute) and node.attr in OF_LINUX
-    }
-    assert used == set()
 
 
 def test_a_file_for_others(elsewhere: Path) -> None:
@@ -75,16 +55,6 @@ def test_no_other_user_enters_the_folder(elsewhere: Path) -> None:
     linux.folder().chmod(0o755)
     with pytest.raises(PermissionError, match="other users can enter it"):
         linux.folder()
-
-
-def test_a_socket_by_its_name(elsewhere: Path) -> None:
-    name = linux.socket_name("mpicoll-0-prterun-a-long-name-of-a-node-12345@1-" + 64 * "f")
-    assert name != linux.socket_name("another")
-    with socket.socket(socket.AF_UNIX) as listener, socket.socket(socket.AF_UNIX) as peer:
-        listener.bind(name)
-        listener.listen()
-        peer.connect(name)
-        assert linux.is_own(peer)
 
 
 def test_the_cpu_and_programs_have_names(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from mpicoll.profile.costs import Costs, costs
-from mpicoll.profile.recording import ASYNCHRONOUS, Call, Communicator, Recording, Span, union, within
+from mpicoll.profile.recording import ASYNCHRONOUS, Call, Communicator, Recording, Span
 from mpicoll.profile.text import text
 
 WORLD = Communicator("c.1", (0, 1))
@@ -152,21 +152,6 @@ def test_the_text_names_what_is_missing() -> None:
     assert "It has no calls" in text("step.json", empty, costs(empty))
 
 
-def test_the_text_says_what_was_under_way() -> None:
-    mine = recording(call(0, 0, 100, 400), call(0, 1, 500, 1000, is_over=False), spans={0: (0.0, 1000.0)}, size=1)
-    assert text("step.json", mine, costs(mine)).startswith(
-        "step.json: 2 calls of 1 rank on 1 node in 1 ms, 1 of them under way at its end\n"
-    )
-
-
-@pytest.mark.parametrize("late", [5, 50])
-def test_the_text_names_late_ranks_if_it_matters(late: float) -> None:
-    mine = recording(call(0, 0, 100, 300), call(1, 0, 100 + late, 300), spans={0: (0.0, 1000.0), 1: (0.0, 1000.0)})
-    said = "Ranks waited 50 us for others that came late (2%): 50 us for rank 1."
-    assert (said in text("step.json", mine, costs(mine))) == (late == 50)
-    assert ("that came late" in text("step.json", mine, costs(mine))) == (late == 50)
-
-
 def test_many_ranks_and_lines_are_cut() -> None:
     many = [call(rank, 0, 100, 100 + rank, site=f"a.py:{rank} in f") for rank in range(30)]
     many = [replace(each, communicator=Communicator("c.1", tuple(range(30)))) for each in many]
@@ -184,15 +169,3 @@ def test_calls_of_different_operators_or_roots_stay_apart() -> None:
     of_roots = [call(0, n, 40.0 * n, 40.0 * n + 30, "bcast", root=n % 2) for n in range(10)]
     assert not of(*of_sums).advice
     assert not of(*of_roots).advice
-
-
-def test_a_wait_that_ends_after_the_call() -> None:
-    """What is hidden is no less than nothing."""
-    found = of(call(0, 0, 100, 110, waits=((115, 120),), complete=111))
-    assert (found.ranks[0].exposed, found.ranks[0].hidden) == (15, 1)
-    assert found.sites[0].hidden == 1
-
-
-def test_spans() -> None:
-    assert union([(5, 6), (1, 3), (2, 4)]) == [(1, 4), (5, 6)]
-    assert within([(1, 4), (5, 6)], (3, 5.5)) == [(3, 4), (5, 5.5)]

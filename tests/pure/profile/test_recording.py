@@ -19,7 +19,6 @@ from mpicoll.supervise.record import Pending, Record, Recorder, Waits
 from mpicoll.supervise.tape import WAIT
 from mpicoll.supervise.trace import written
 from mpicoll.supervise.watched import Watched
-from tests.pure.profile import test_costs
 
 SUM = Record("allreduce", "sum of 4 float32", 16, 4, "float32")
 COME = Pending.message("irecv", "came from rank 1 (tag 3)", 4, "float32", Ends((1,), 3), 16)
@@ -94,18 +93,6 @@ def test_a_wait_for_the_last_collective(told: Told, tmp_path: Path) -> None:
     assert seconds(*call.waits[0]) == [3, 4]
 
 
-def test_a_collective_of_another_thread(told: Told, tmp_path: Path) -> None:
-    told.recorder.begin(SUM)
-    told.tape.hand_in(0.5)
-    told.recorder.was_handed_in(sites.site_now(), 0.5)
-    told.recorder.under_way = False
-    with told.tape.waiting(0.5):
-        pass
-    told.tape.begin = 0.0
-    (call,) = told.read(tmp_path).calls
-    assert seconds(call.issued, *call.method, *call.waits[0]) == [0.5, 2, 3, 4, 5]
-
-
 def test_messages(told: Told, tmp_path: Path) -> None:
     told.recorder.begin_message(COME)
     told.wait(TAKEN, 2.5)  # it blocks
@@ -118,39 +105,12 @@ def test_messages(told: Told, tmp_path: Path) -> None:
     assert not came.blocks
 
 
-def test_a_message_that_blocks_and_was_told_of_before(told: Told, tmp_path: Path) -> None:
-    told.recorder.begin_message(TAKEN)
-    told.wait(TAKEN, 1.5)
-    (call,) = told.read(tmp_path).calls
-    assert call.blocks
-    assert seconds(call.issued, *call.method) == [1, 2, 3]
-
-
 def test_messages_of_one_kind_are_told_apart_by_their_times(told: Told, tmp_path: Path) -> None:
     for _ in range(3):
         told.recorder.begin_message(COME)  # at the seconds 2, 3 and 4
     for since in (4.0, 2.0, 3.0):
         told.wait(COME, since)
     assert [seconds(*call.waits[0]) for call in told.read(tmp_path).calls] == [[6, 7], [8, 9], [4, 5]]
-
-
-def test_a_test_ends_a_message_too(told: Told, tmp_path: Path) -> None:
-    told.recorder.begin_message(COME)
-    told.waits.is_complete((COME, 2.0))
-    (call,) = told.read(tmp_path).calls
-    assert seconds(call.complete) == [3]
-
-
-def test_a_wait_that_is_not_over(told: Told, tmp_path: Path) -> None:
-    """As where a job fails: what the rank waits for is under way."""
-    told.recorder.begin_message(COME)
-    told.waits.append((COME, 2.0))
-    told.waits.append((TAKEN, 3.0))
-    came, taken = told.read(tmp_path).calls
-    assert not came.is_over
-    assert not taken.is_over
-    assert seconds(*came.waits[0]) == [2, 4]
-    assert seconds(*taken.method) == [3, 4]
 
 
 def test_the_first_calls_may_be_lost(told: Told, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,12 +122,6 @@ def test_the_first_calls_may_be_lost(told: Told, tmp_path: Path, monkeypatch: py
     assert len(recording.calls) == 3
     assert seconds(*recording.spans[0]) == [0, 3]
     assert sum(map(len, told.tape._under_way.values())) == 3
-
-
-def test_a_communicator_that_is_closed_is_let_go(told: Told) -> None:
-    told.call(SUM)
-    told.recorder.close()
-    assert not told.tape._last
 
 
 def test_what_is_shown_does_not_overlap(told: Told, tmp_path: Path) -> None:
@@ -184,47 +138,6 @@ def test_what_is_shown_does_not_overlap(told: Told, tmp_path: Path) -> None:
     rows = [row for row in json.loads(file.read_text())["traceEvents"] if row.get("cat") == WAIT]
     (first, took), (second, _) = [(row["ts"], row["dur"]) for row in rows]
     assert first + took <= second
-
-
-def test_a_message_with_nobody_is_none(told: Told, tmp_path: Path) -> None:
-    told.call(SUM)
-    nobody = Pending.message("send", "was taken by nobody (tag 0)", 4, "float32", Ends(target_tag=0))
-    told.recorder.begin_message(nobody)
-    told.wait(nobody, 3.0)
-    (call,) = told.read(tmp_path).calls
-    assert call.blocks
-
-
-def test_a_call_that_was_refused_is_none(told: Told, tmp_path: Path) -> None:
-    told.recorder.begin(SUM)
-    told.recorder.retract()
-    assert told.read(tmp_path).calls == []
-
-
-def test_the_reducer_of_ddp_waits_for_its_last_call(
-    told: Told, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Nobody sees that it waits. Of two backward passes, each is waited for at its end."""
-    for each in (1, 2):
-        monkeypatch.setattr(tape, "backward_pass", lambda frame, each=each: each)
-        for _ in range(2):
-            told.call(SUM)
-            told.tape.completion(told.recorder)(None)
-    calls = told.read(tmp_path).calls
-    assert [call.backward for call in calls] == [1, 1, 2, 2]
-    assert [seconds(*call.waits[0]) if call.waits else [] for call in calls] == [[], [4, 6], [], [10, 12]]
-
-
-def test_a_completion_that_is_seen_late(told: Told, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By another thread, which must get Python's lock. The reducer has waited before the program's next call."""
-    notes = []
-    for each in (1, 2):
-        monkeypatch.setattr(tape, "backward_pass", lambda frame, each=each: each)
-        told.call(SUM)
-        notes.append(told.tape.completion(told.recorder))
-    notes[0](None)
-    first, _ = told.read(tmp_path).calls
-    assert seconds(*first.waits[0], first.complete) == [1, 3, 3]
 
 
 def test_where_the_reducer_of_ddp_calls_from() -> None:
@@ -340,11 +253,3 @@ def test_chakra_has_no_kind_for_it(pending: Pending, told: Told, tmp_path: Path)
     about = [dict(fields(value))[1] for number, value in node if number == 10]
     assert dict(node)[3] == 4
     assert b"comm_src" not in about
-
-
-def test_chakra_knows_no_time_that_runs_backwards(tmp_path: Path) -> None:
-    """A call of another thread is complete before the program comes out of the one that it has made before."""
-    two = [test_costs.call(0, 0, 100, 400), test_costs.call(0, 1, 200, 300, thread="other")]
-    chakra.write(test_costs.recording(*two, spans={0: (0.0, 1000.0)}), tmp_path / "et")
-    nodes = [dict(each) for each in blocks((tmp_path / "et" / "0.et").read_bytes())[1:]]
-    assert [(node[6], node[7]) for node in nodes] == [(0, 100), (100, 300), (400, 0), (400, 0)]

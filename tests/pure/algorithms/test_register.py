@@ -85,16 +85,6 @@ def test_a_registered_algorithm_carries_out_calls() -> None:
         assert ranks.run(total) == [[3.0, 6.0, 9.0]] * 3
 
 
-def test_a_wrong_schedule_is_rejected_at_its_first_fault() -> None:
-    def last_is_forgotten(at: Place) -> Steps:
-        steps = list(star(at))
-        return iter(steps[:-2] + steps[-1:] if at.rank == 0 and at.size > 3 else steps)
-
-    error = rejected(replace(STAR, steps=last_is_forgotten))
-    assert (error.rank, error.step, error.block) == (3, 0, 0)
-    assert str(error).startswith("allreduce star of 4 ranks: rank 3, step 0, block 0: ")
-
-
 def test_every_root_and_several_segmentations_are_proved() -> None:
     def to_all(at: Place, right: bool) -> Steps:
         blocks = range(at.segments)
@@ -256,23 +246,6 @@ def test_many_ranks_are_not_proved_but_said() -> None:
         algorithms.schedule("allreduce", "star", 0, 65, 0, 8)
     algorithms.schedule("allreduce", "star", 0, 65, 0, 8)  # it says so once
     algorithms.schedule("allreduce", "star", 1, 66, 0, 8)  # and on rank 0 alone
-
-
-def test_a_fault_shows_the_line_of_the_program_and_the_partner() -> None:
-    def wrong(at: Place) -> Steps:
-        if at.rank:
-            yield (Send(0, one(0), INPUT),)
-            yield (Recv(0, one(0), OUTPUT),)
-        else:
-            for peer in range(1, at.size):
-                yield (RecvReduce(peer, one(0), INPUT, OUTPUT, mine_first=True),)
-            yield tuple(Send(peer, one(0), OUTPUT) for peer in range(1, at.size))
-
-    first, mine, partner = str(rejected(replace(STAR, steps=wrong))).splitlines()
-    assert first.startswith("allreduce star of 3 ranks: rank 0, step 1, block 0: reads input, after the same block")
-    assert mine.startswith("  rank 0, step 1: RecvReduce(2, blocks 0, input, output), at test_register.py:")
-    assert mine.endswith("yield (RecvReduce(peer, one(0), INPUT, OUTPUT, mine_first=True),)")
-    assert partner.startswith("  rank 2, step 0: Send(0, blocks 0, input), at test_register.py:")
 
 
 def test_a_function_that_never_ends() -> None:

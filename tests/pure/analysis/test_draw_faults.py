@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from mpicoll.algorithms import Algorithm, algorithms
-from mpicoll.algorithms.steps import INPUT, OUTPUT, SCRATCH, Place, Recv, RecvReduce, Send, Steps, one
+from mpicoll.algorithms.steps import INPUT, OUTPUT, SCRATCH, Copy, Place, Recv, RecvReduce, Send, Steps, one
 from mpicoll.analysis.drawing.draw import draw, pictured
 from mpicoll.analysis.drawing.picture import Picture
 from mpicoll.analysis.palette import FAULT

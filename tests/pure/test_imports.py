@@ -194,6 +194,7 @@ def test_what_is_done_at_the_end_is_in_the_order_of_the_list() -> None:
             "with contextlib.redirect_stdout(io.StringIO()): main(['run', '--dry-run', '-n', '1', '-c', '1'])\n",
             ["mpicoll.cli.bench", "mpicoll.slurm"],
         ),
+        ("import mpicoll.slurm.sbatch, mpicoll.slurm.site", ["numpy", "torch", "mpi4py"]),
         ("import mpicoll.doctor", ["torch", "mpi4py.MPI"]),  # MPI may end the process that starts it
         ("import mpicoll.torch", ["mpi4py.MPI"]),
         ("import mpicoll.registration, mpicoll.torch_versions", ["torch", "mpicoll.torch"]),

@@ -38,16 +38,6 @@ def test_json_lists_the_names_that_algorithm_takes(capsys: pytest.CaptureFixture
         assert (each["source"] is None) == (find(each["collective"], each["name"]) is None)
 
 
-def test_text_of_one_collective_in_torch_s_spelling(capsys: pytest.CaptureFixture[str]) -> None:
-    text = output(capsys, "algorithms", "all_reduce")
-    heads = [line for line in text.splitlines() if not line.startswith(" ")]
-    assert heads == [f"allreduce {name}" for name in choose.names("allreduce")]
-    assert "    cost    2(p-1) a + 2(p-1)/p n b + (p-1)/p n g\n" in text
-    assert text == output(capsys, "algorithms", "allreduce")
-    assert "every number of ranks, alltoallv" in output(capsys, "algorithms", "all_to_all")
-    assert "pipelined in segments of 1024 KiB" in text
-
-
 def test_one_algorithm_is_proved(capsys: pytest.CaptureFixture[str]) -> None:
     head, line = output(capsys, "verify", "all_reduce", "ring", "-n", "1:9").splitlines()
     assert head.split() == ["collective", "algorithm", "ranks", "roots", "messages", "depth", "seconds"]

@@ -38,19 +38,6 @@ def test_the_fastest_is_marked(capsys: pytest.CaptureFixture[str], tmp_path: Pat
     assert len({f["algorithm"] for f in found["fastest"]}) > 1
 
 
-def test_sizes_and_algorithms_are_chosen(capsys: pytest.CaptureFixture[str]) -> None:
-    lines = simulated(capsys, "bcast -n 5 --sizes 3K:20K --algorithms linear,binomial_tree --root 4").splitlines()
-    assert lines[1].split() == ["size", "linear", "binomial_tree"]
-    assert [line.split()[0] for line in lines[2:5]] == ["3K", "6K", "12K"]
-    one = simulated(capsys, "bcast -n 4 --sizes 1M --algorithms linear").splitlines()
-    assert one[-1].split() == ["1M", "linear"]
-
-
-def test_what_is_not_costed_is_said(capsys: pytest.CaptureFixture[str]) -> None:
-    shown = simulated(capsys, "bcast -n 100000 --sizes 64M --algorithms chain")
-    assert "not costed where blank: chain, more than 3,000,000 messages" in shown
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("suffix", ["png", "svg"])
 def test_the_chart(suffix: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -142,26 +142,6 @@ def test_variables_have_the_value_that_was_given(capsys: pytest.CaptureFixture[s
     assert in_bash(shown, **job, RESULTS=value or "x") == (value or "x")
 
 
-@pytest.mark.parametrize(("site", "said"), [({}, ""), ({"SITE": "efa"}, ""), ({"SITE": "roce"}, "--site")])
-def test_a_site_in_the_environment(capsys: pytest.CaptureFixture[str], site: dict[str, str], said: str) -> None:
-    """The script has its preset already: whoever asks for another one is told what to do."""
-    script = rendered(capsys, "multi-node", "--site", "efa")
-    lines = [line for line in script.splitlines() if "SITE" in line][:2]
-    *told, found = in_bash("\n".join(["exec 2>&1", *lines, "echo $SITE"]), **site).splitlines()
-    assert found == "efa"
-    assert said in "".join(told)
-    assert bool(told) == bool(said)
-
-
-def test_each_task_of_an_array_has_a_folder_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
-    script = rendered(capsys, "preemptible", "--array", "1-3")
-    (line,) = [line for line in script.splitlines() if line.startswith("RESULTS=")]
-    job = {"SLURM_JOB_NAME": "train", "SLURM_JOB_ID": "8", "SLURM_SUBMIT_DIR": "/home"}
-    assert in_bash(f"{line}\necho $RESULTS", **job) == "/home/train-8\n"
-    task = {"SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "2"}
-    assert in_bash(f"{line}\necho $RESULTS", **job, **task) == "/home/train-7-2\n"
-
-
 NETWORKS = {
     "none": ({}, "ethernet"),
     "InfiniBand": ({"infiniband/mlx5_0/ports/1": ("InfiniBand", "4: ACTIVE")}, "infiniband"),
@@ -280,13 +260,6 @@ def test_the_manuals_commands(capsys: pytest.CaptureFixture[str]) -> None:
         assert capsys.readouterr().out
 
 
-def test_neither_mpi4py_nor_torch_is_needed() -> None:
-    code = "import sys; sys.modules.update(mpi4py=None, torch=None); from mpicoll.cli import main; sys.exit(main())"
-    for arguments in ([], ["single-node"], ["single-node", "--explain"], ["single-node", "--check"]):
-        result = subprocess.run([sys.executable, "-c", code, "slurm", *arguments], capture_output=True, text=True)
-        assert (result.returncode, result.stderr) == (0, "")
-
-
 def test_a_file_of_defaults(capsys: pytest.CaptureFixture[str], config: Path) -> None:
     """Values of the command line win, and variables that a template lacks are left out there."""
     config.write_text(
@@ -340,6 +313,15 @@ def test_compare_measures_nccl_in_a_launch_of_its_own(
     """
     shown = in_bash(before + stubs + after, PATH=os.environ["PATH"], BACKENDS=backends)
     assert shown.splitlines() == expected
+
+
+def test_each_task_of_an_array_has_a_folder_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    script = rendered(capsys, "preemptible", "--array", "1-3")
+    (line,) = [line for line in script.splitlines() if line.startswith("RESULTS=")]
+    job = {"SLURM_JOB_NAME": "train", "SLURM_JOB_ID": "8", "SLURM_SUBMIT_DIR": "/home"}
+    assert in_bash(f"{line}\necho $RESULTS", **job) == "/home/train-8\n"
+    task = {"SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "2"}
+    assert in_bash(f"{line}\necho $RESULTS", **job, **task) == "/home/train-7-2\n"
 
 
 def test_compare_stops_where_no_preset_fits(capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import ast
 import inspect
 import re
-from functools import lru_cache
 from importlib import import_module
 from pathlib import Path
 
@@ -67,13 +65,8 @@ def test_every_function_has_a_row(module: str) -> None:
     assert set(names) == of_torch()[module]
 
 
-@lru_cache
-def names_of_tests(file: str) -> set[str]:
-    tree = ast.parse((ROOT / "tests/ranks/torch" / file).read_text())
-    return {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
-
-
 def test_every_row_names_a_test() -> None:
+    folder = ROOT / "tests/ranks/torch"
     rows = [row for rows in table().values() for row in rows]
     assert set(table()) == set(of_torch())
-    assert [f"{file}::{test}" for _, file, test in rows if test not in names_of_tests(file)] == []
+    assert [row for row in rows if f"\ndef {row[2]}(" not in (folder / row[1]).read_text()] == []

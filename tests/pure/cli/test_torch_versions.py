@@ -4,22 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import warnings
 from pathlib import Path
 
 import pytest
 
-from mpicoll import torch_versions
-from mpicoll.torch_versions import NEWEST, OLDEST
-
 ROOT = Path(__file__).parents[3]
-
-
-@pytest.mark.parametrize("version", [OLDEST, NEWEST, f"{NEWEST}+cpu", "2.15.9", "2.13.0"])
-def test_tested(version: str) -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        torch_versions.check(version, speaks=True)
 
 
 @pytest.mark.slow

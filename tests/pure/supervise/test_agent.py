@@ -7,8 +7,7 @@ import asyncio
 import pytest
 
 from mpicoll.supervise import agent, coordinator, ending
-from mpicoll.supervise.messages import Ends
-from mpicoll.supervise.record import BROKEN, FREED, OPEN, Pending, Record, Recorder, Waits
+from mpicoll.supervise.record import BROKEN, FREED, OPEN, Record, Recorder, Waits
 from mpicoll.supervise.report import Why
 from mpicoll.supervise.watched import Watched
 from mpicoll.supervise.wire import connect
@@ -169,12 +168,3 @@ def test_a_stranger_who_listens_learns_nothing() -> None:
     asyncio.run(scene())
     assert heard_there[1] == b""
     assert b"token" not in heard_there[0]
-
-
-@pytest.mark.parametrize(("ranks", "also"), [([0, 1, 2], ""), ([3, 4, 5], ": rank 4 of the job")])
-def test_a_message_of_another_rank_in_the_job(ranks: list[int], also: str) -> None:
-    """A communicator of some ranks has numbers of its own, and tables have those of the job."""
-    pending = Pending.message("recv", "came from rank 1 (tag 0)", 1, "int64", Ends([1]))
-    status = Watched("c", ranks, Recorder(), Waits([(pending, 0.0)]), 600.0, False).status(None)
-    assert status.message == f"recv: no message came from rank 1 (tag 0){also}"
-    assert status.ends.sources == [ranks[1]]

@@ -66,26 +66,6 @@ def test_what_a_thread_waits_for_is_not_tested() -> None:
     assert request.test()
 
 
-def test_two_threads_wait_for_one_message() -> None:
-    under_way, transfer = requests.InFlight(NeverRaised, 0), Invented()
-    transfer.came = 4
-    request = receive(under_way, transfer)
-    ended: list[bool] = []
-
-    def wait() -> None:
-        request.wait()
-        ended.append(request.done)
-
-    waiting = [threading.Thread(target=wait) for _ in range(2)]
-    for thread in waiting:
-        thread.start()
-    transfer.waited_for.wait()
-    transfer.here.set()
-    for thread in waiting:
-        thread.join()
-    assert ended == [True, True]
-
-
 def test_what_went_wrong_is_told_to_who_asks() -> None:
     under_way, transfer = requests.InFlight(NeverRaised, 0), Invented()
     request = receive(under_way, transfer)

@@ -12,7 +12,7 @@ import pytest
 from mpicoll import doctor
 from mpicoll.cli import main
 from mpicoll.doctor.facts import SIZES, Facts, Machine, Start, World
-from mpicoll.doctor.gpu import Gpu, gpu_here, numa_of
+from mpicoll.doctor.gpu import Gpu, numa_of
 from mpicoll.doctor.report import Report
 from mpicoll.doctor.rules import judge
 
@@ -195,19 +195,6 @@ def test_a_file_that_cannot_be_written(
     monkeypatch.chdir(tmp_path)
     assert main(["doctor", "--json", name]) == 2
     assert "doctor: --json: expected a file that can be written; given " in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "found"),
-    [
-        ("PYTORCH_CUDA_ALLOC_CONF", "backend:native,expandable_segments:True", True),
-        ("PYTORCH_ALLOC_CONF", "expandable_segments: true", True),
-        ("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:False", False),
-    ],
-)
-def test_expandable_segments_are_noticed(name: str, value: str, found: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(name, value)
-    assert gpu_here().segments == (name if found else "")
 
 
 def test_the_numa_nodes_of_gpus(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -51,13 +51,3 @@ def test_so_do_the_next_waits_and_then_it_yields_again(waits: Callable[[float], 
     waits(2 * TURN)
     assert [waits(TURN / 10) for _ in range(WAITS)] == [(FEW, 1)] * WAITS
     assert waits(TURN / 10) == (YIELDS, 1)
-
-
-def test_time_is_up(waits: Callable[[float], tuple[int, int]]) -> None:
-    waits(TURN / 10)
-    waiting = Backoff(YIELDS * TURN / 10 + 3 * backoff.PAUSE)
-    looks = 0
-    while waiting.wait():
-        looks += 1
-        assert looks <= YIELDS + 5
-    assert looks >= YIELDS + 3

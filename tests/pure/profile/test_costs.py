@@ -61,13 +61,6 @@ def test_one_wait_for_several_calls_counts_once() -> None:
     assert {each.site: each.exposed for each in found.sites} == {"a": 101, "b": 101}
 
 
-def test_a_call_that_the_wait_itself_carries_out_counts_once() -> None:
-    found = of(call(0, 0, 200, 600, issued=100, waits=((150, 600),)), call(1, 0, 500, 600))
-    assert (found.ranks[0].exposed, found.ranks[0].late) == (450, 350)
-    (site,) = found.sites
-    assert (site.exposed, site.late) == (550, 350)
-
-
 def test_an_asynchronous_call_that_nobody_waits_for_is_hidden() -> None:
     (first,) = of(call(0, 0, 100, 400, thread=ASYNCHRONOUS)).ranks
     assert (first.exposed, first.hidden) == (0, 300)
@@ -90,11 +83,6 @@ def test_the_last_of_several_ranks_is_waited_for() -> None:
     found = of(*(call(rank, 0, 100 + 200 * rank, 700, communicator=three) for rank in range(3)))
     assert [each.late for each in found.ranks] == [400, 200, 0]
     assert found.last[2] == 600
-
-
-def test_ranks_of_a_communicator_are_named_by_those_of_the_job() -> None:
-    found = of(*(call(rank, 0, begin, 500, communicator=PAIR) for rank, begin in ((4, 100), (7, 400))))
-    assert found.last[7] == 300
 
 
 def test_a_receive_waits_for_its_send() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,6 @@ from mpicoll.profile.recording import Recording, load
 from mpicoll.supervise import sites, tape
 from mpicoll.supervise.messages import Ends
 from mpicoll.supervise.record import Pending, Record, Recorder, Waits
-from mpicoll.supervise.tape import WAIT
 from mpicoll.supervise.trace import written
 from mpicoll.supervise.watched import Watched
 
@@ -122,22 +120,6 @@ def test_the_first_calls_may_be_lost(told: Told, tmp_path: Path, monkeypatch: py
     assert len(recording.calls) == 3
     assert seconds(*recording.spans[0]) == [0, 3]
     assert sum(map(len, told.tape._under_way.values())) == 3
-
-
-def test_what_is_shown_does_not_overlap(told: Told, tmp_path: Path) -> None:
-    """A thread waits for two messages, one in the other, and for what another thread carries out."""
-    for _ in range(2):
-        told.recorder.begin_message(COME)
-    waits = [(COME, 1.0), (COME, 2.0)]
-    for each in waits:
-        told.waits.append(each)
-    for each in waits:
-        told.waits.remove(each)
-    file = tmp_path / "step.json"
-    assert written(file, {0: told.tape.copied(0.0)}, {}, 2) == ""
-    rows = [row for row in json.loads(file.read_text())["traceEvents"] if row.get("cat") == WAIT]
-    (first, took), (second, _) = [(row["ts"], row["dur"]) for row in rows]
-    assert first + took <= second
 
 
 def test_where_the_reducer_of_ddp_calls_from() -> None:

@@ -17,8 +17,6 @@ from tests.devices.on import ROUTES
 from tests.devices.simulated import Simulated
 from tests.devices.simulated_queue import Costs, SimulatedEvent
 
-LATE = Costs(delay=0.05)
-
 
 @pytest.fixture
 def device() -> Simulated:

@@ -13,7 +13,6 @@ from mpicoll.profile.recording import ASYNCHRONOUS, Call, Communicator, Recordin
 from mpicoll.profile.text import text
 
 WORLD = Communicator("c.1", (0, 1))
-PAIR = Communicator("c.2", (4, 7))
 PROGRAM = "program"
 
 

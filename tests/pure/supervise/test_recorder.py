@@ -131,7 +131,7 @@ def test_a_call_within_a_call_of_the_same_thread() -> None:
 @pytest.mark.parametrize(
     ("under_way", "before", "after"), [(False, OPEN, CLOSED), (True, OPEN, BROKEN), (False, FREED, FREED)]
 )
-def test_how_it_ends(under_way: bool, before: int, after: int) -> None:
+def test_how_it_ends(under_way: bool, before: str, after: str) -> None:
     recorder = made(some(3))
     recorder.state, recorder.under_way = before, under_way
     recorder.close()

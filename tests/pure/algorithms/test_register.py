@@ -139,6 +139,8 @@ def test_what_is_declined_is_said_by_name_and_not_proved() -> None:
     def odd(size: int, root: int) -> str | None:
         return "it needs an even number" if size % 2 else None
 
+    few = replace(STAR, declines=lambda size, root: "it needs 9 ranks" if size < 9 else None)
+    assert "it needs 9 ranks" in refused(few).expected  # no proof can reach it
     algorithm = replace(STAR, declines=odd)
     mpicoll.register(algorithm)
     with pytest.raises(ArgumentError, match=r"one that serves 3 ranks \(star does not: it needs an even number\)"):
@@ -147,13 +149,6 @@ def test_what_is_declined_is_said_by_name_and_not_proved() -> None:
     with pytest.raises(ArgumentError, match="star does not: it needs an even number"):
         choose.choose(call, "star", choose.CommInfo(Nodes.one(3), ""))
     assert choose.choose(call, "star", choose.CommInfo(Nodes.one(4), "")).name == "star"
-
-
-def test_an_algorithm_that_no_proof_can_reach_is_refused() -> None:
-    def few(size: int, root: int) -> str | None:
-        return "it needs 9 ranks" if size < 9 else None
-
-    assert "it needs 9 ranks" in refused(replace(STAR, declines=few)).expected
 
 
 @pytest.mark.parametrize(

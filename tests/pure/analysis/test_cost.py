@@ -105,11 +105,6 @@ def test_a_rank_with_several_ports_uses_them_at_once() -> None:
         assert seconds(flat(levels=(level,)), sender, *receivers) == pytest.approx(A + 4 // ports * 1e-4)
 
 
-def test_many_to_one_waits_at_the_receivers_port() -> None:
-    receiver, senders = [tuple(Recv(r, one(0), OUTPUT) for r in range(1, 9))], [[(Send(0, one(0), INPUT),)]] * 8
-    assert seconds(flat(), receiver, *senders) == pytest.approx(A + 8e-4)
-
-
 def test_ranks_that_share_cores_take_turns() -> None:
     """Three ranks for two cores: their work takes 3/2 times as long, and what the network does does not."""
     node = Level(name="node", ranks=3, latency=A, gap=(B, 2 * B), overhead=5e-7, ports=1, overlap=False)
@@ -239,11 +234,3 @@ def test_a_wrong_schedule_is_refused() -> None:
     first, then = (Recv(1, one(0), OUTPUT),), (Send(1, one(0), INPUT),)
     with pytest.raises(ScheduleError, match="waits forever"):
         seconds(flat(), [first, then], [(Recv(0, one(0), OUTPUT),), (Send(0, one(0), INPUT),)])
-
-
-@pytest.mark.slow
-def test_a_piece_is_the_routes() -> None:
-    pytest.importorskip("mpi4py")
-    from mpicoll.fabrics.transports import mpi_requests
-
-    assert simulation.PIECE == mpi_requests.PIECE

@@ -50,13 +50,6 @@ def test_the_nodes_of_a_switch_share_its_links(uplinks: int, at_once: int) -> No
     assert seconds(machine, [(i, i ^ 1) for i in range(8)], 8) == pytest.approx(A + N * B)
 
 
-def test_links_down_are_shared_too() -> None:
-    """Two nodes of a switch receive from two other switches."""
-    machine = joined(FatTree(units=(2,), uplinks=(1,)))
-    assert seconds(machine, [(2, 0), (4, 1)], 6) == pytest.approx(A + 2 * N * B)
-    assert seconds(machine, [(2, 0), (1, 4)], 6) == pytest.approx(A + N * B)
-
-
 def test_a_fat_tree_of_two_stages() -> None:
     """Two leaves of two nodes are a pod, which has one link."""
     machine = joined(FatTree(units=(2, 4), uplinks=(2, 1)))

@@ -60,13 +60,6 @@ def test_a_control_group_may_limit_time(
     assert system.overload() == ""
     (said / folder / named).write_text(limit.replace("150000", "max" if named == "cpu.max" else "-1"))
     assert system.overload() == ""
-
-
-def test_more_programs_than_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(system, "_OWN_GROUPS", Path("/nowhere"))
-    monkeypatch.setattr("os.cpu_count", lambda: 2)
-    monkeypatch.setattr("os.getloadavg", lambda: (2.0, 9.0, 9.0))
-    assert system.overload() == ""
     monkeypatch.setattr("os.getloadavg", lambda: (2.39, 0.0, 0.0))
     assert system.overload() == "2.39 programs compute on 2 cores (the load average of the last minute)"
 
@@ -79,9 +72,6 @@ def test_a_control_group(said: Path) -> None:
     assert system.free_memory() == 1000 * MIB
     limited(said, f"{500 * MIB}", 501 * MIB, 0)
     assert system.free_memory() == 0
-
-
-def test_a_system_that_says_nothing(said: Path) -> None:
     (said / "meminfo").unlink()
     assert system.free_memory() is None
 

@@ -7,9 +7,7 @@ import asyncio
 import pytest
 
 from mpicoll.supervise import agent, coordinator, ending
-from mpicoll.supervise.record import BROKEN, FREED, OPEN, Record, Recorder, Waits
 from mpicoll.supervise.report import Why
-from mpicoll.supervise.watched import Watched
 from mpicoll.supervise.wire import connect
 from tests.pure.supervise.invented import FASTER, Job, begin, ends, give_up_soon, let_time_fly, looks, play, until
 
@@ -120,28 +118,6 @@ def test_the_coordinator_was_killed(others: str, capfd: Output, monkeypatch: pyt
     play(scene)
     said = capfd.readouterr().err
     assert (f"mpicoll: {Why.IS_LOST.said()} (communicator of" in said) == (others == "are silent"), said
-
-
-@pytest.mark.parametrize(("makes_one", "told"), [(True, (2, FREED)), (False, (0, BROKEN))])
-def test_a_communicator_ends_during_a_look(makes_one: bool, told: tuple[int, str]) -> None:
-    """What is told of its state and what is told of its calls belong together: a call that ends midway is not told as
-    one of a communicator that is open."""
-
-    class Ending(Recorder):
-        @property
-        def begun(self) -> int:
-            found = super().begun
-            if self.state == OPEN and makes_one:
-                self.under_way = False
-                self.begin(Record("barrier"))
-                self.state, self.under_way = FREED, False
-            elif self.state == OPEN:
-                self.close()
-            return found
-
-    recorder = Ending()
-    recorder.begin(Record("barrier"))
-    assert Watched("c", [0], recorder, Waits(), 600.0, True).state()[:2] == told
 
 
 def test_a_stranger_who_listens_learns_nothing() -> None:

@@ -84,17 +84,6 @@ def test_ranks_run_once_at_a_time() -> None:
         ranks.run(lambda comm: ranks.run(lambda comm: comm.rank))
 
 
-def test_a_communicator_of_a_threads_own() -> None:
-    def same(comm: mpicoll.Communicator) -> list[int]:
-        mine = mpicoll.Communicator()
-        assert mine is not comm
-        assert (mine.rank, mine.size) == (comm.rank, comm.size)
-        return list(mine.allgather_object(mine.rank))
-
-    with mpicoll.threads(3) as ranks:
-        assert ranks.run(same) == [[0, 1, 2]] * 3
-
-
 def test_parts() -> None:
     def parts(comm: mpicoll.Communicator) -> tuple[Any, ...]:
         odd = comm.split(comm.rank % 2, -comm.rank)
@@ -211,27 +200,23 @@ def test_what_a_thread_of_a_rank_may_still_send_is_waited_for() -> None:
         assert ranks.run(late) == [2.0, 1.0]
 
 
-def test_objects_are_copies() -> None:
-    def share(comm: mpicoll.Communicator) -> bool:
+def test_what_ranks_share() -> None:
+    """The maximum of all, and arrays. Objects are copies. A communicator of a thread's own has the same ranks."""
+
+    def share(comm: mpicoll.Communicator) -> tuple[Any, ...]:
         mine: list[int | str] = [comm.rank]
-        everyone = comm.allgather_object(mine)
-        everyone[comm.rank].append("changed")
-        return mine == [comm.rank]
-
-    with mpicoll.threads(2) as ranks:
-        assert ranks.run(share) == [True, True]
-
-
-def test_more_ranks_than_cores() -> None:
-    def sums(comm: mpicoll.Communicator) -> float:
-        x = np.full(1000, float(comm.rank))
-        for _ in range(20):
-            comm.allreduce(x, "max", out=x, algorithm="recursive_doubling")
+        comm.allgather_object(mine)[comm.rank].append("changed")
+        arrays, own = comm.shared((2, 3)), mpicoll.Communicator()
+        arrays[comm.rank] += comm.rank
         comm.barrier()
-        return float(x[0])
+        found = [float(each.sum()) for each in arrays[:3]]
+        comm.barrier()
+        x = own.allreduce(np.full(1000, float(comm.rank)), "max", algorithm="recursive_doubling")
+        return mine, found, float(x[0]), own is comm, own.allgather_object(own.rank)
 
-    with mpicoll.threads(33) as ranks:
-        assert ranks.run(sums) == [32.0] * 33
+    with mpicoll.threads(33) as ranks:  # more than there are cores
+        expected = [([r], [0.0, 6.0, 12.0], 32.0, False, [*range(33)]) for r in range(33)]
+        assert ranks.run(share) == expected
 
 
 def test_no_thread_is_left() -> None:
@@ -310,19 +295,6 @@ with mpicoll.threads(2) as ranks:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=600)
     assert done.returncode == 1
     assert "no rank that has not ended can go on" in done.stderr
-
-
-def test_arrays_that_every_rank_reads_and_writes() -> None:
-    def sums(comm: mpicoll.Communicator) -> list[float]:
-        arrays = comm.shared((2, 3))
-        arrays[comm.rank] += comm.rank
-        comm.barrier()
-        found = [float(each.sum()) for each in arrays]
-        comm.barrier()
-        return found
-
-    with mpicoll.threads(3) as ranks:
-        assert ranks.run(sums) == [[0.0, 6.0, 12.0]] * 3
 
 
 def test_every_reduction_in_the_order_of_ranks() -> None:

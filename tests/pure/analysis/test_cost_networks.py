@@ -68,14 +68,6 @@ def test_groups_of_a_dragonfly_exchange_over_their_links(links: int, at_once: in
     assert seconds(machine, [(0, 1), (2, 3)], 12) == pytest.approx(A + N * B)
 
 
-@pytest.mark.parametrize(
-    ("by", "at_once"), [(1, 1), (11, 1), (2, 2), (5, 5), (7, 5), (6, 3)], ids=lambda value: str(value)
-)
-def test_a_shift_around_a_ring(by: int, at_once: int) -> None:
-    """A link carries what comes from as many units as the shift is long. The longest shift goes both ways around."""
-    assert seconds(joined(Torus(dims=(12,))), shift(by, 12), 12) == pytest.approx(A + at_once * N * B)
-
-
 def test_a_torus_routes_one_dimension_after_the_other() -> None:
     """Unit 5 is the first one of the second row. A message from 0 to 6 goes by 5, and not by 1."""
     machine = joined(Torus(dims=(5, 5)))

@@ -49,18 +49,6 @@ def of_nodes(record: Report, nodes: int) -> Report:
     return replace(record, rows=rows, environment={**record.environment, "nodes": nodes, "ranks": 2 * nodes})
 
 
-def test_scaling(record: Report) -> None:
-    points = scaling.gather([of_nodes(record, nodes) for nodes in (4, 1, 2)])
-    backends = {row.backend for row in record.rows}
-    assert len(points) == 3 * 2 * len(backends)
-    mpi = [p for p in points if (p.backend, p.size) == ("mpi", 8)]
-    assert [(p.nodes, p.ranks) for p in mpi] == [(1, 2), (2, 4), (4, 8)]
-    assert [p.p50_us / mpi[0].p50_us for p in mpi] == pytest.approx([1, 2, 4])
-    head, *rows = scaling.table(points)
-    assert head.endswith("4 nodes, 8 ranks")
-    assert len(rows) == 2 * len(backends)
-
-
 @pytest.mark.parametrize("expected", [2, 3])
 def test_scaling_from_files(
     expected: int, record: Report, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

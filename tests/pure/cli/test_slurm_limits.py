@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 import pytest
 
-from mpicoll.cli import main
 from mpicoll.slurm import site
-from tests.pure.cli.test_slurm import rendered
 
 LIMITS = """\
 PartitionName=short AllowGroups=ALL Default=YES MaxNodes=4 MaxTime=01:00:00 State=UP TotalCPUs=64 TotalNodes=8
@@ -36,18 +31,3 @@ PartitionName=off AllowGroups=ALL Default=NO MaxNodes=UNLIMITED MaxTime=UNLIMITE
 def test_the_limits_of_a_partition(options: dict[str, str], problem: str | None) -> None:
     said = site.beyond(options, site.partitions(LIMITS))
     assert (said == []) if problem is None else (problem in " ".join(said))
-
-
-def test_check_compares_with_the_partitions_limits(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    (tmp_path / "sbatch").write_text("#!/bin/sh\necho Job 7 to start now\n")
-    (tmp_path / "scontrol").write_text(f"#!/bin/sh\ncat << END\n{LIMITS}END\n")
-    for name in ("sbatch", "scontrol"):
-        (tmp_path / name).chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    assert main(["slurm", "compare", "--check"]) == 1
-    said = capsys.readouterr().out
-    assert "--time: expected at most 01:00:00, the limit of partition short; given 02:00:00" in said
-    assert said.endswith("compare: Slurm would take it, but never start it\n")
-    assert rendered(capsys, "compare", "--time", "1:00:00", "--check").endswith("compare: Slurm would take it\n")

@@ -128,21 +128,3 @@ def test_wrong_arguments() -> None:
 
     with mpicoll.threads(1) as ranks:
         ranks.run(rank)
-
-
-def test_there_is_no_memory_to_go_through(device: Simulated, monkeypatch: pytest.MonkeyPatch) -> None:
-    def none(*arguments: Any) -> None:
-        raise MemoryError("no memory")
-
-    def rank(comm: mpicoll.Communicator) -> None:
-        x = device.array(np.ones(4))
-        device.fail("pinned")
-        with monkeypatch.context() as patch:
-            patch.setattr("mpicoll.fabrics.routes.devices.staged.np.empty", none)
-            with pytest.raises(DeviceError, match="allreduce: x: expected 32 bytes of host memory"):
-                comm.allreduce(x, out=x)
-        comm.allreduce(x, out=x)
-        assert (x.get() == 1).all()
-
-    with mpicoll.threads(1) as ranks:
-        ranks.run(rank)

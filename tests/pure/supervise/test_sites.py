@@ -8,30 +8,10 @@ import sys
 import threading
 import types
 from pathlib import Path
-from types import FrameType
 
 import pytest
 
-from mpicoll.supervise.sites import handled, is_program, place_of, site_of, whereabouts
-
-
-def here() -> FrameType:
-    return sys._getframe(1)
-
-
-def test_the_frame_itself() -> None:
-    frame, line = here(), here().f_lineno
-    assert place_of(site_of(frame)[0]) in [f"test_sites.py:{n} in test_the_frame_itself" for n in (line, line + 1)]
-
-
-def test_through_a_library() -> None:
-    """The site is the program's, though a library lies between it and the call."""
-    library = compile("found = site_of(sys._getframe())[0]", threading.__file__, "exec")
-    names = {"site_of": site_of, "sys": sys}
-    exec(library, names)
-    found = names["found"]
-    assert isinstance(found, tuple)
-    assert place_of(found).endswith("in test_through_a_library")
+from mpicoll.supervise.sites import handled, is_program, place_of, whereabouts
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,6 @@ from types import ModuleType
 import pytest
 
 from mpicoll import algorithms
-from mpicoll.algorithms.collectives import COLLECTIVES
 from mpicoll.analysis.drawing.draw import pictured
 from mpicoll.analysis.proof.cases import prove
 from mpicoll.cli import main
@@ -24,16 +23,6 @@ def build() -> ModuleType:
 
 def test_the_page_is_up_to_date(build: ModuleType) -> None:
     assert (DOCS / "reference/algorithms.md").read_text() == build.text(), "run `make docs` and commit what it writes"
-
-
-def test_every_algorithm_is_told_and_drawn() -> None:
-    page = (DOCS / "reference/algorithms.md").read_text()
-    shown = re.findall(r"!\[.*\]\((algorithms/.*\.svg)\)", page)
-    assert sorted(shown) == sorted(f"algorithms/{file.name}" for file in (DOCS / "reference/algorithms").iterdir())
-    for a in algorithms.algorithms():
-        assert f"### {a.collective} {a.name}\n\n{a.summary}\n" in page
-        assert f"algorithms/{a.collective}_{a.name}_" in page
-    assert all(f"algorithms/{name}.svg" in shown for name in COLLECTIVES)
 
 
 @pytest.mark.usefixtures("registry")

@@ -15,7 +15,7 @@ import pytest
 from mpicoll.algorithms.collectives import COLLECTIVES
 from mpicoll.arrays.dtypes import DTYPES, OPS
 from mpicoll.arrays.kernels import COMBINE, storage
-from mpicoll.bench.cases import PLACEMENTS, Case, Placement, bits, elements, expected, given, wrong
+from mpicoll.bench.cases import Case, Placement, elements, expected, given, wrong
 from mpicoll.bench.memory import POISON, Arena
 from mpicoll.errors import DtypeError
 
@@ -112,24 +112,7 @@ def test_who_has_a_result(collective: str, ranks_with_one: list[int]) -> None:
     assert found == ranks_with_one
 
 
-@pytest.mark.parametrize("size", [0, 1, 1008, 1009, 1010, 5000])
-def test_wrong_counts_elements(size: int) -> None:
-    period = np.arange(1009, dtype=np.uint32)
-    right = np.resize(period, 3 * size)
-    blocks = [
-        np.resize(period[i * size % 1009 :].tolist() + period[: i * size % 1009].tolist(), 1009) for i in range(3)
-    ]
-    blocks = [b.astype(np.uint32) for b in blocks]
-    assert wrong(right, blocks) == 0
-    spoiled = right.copy()
-    spoiled[:: max(1, size)] += 1
-    assert wrong(spoiled, blocks) == (3 if size else 0)
-
-
 # -- buffers --------------------------------------------------------------------------------------------------------
-
-
-ALL = [(name, p) for name, placements in PLACEMENTS.items() for p in placements]
 
 
 def placed(name: str, placement: Placement, rank: int = 1, ranks: int = 3, count: int = 2000) -> Case:
@@ -148,39 +131,6 @@ def placed(name: str, placement: Placement, rank: int = 1, ranks: int = 3, count
 def test_the_size_is_of_all_blocks_together(name: str, nbytes: int, dtype: str, ranks: int, count: int) -> None:
     assert elements(COLLECTIVES[name], nbytes, DTYPES[dtype], ranks) == count
     assert count < 2 or placed(name, "out-of-place", ranks=ranks, count=count).bytes == nbytes
-
-
-@pytest.mark.parametrize("rank", [0, 1])
-@pytest.mark.parametrize(("name", "placement"), ALL)
-def test_buffers_are_rewritten(name: str, placement: Placement, rank: int) -> None:
-    """A rewrite restores the input. If a call then does nothing, its result is wrong."""
-    c = placed(name, placement, rank)
-    for buffers in Arena().buffers(c):
-        for part in (buffers.x, buffers.out):
-            if part is not None:
-                part.fill(1)
-        buffers.rewrite()
-        kind = bits(4)
-        if buffers.x is not None and (name != "bcast" or c.at_root) and c.collective.moves:
-            assert np.array_equal(buffers.x.view(kind), np.resize(given(c), buffers.x.size // 4))
-        right = expected(c)
-        if right is None or (name == "bcast" and c.at_root) or (name == "scan" and rank == 0):
-            continue  # this rank has nothing to do
-        blocks = buffers.result().reshape(len(right), -1)
-        wrong = [not np.array_equal(b, np.resize(r, b.size)) for b, r in zip(blocks, right, strict=True)]
-        # In place, a rank's own block is right from the start.
-        own = {"gather": rank, "allgather": rank, "scatter": 0 if c.at_root else None}.get(name) if c.in_place else None
-        assert wrong == [i != own for i in range(len(right))]
-
-
-@pytest.mark.parametrize("name", [name for name, placements in PLACEMENTS.items() if "in-place" in placements])
-def test_in_place_means_the_ranks_own_block_of_the_same_memory(name: str) -> None:
-    c = placed(name, "in-place")
-    x, out = Arena().buffers(c)[0].numpy()
-    large, small = (x, out) if COLLECTIVES[name].gives == "p" else (out, x)
-    is_whole = large.shape == small.shape
-    assert is_whole or large.shape == (3, 2000)
-    assert small.ctypes.data == (large if is_whole else large[c.rank]).ctypes.data
 
 
 def test_pairs_share_no_memory() -> None:

@@ -117,22 +117,6 @@ def test_a_backend_that_is_not_here_says_why(tmp_path: Path) -> None:
     assert "only in place" not in missing
 
 
-def test_parts_of_different_places_and_parts_that_failed(tmp_path: Path) -> None:
-    later = record([row("mpi", 8, 1.0, type="bfloat16")], nccl="2.0") | {"started": "2026-01-02", "interrupted": True}
-    kept(tmp_path, b=record(ROWS), a=later)
-    for name in ("a", "b", "c"):
-        (tmp_path / comparison.PARTS / f"{name}.txt").touch()
-    found = comparison.gather(tmp_path)
-    assert list(found.records) == ["b", "a"]  # in the order in which they were measured
-    assert found.failed == ["c"]
-    report = comparison.text(found, [])
-    assert "Without a record: c." in report
-    assert "Interrupted before all sizes were measured: a." in report
-    assert "These differ: nccl." in report
-    assert "| nccl | 1.0 / 2.0 |" in report
-    assert report.index("## float32: latency") < report.index("## bfloat16: latency")
-
-
 @pytest.mark.slow
 def test_the_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("matplotlib")

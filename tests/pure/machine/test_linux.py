@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
@@ -20,35 +18,6 @@ def elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     monkeypatch.delattr("socket.SO_PEERCRED", raising=False)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     return tmp_path
-
-
-def test_a_file_for_others(elsewhere: Path) -> None:
-    file, path = linux.new_file("words")
-    other, _ = linux.new_file("others")
-    assert linux.is_called(path, "words")
-    assert not linux.is_called(path, "word")
-    assert sorted(linux.files_of(os.getpid())) == sorted(linux.folder().iterdir())
-    assert [found for found in map(str, linux.files_of(os.getpid())) if linux.is_called(found, "words")] == [path]
-    os.close(file)
-    os.close(other)
-    linux.forget(path)
-    assert not os.path.exists(path)
-    with pytest.raises(OSError, match="no files in memory"):
-        linux.memory_file("words")
-
-
-def test_what_a_process_leaves_is_removed(elsewhere: Path) -> None:
-    process = subprocess.Popen([sys.executable, "-c", ""])
-    process.wait()
-    assert linux.has_ended(process.pid)
-    left = linux.folder() / f"{process.pid}.words.x"
-    stays = linux.folder() / f"{os.getpid()}.words.x"
-    foreign = linux.folder() / ".DS_Store"
-    for file in (left, stays, foreign):
-        file.touch()
-    assert {*linux.folder().iterdir()} == {stays, foreign}
-    with pytest.raises(ProcessLookupError):
-        linux.files_of(process.pid)
 
 
 def test_no_other_user_enters_the_folder(elsewhere: Path) -> None:

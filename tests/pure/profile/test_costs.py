@@ -139,17 +139,6 @@ def test_the_text_names_what_is_missing() -> None:
     assert "It has no calls" in text("step.json", empty, costs(empty))
 
 
-def test_many_ranks_and_lines_are_cut() -> None:
-    many = [call(rank, 0, 100, 100 + rank, site=f"a.py:{rank} in f") for rank in range(30)]
-    many = [replace(each, communicator=Communicator("c.1", tuple(range(30)))) for each in many]
-    whole = recording(*many, spans=dict.fromkeys(range(30), (0.0, 1000.0)), size=30)
-    said = text("step.json", whole, costs(whole))
-    assert "... and 20 more ranks with less exposed time" in said
-    assert "... and 20 more lines that cost less" in said
-    assert "rank 29" in said
-    assert "rank 3 " not in said
-
-
 def test_calls_of_different_operators_or_roots_stay_apart() -> None:
     sums = ["allreduce sum of 1 float64", "allreduce max of 1 float64"]
     of_sums = [call(0, n, 40.0 * n, 40.0 * n + 30, description=sums[n % 2]) for n in range(10)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ from mpicoll.errors import ArgumentError
 from mpicoll.profile import chakra
 from mpicoll.profile.picture import draw
 from mpicoll.profile.recording import Recording, load
-from mpicoll.supervise import sites, tape
+from mpicoll.supervise import tape
 from mpicoll.supervise.messages import Ends
 from mpicoll.supervise.record import Pending, Record, Recorder, Waits
 from mpicoll.supervise.trace import written
@@ -120,24 +119,6 @@ def test_the_first_calls_may_be_lost(told: Told, tmp_path: Path, monkeypatch: py
     assert len(recording.calls) == 3
     assert seconds(*recording.spans[0]) == [0, 3]
     assert sum(map(len, told.tape._under_way.values())) == 3
-
-
-def test_where_the_reducer_of_ddp_calls_from() -> None:
-    """Autograd's engine, which torch's own function runs, calls it. A hook of the program's calls for itself."""
-    torch = pytest.importorskip("torch")
-    found: list[int | None] = []
-    x = torch.ones(1, requires_grad=True)
-    y = x.clone()
-    y.register_hook(lambda grad: found.append(sites.backward_pass(sys._getframe())))
-    y.register_hook(lambda grad: found.append(sites.backward_pass(sys._getframe(1))))
-    y.backward()
-    y = x.clone()
-    y.register_hook(lambda grad: found.append(sites.backward_pass(sys._getframe(1))))
-    y.backward()
-    of_hook, of_engine, of_next = found
-    assert of_hook is None
-    assert None not in (of_engine, of_next)
-    assert of_engine != of_next
 
 
 def test_the_picture(told: Told, tmp_path: Path) -> None:

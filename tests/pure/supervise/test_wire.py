@@ -40,18 +40,6 @@ def test_every_message_arrives_as_it_is(kind: Any) -> None:
     assert message_in(line_of(message)) == message
 
 
-def test_messages_are_values() -> None:
-    one = messages.Compare("name")
-    assert one == messages.Compare(name="name")
-    assert one != messages.Forget("name")
-    assert one.changed(name="other") == messages.Compare("other")
-    assert repr(one) == "Compare(name='name')"
-    wrong: list[tuple[Any, ...]] = [(), ("name", "more")]
-    for values in wrong:
-        with pytest.raises(TypeError, match=r"Compare has the fields \('name',\); given"):
-            messages.Compare(*values)
-
-
 NO_LIMIT = resource.RLIM_INFINITY
 
 

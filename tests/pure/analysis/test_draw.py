@@ -19,7 +19,6 @@ from mpicoll.analysis.drawing.draw import draw, pictured, usual_nodes, usual_seg
 from mpicoll.analysis.drawing.picture import Panel, Picture
 from mpicoll.analysis.palette import of_cell
 from mpicoll.analysis.proof.cases import prove
-from mpicoll.cli import main
 from mpicoll.errors import ArgumentError, ScheduleError
 from tests.known import known
 
@@ -141,14 +140,6 @@ def test_svg_is_text_and_always_the_same(tmp_path: Path) -> None:
 @pytest.mark.parametrize("many", [1, 16, 17, 300])
 def test_colours_do_not_repeat(many: int) -> None:
     assert len({of_cell(number, many) for number in range(many)}) == many
-
-
-def test_without_matplotlib(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("mpicoll.analysis.drawing.draw.find_spec", lambda name: None)
-    assert main(["draw", "allreduce", "ring", "-o", str(tmp_path / "a.svg")]) == 2
-    assert "expected matplotlib to be installed" in capsys.readouterr().err
 
 
 # -- in a program and a notebook --------------------------------------------------------------------------------------

@@ -79,12 +79,3 @@ def test_a_fault_is_marked_where_it_happens(tmp_path: Path, capsys: pytest.Captu
         [[[5], [0], "combines", "wrong"]],
     ]
     assert "times" not in picture
-
-
-def test_a_message_that_nobody_sends(tmp_path: Path) -> None:
-    """The line of the fault has the end of a script in it, which does not end the page's script."""
-    text, data = page(tmp_path, "allreduce", own(tmp_path, forgotten=2), "-n", "3", code=1)
-    picture = data["pictures"]["allreduce"]["star"]["3"]
-    assert [arrow[2:] for arrow in picture["rounds"][-1]["arrows"]] == [["sends"], ["sends", "no sender"]]
-    assert "# </script>" in picture["fault"]["text"]
-    assert text.count("</script>") == 1

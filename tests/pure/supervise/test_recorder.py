@@ -10,10 +10,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import numpy as np
 import pytest
 
-from mpicoll.calls.call import checked, record_of
 from mpicoll.errors import StateError
 from mpicoll.supervise.record import BROKEN, CLOSED, FREED, LENGTH, OPEN, Record, Recorder
 
@@ -191,17 +189,3 @@ def test_the_programs_line_is_found_from_any_depth() -> None:
         recorder.under_way = False
         code, _ = recorder.calls()[-1].site
         assert code is through.__code__
-
-
-def test_a_call_says_the_elements_that_its_program_gives() -> None:
-    """Of a gather among two ranks, 3: its longest array has 6."""
-    three, six = np.ones(3), np.ones(6)
-    for operation, x, out, words in (
-        ("gather", three, six, "gather of 3 float64 root 0"),
-        ("allgather", three, six, "allgather of 3 float64"),
-        ("scatter", six, three, "scatter of 3 float64 root 0"),
-        ("alltoall", six, np.ones(6), "alltoall of 6 float64"),
-    ):
-        for rank in (0, 1):
-            given = record_of(checked(operation, rank, 2, x, out, None, 0), None, 2)
-            assert (given.description, given.elements) == (words, 6)

@@ -189,14 +189,8 @@ def loaded_with(program: str) -> str:
 @pytest.mark.parametrize(
     ("program", "said"),
     [
-        (
-            "import mpicoll.node.kernel as kernel; kernel.INTERFACE += 1",
-            "was compiled for another version of mpicoll: install mpicoll again\n",
-        ),
-        (
-            "import sys; sys.modules['mpicoll.node.kernel'] = None",
-            "mpicoll's kernel is not there: import of mpicoll.no",
-        ),
+        ("import mpicoll.node.kernel as kernel; kernel.INTERFACE += 1", "was compiled for another version"),
+        ("import sys; sys.modules['mpicoll.node.kernel'] = None", "mpicoll's kernel is not there: import of"),
     ],
 )
 def test_a_kernel_that_is_not_used(program: str, said: str) -> None:

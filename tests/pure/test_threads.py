@@ -31,16 +31,10 @@ FLOATS, INTS = np.zeros(2), np.zeros(2, np.int64)
         ("rank 0 gather_object root 0, rank 1 ", lambda comm: comm.gather_object([1, 2], root=comm.rank)),
         ("rank 0 scatter_object root 0, rank 1 ", lambda comm: comm.scatter_object([1, 2], root=comm.rank)),
         ("object max, rank 1 .* sum", lambda comm: comm.allreduce_object(1, operator.add if comm.rank else "max")),
-        (
-            "rank 0 bcast_object root 0, rank 1 allgather",
-            lambda comm: comm.allgather_object(1) if comm.rank else comm.bcast_object(1),
-        ),
+        ("0 bcast_object.* 1 allgather", lambda comm: comm.allgather_object(1) if comm.rank else comm.bcast_object(1)),
         ("3 elements.*from rank 0", lambda comm: comm.recv(np.ones(2), 0) if comm.rank else comm.send(np.ones(3), 1)),
         # Over MPI, only the bytes of a message count.
-        (
-            "float64 came from rank 0: expected int64",
-            lambda comm: comm.recv(INTS, 0) if comm.rank else comm.send(FLOATS, 1),
-        ),
+        ("float64 came .* expected int64", lambda comm: comm.recv(INTS, 0) if comm.rank else comm.send(FLOATS, 1)),
         ("", lambda comm: comm.alltoallv(np.ones(3 + comm.rank), [2, 1 + comm.rank], [2, 2])),
         ("", lambda comm: comm.allgatherv(np.ones(1 + comm.rank), [1, 2] if comm.rank == 0 else [2, 2])),
         ("", lambda comm: comm.allreduce(np.ones(3 + comm.rank))),

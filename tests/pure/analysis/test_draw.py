@@ -16,7 +16,7 @@ from mpicoll.algorithms import Algorithm, algorithms
 from mpicoll.algorithms.collectives import COLLECTIVES
 from mpicoll.algorithms.steps import INPUT, OUTPUT, SCRATCH, Copy, Place, RecvReduce, Send, Steps, one
 from mpicoll.analysis.drawing.draw import draw, pictured, usual_nodes, usual_segments
-from mpicoll.analysis.drawing.picture import Panel, Picture
+from mpicoll.analysis.drawing.picture import Picture
 from mpicoll.analysis.palette import of_cell
 from mpicoll.analysis.proof.cases import prove
 from mpicoll.errors import ArgumentError, ScheduleError
@@ -30,50 +30,11 @@ def roots(collective: str, size: int) -> range:
     return range(size if COLLECTIVES[collective].rooted else 1)
 
 
-def labels(panel: Panel) -> dict[tuple[int, int], str]:
-    """The labels by rank and block."""
-    found = {(rank, block): shown.label for (rank, _, block), shown in panel.cells.items()}
-    assert len(found) == len(panel.cells)
-    return found
-
-
-def given(collective: str, size: int, root: int, blocks: int) -> list[list[str]]:
-    """The labels of what each rank gives."""
-    table = COLLECTIVES[collective]
-
-    def label(rank: int, block: int) -> str:
-        match collective:
-            case "alltoall":
-                return f"{rank}→{block}"
-            case "bcast" | "scatter":
-                return str(block)
-        return str(rank)
-
-    return [[label(rank, b) for b in table.has(rank, size, root, blocks)] for rank in range(size)]
-
-
-def assert_means(picture: Picture, collective: str, size: int, root: int) -> None:
-    """The first panel has what the ranks give, the last what the collective makes of it."""
-    first, last = labels(picture.panels[0]), labels(picture.panels[-1])
-    if collective == "barrier":
-        assert first == {(rank, 0): str(rank) for rank in range(size)}
-        assert last == {(rank, 0): "all" for rank in range(size)}
-        return
-    table = COLLECTIVES[collective]
-    inputs = given(collective, size, root, picture.blocks)
-    has = [table.has(rank, size, root, picture.blocks) for rank in range(size)]
-    assert first == {(r, b): label for r in range(size) for b, label in zip(has[r], inputs[r], strict=True)}
-    outcome = table.outcome(inputs, root, lambda parts: "Σ" if len(parts) == size else "+".join(parts))
-    wants = [table.wants(rank, size, root, picture.blocks) for rank in range(size)]
-    assert last == {(r, b): label for r in range(size) for b, label in zip(wants[r], outcome[r] or [], strict=True)}
-
-
 @every
 def test_a_drawing_shows_what_happens(algorithm: Algorithm, size: int) -> None:
-    """Before and after are what the collective means. Each message is an arrow, which brings what it comes from."""
+    """Each message is an arrow, which brings what it comes from. tests/pure/docs looks at the ends."""
     for root in roots(algorithm.collective, size):
         picture = pictured(algorithm, size, root)
-        assert_means(picture, algorithm.collective, size, root)
         arrows = [arrow for panel in picture.panels for arrow in panel.arrows]
         proof = prove(algorithm, size, root, usual_segments(algorithm), usual_nodes(algorithm, size))
         assert sum(not arrow.local for arrow in arrows) == proof.messages
@@ -105,13 +66,9 @@ def assert_arrows_bring(picture: Picture, collective: str) -> None:
     ("collective", "name", "size", "segments", "messages"),
     [
         ("bcast", "binomial_tree", 8, None, [1, 2, 4]),
-        ("reduce", "binomial_tree", 8, None, [4, 2, 1]),
         ("bcast", "chain", 4, 3, [1, 2, 3, 2, 1]),
-        ("reduce", "linear", 4, None, [1, 1, 1]),
         ("allreduce", "ring", 4, None, [4] * 6),
-        ("allreduce", "recursive_doubling", 8, None, [8] * 3),
         ("allreduce", "recursive_doubling", 5, None, [3, 2, 4, 1]),
-        ("alltoall", "linear", 4, None, [12]),
         ("alltoall", "bruck", 4, None, [3, 4, 4, 4]),
         ("barrier", "dissemination", 5, None, [5] * 3),
     ],
@@ -159,16 +116,10 @@ def test_a_function_that_was_just_written() -> None:
     assert [*algorithms("allreduce")] == [a for a in algorithms("allreduce") if a.name != "gossip"]
     same = mpicoll.draw("allreduce", Algorithm("allreduce", "gossip", gossip), 2)
     assert same.picture == drawing.picture
-
-
-def test_a_notebook_shows_the_player_and_the_picture() -> None:
-    pytest.importorskip("matplotlib")
-    drawing = mpicoll.draw("allreduce", gossip, 2)
-    svg, html = drawing._repr_svg_(), drawing._repr_html_()
-    assert svg is not None
-    assert "allreduce gossip" in svg
-    (page,) = re.findall(r'^<iframe srcdoc="([^"]*)" style="[^"]*" onload="[^"]*"></iframe>$', html)
+    (page,) = re.findall(r'^<iframe srcdoc="([^"]*)" style="[^"]*" onload="[^"]*"></iframe>$', drawing._repr_html_())
     assert "<title>allreduce gossip, 2 ranks</title>" in unescape(page)
+    pytest.importorskip("matplotlib")
+    assert "allreduce gossip" in (drawing._repr_svg_() or "")
 
 
 def test_a_function_that_fails_is_one_error_with_its_line() -> None:

@@ -82,22 +82,16 @@ def test_times_of_another_clock() -> None:
     assert by_this_clock(151.0, close) == pytest.approx(150.0, abs=0.001)
 
 
-def recorder_on(on: tape.Tape) -> Recorder:
-    """The recorder of a communicator, which notes its calls on this tape."""
-    recorder = Recorder()
-    Watched("c.1", [0, 1, 2], recorder, Waits(), 600.0, False).note_on(on)
-    return recorder
-
-
 @pytest.mark.parametrize("answers", [[0, 1, 2], [0, 2]], ids=["all answer", "one is silent"])
 def test_a_trace_that_fits_into_no_message(answers: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each rank tells it in pieces. A rank that is missing is not counted."""
+    """Each rank tells it in pieces. A rank that is missing is not counted. A signal asks for it once more at the end of
+    the job, when all have left: it is not replaced by less."""
     monkeypatch.setattr(tape, "_PIECE", 1000)
     calls = [Record("allgatherv", f"counts {[number] * 20}") for number in range(100)]
     events = {}
     for rank in answers:
-        on = tape.Tape()
-        recorder = recorder_on(on)
+        on, recorder = tape.Tape(), Recorder()
+        Watched("c.1", [0, 1, 2], recorder, Waits(), 600.0, False).note_on(on)
         for record in calls:
             recorder.begin(record)
             recorder.under_way = record is calls[-1]
@@ -113,7 +107,7 @@ def test_a_trace_that_fits_into_no_message(answers: list[int], tmp_path: Path, m
         return {rank: message_in(each) for rank, each in told.items()}
 
     file = tmp_path / "trace.json"
-    trace = Trace(str(file), ask)
+    trace = Trace(str(file), ask, whole=True)
     trace.told_by.update((0, 1, 2))
     said = asyncio.run(trace.write(3))
     assert said == f"mpicoll: the trace of {'3' if len(answers) == 3 else '2 of 3'} ranks is in {file}"
@@ -123,26 +117,7 @@ def test_a_trace_that_fits_into_no_message(answers: list[int], tmp_path: Path, m
         assert [row["args"]["state"] for row in rows if row["pid"] == rank][-2:] == ["done", "under way"]
     assert {row["tid"] for row in rows} == {0}
     assert longest < 2000
-
-
-def test_a_trace_is_not_replaced_by_less(tmp_path: Path) -> None:
-    """A signal asks for it once more at the end of the job, when some ranks have left."""
-    on = tape.Tape()
-    recorder = recorder_on(on)
-    for _ in range(5):
-        recorder.begin(Record("barrier"))
-        recorder.under_way = False
-    events = on.copied(on.begin)
-    here = True
-
-    async def ask(ranks: Iterable[int], question: Question[Any], seconds: float = 0.0) -> dict[int, Any]:
-        return dict.fromkeys(ranks, events) if here and isinstance(question, RowsFrom) else {}
-
-    written_to = Trace(str(tmp_path / "trace.json"), ask, whole=True)
-    written_to.told_by.update((0, 1))
-    said = asyncio.run(written_to.write(2))
-    written = (tmp_path / "trace.json").read_text()
-    here = False
-    assert asyncio.run(written_to.write(2)) == said
-    assert (tmp_path / "trace.json").read_text() == written
-    assert written.count("barrier") >= 10
+    written = file.read_text()
+    events.clear()
+    assert asyncio.run(trace.write(3)) == said
+    assert file.read_text() == written

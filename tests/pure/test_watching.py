@@ -8,7 +8,6 @@ from functools import partial
 from mpicoll.calls.choose import NODE
 from mpicoll.supervise import watched
 from mpicoll.supervise.record import CLOSED, Pending, Record, Recorder, Waits
-from mpicoll.supervise.tape import TapedWaits
 from mpicoll.supervise.watched import LOOK, Watched
 from mpicoll.watching.calls import Calls, UnderWay
 
@@ -78,12 +77,3 @@ def test_what_a_gpu_waits_for_counts_as_a_wait_until_it_is_complete() -> None:
     watched_one.look()
     assert not waits
     assert watched_one.seconds == 0
-
-
-def test_no_tape_notes_that_a_gpu_waits() -> None:
-    """The program goes on. Here, the tape knows nothing that it could be told."""
-    waits = Waits()
-    waits.__class__, waits.tape = TapedWaits, object()  # type: ignore[assignment]
-    waits.follow((PENDING, 0.0), lambda: True)
-    waits.look()
-    assert not waits

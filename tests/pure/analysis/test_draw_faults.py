@@ -15,6 +15,8 @@ from mpicoll.analysis.drawing.picture import Picture
 from mpicoll.analysis.palette import FAULT
 from mpicoll.cli import main
 
+Capture = pytest.CaptureFixture[str]
+
 A = one(0)
 
 
@@ -161,9 +163,7 @@ for collective, name in (("allreduce", "swapped"), ("bcast", "swapped"), ("allre
         (3, ":third", 2, "algorithm: expected {file}:swapped or {file}:other; given '{file}:third'"),
     ],
 )
-def test_command_with_a_file(
-    number: int, chosen: str, code: int, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_command_with_a_file(number: int, chosen: str, code: int, said: str, tmp_path: Path, capsys: Capture) -> None:
     pytest.importorskip("matplotlib")
     (tmp_path / "helper.py").write_text('INTO = "scratch"\n')
     file = tmp_path / "own.py"
@@ -184,7 +184,7 @@ def test_command_with_a_file(
         ("x = 1", "registers one for allreduce; given "),
     ],
 )
-def test_a_file_that_is_no_algorithm(tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, said: str) -> None:
+def test_a_file_that_is_no_algorithm(tmp_path: Path, capsys: Capture, text: str, said: str) -> None:
     file = tmp_path / "own.py"
     file.write_text(text)
     assert main(["draw", "allreduce", str(file), "-o", str(tmp_path / "own.svg")]) == 2

@@ -12,6 +12,8 @@ import pytest
 from mpicoll.analysis.drawing.page import PLAYER, SCRIPTS, STYLE
 from mpicoll.cli import main
 
+Capture = pytest.CaptureFixture[str]
+
 OWN = """
 import mpicoll
 from mpicoll.algorithms.steps import INPUT, OUTPUT, Recv, RecvReduce, Send, one
@@ -64,7 +66,7 @@ def test_a_page_is_the_player_and_one_schedule(tmp_path: Path) -> None:
     assert times == sorted(times)
 
 
-def test_a_fault_is_marked_where_it_happens(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_fault_is_marked_where_it_happens(tmp_path: Path, capsys: Capture) -> None:
     """Rank 0 combines its input twice, so it loses rank 1."""
     _, data = page(tmp_path, "allreduce", own(tmp_path, then="INPUT"), "-n", "3", code=1)
     picture = data["pictures"]["allreduce"]["star"]["3"]

@@ -13,6 +13,9 @@ import pytest
 from mpicoll.bench import plot, scaling
 from mpicoll.bench.records import Report, columns, load, write_json
 
+Capture = pytest.CaptureFixture[str]
+Patch = pytest.MonkeyPatch
+
 RECORDS = Path(__file__).parents[3] / "benchmarks" / "records"
 
 
@@ -34,9 +37,7 @@ def test_a_record_that_is_read_and_written_is_the_same(name: str, tmp_path: Path
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"schema": "other"}', '{"schema": "mpicoll-bench/1"}'])
-def test_not_a_record(
-    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_not_a_record(text: str, tmp_path: Path, monkeypatch: Patch, capsys: Capture) -> None:
     (tmp_path / "file").write_text(text)
     monkeypatch.setattr(sys, "argv", ["plot", str(tmp_path / "file"), str(tmp_path / "picture.png")])
     assert exit_code(plot.__file__) == 2
@@ -50,9 +51,7 @@ def of_nodes(record: Report, nodes: int) -> Report:
 
 
 @pytest.mark.parametrize("expected", [2, 3])
-def test_scaling_from_files(
-    expected: int, record: Report, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_scaling_from_files(expected: int, record: Report, tmp_path: Path, monkeypatch: Patch, capsys: Capture) -> None:
     """Records that are there are drawn. If some are missing, the program says so and fails."""
     pytest.importorskip("matplotlib")
     for nodes in (1, 2):

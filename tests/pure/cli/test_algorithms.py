@@ -15,13 +15,15 @@ from mpicoll.algorithms.steps import Place, Steps
 from mpicoll.calls import choose
 from mpicoll.cli import main
 
+Capture = pytest.CaptureFixture[str]
 
-def output(capsys: pytest.CaptureFixture[str], *argv: str, code: int = 0) -> str:
+
+def output(capsys: Capture, *argv: str, code: int = 0) -> str:
     assert main(argv) == code
     return capsys.readouterr().out
 
 
-def test_json_lists_the_names_that_algorithm_takes(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_lists_the_names_that_algorithm_takes(capsys: Capture) -> None:
     found = json.loads(output(capsys, "algorithms", "--json"))
     names = [(each["collective"], each["name"]) for each in found]
     assert names == [(c, name) for c in COLLECTIVES for name in choose.names(c)]
@@ -38,7 +40,7 @@ def test_json_lists_the_names_that_algorithm_takes(capsys: pytest.CaptureFixture
         assert (each["source"] is None) == (find(each["collective"], each["name"]) is None)
 
 
-def test_one_algorithm_is_proved(capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_algorithm_is_proved(capsys: Capture) -> None:
     head, line = output(capsys, "verify", "all_reduce", "ring", "-n", "1:9").splitlines()
     assert head.split() == ["collective", "algorithm", "ranks", "roots", "messages", "depth", "seconds"]
     assert head.index("ranks") + len("ranks") == line.index("1:9") + len("1:9")
@@ -48,7 +50,7 @@ def test_one_algorithm_is_proved(capsys: pytest.CaptureFixture[str]) -> None:
     assert line.split()[:-1] == ["reduce", "binomial_tree", "20", "every", "to", "16", "19", "5"]
 
 
-def test_all_are_proved(capsys: pytest.CaptureFixture[str]) -> None:
+def test_all_are_proved(capsys: Capture) -> None:
     lines = output(capsys, "verify", "--all", "-n", "1:4").splitlines()[1:]
     assert [tuple(line.split()[:2]) for line in lines] == [(a.collective, a.name) for a in algorithms.algorithms()]
     lines = output(capsys, "verify", "bcast", "-n", "2:3").splitlines()[1:]
@@ -56,7 +58,7 @@ def test_all_are_proved(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.usefixtures("registry")
-def test_a_failure_is_said_and_ends_with_1(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_failure_is_said_and_ends_with_1(capsys: Capture) -> None:
     right = find("reduce", "binomial_tree")
     assert right is not None
 

@@ -16,6 +16,9 @@ from mpicoll.doctor.gpu import Gpu, numa_of
 from mpicoll.doctor.report import Report
 from mpicoll.doctor.rules import judge
 
+Capture = pytest.CaptureFixture[str]
+Patch = pytest.MonkeyPatch
+
 MIB, GIB = 1 << 20, 1 << 30
 START = Start("Open MPI's mpirun", "PMIx", 0, 2, None)
 ALONE = Start(None, None, None, 1, None)
@@ -159,9 +162,7 @@ def test_out_of_order(given: list[Facts], expected: str) -> None:
 
 
 @pytest.mark.parametrize(("facts", "code"), [(job(), 0), (job(files=8), 0), (job(4, cores=(0,)), 1)])
-def test_the_exit_code(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, facts: list[Facts], code: int
-) -> None:
+def test_the_exit_code(monkeypatch: Patch, capsys: Capture, tmp_path: Path, facts: list[Facts], code: int) -> None:
     monkeypatch.setattr(doctor, "examine", lambda: judge(facts))
     assert main(["doctor", "--json", "-"]) == code
     printed = json.loads(capsys.readouterr().out)
@@ -173,16 +174,14 @@ def test_the_exit_code(
 
 
 @pytest.mark.parametrize("name", ["nowhere/found.json", ""])
-def test_a_file_that_cannot_be_written(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, name: str
-) -> None:
+def test_a_file_that_cannot_be_written(monkeypatch: Patch, capsys: Capture, tmp_path: Path, name: str) -> None:
     monkeypatch.setattr(doctor, "examine", lambda: judge(job()))
     monkeypatch.chdir(tmp_path)
     assert main(["doctor", "--json", name]) == 2
     assert "doctor: --json: expected a file that can be written; given " in capsys.readouterr().err
 
 
-def test_the_numa_nodes_of_gpus(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_numa_nodes_of_gpus(monkeypatch: Patch, tmp_path: Path) -> None:
     """On a machine with four GPUs, two on each socket, whose ranks 1 and 2 are on the wrong one."""
     for i in range(4):
         (tmp_path / f"gpus/0000:{i}A:00.0").mkdir(parents=True)

@@ -13,6 +13,9 @@ import pytest
 from mpicoll.analysis.drawing.picture import MOST_RANKS
 from mpicoll.cli import main
 
+Capture = pytest.CaptureFixture[str]
+Patch = pytest.MonkeyPatch
+
 REFUSED = {
     "": [("benhc allreduce", "expected one of run, doctor, ... (did you mean 'bench'?)")],
     "bench": [("alreduce", "(did you mean 'allreduce'?)"), ("allreduce --bakends mpi", "(did you mean '--backends'?)")],
@@ -82,14 +85,7 @@ REFUSED = {
 @pytest.mark.parametrize(
     ("command", "words", "said"), [(command, *each) for command, cases in REFUSED.items() for each in cases]
 )
-def test_refused(
-    command: str,
-    words: str,
-    said: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_refused(command: str, words: str, said: str, tmp_path: Path, monkeypatch: Patch, capsys: Capture) -> None:
     if command == "draw":
         pytest.importorskip("matplotlib")
         words += "" if " -o " in words else " -o picture.svg"
@@ -105,7 +101,7 @@ def test_refused(
     assert not [*tmp_path.iterdir()]
 
 
-def test_what_resembles_nothing_gets_no_suggestion(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_resembles_nothing_gets_no_suggestion(capsys: Capture) -> None:
     assert main(["verify", "allreduce", "xyzzy"]) == 2
     assert "did you mean" not in capsys.readouterr().err
 

@@ -9,14 +9,16 @@ import pytest
 
 from mpicoll.cli import main
 
+Capture = pytest.CaptureFixture[str]
 
-def messages(capsys: pytest.CaptureFixture[str], *options: str) -> int:
+
+def messages(capsys: Capture, *options: str) -> int:
     """What a proof counts."""
     assert main(["verify", "barrier", "two_level", "-n", "8", *options]) == 0
     return int(capsys.readouterr().out.split()[-3])
 
 
-def test_verify_proves_where_the_ranks_are(capsys: pytest.CaptureFixture[str]) -> None:
+def test_verify_proves_where_the_ranks_are(capsys: Capture) -> None:
     assert messages(capsys, "--nodes", "1") == 2 * 24  # twice the barrier of all
     assert messages(capsys, "--nodes", "8") == 24
     assert messages(capsys, "--nodes", "2") == 2 * (8 + 8) + 2

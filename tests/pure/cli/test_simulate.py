@@ -12,15 +12,17 @@ from mpicoll import algorithms
 from mpicoll.analysis.cost.presets import MACHINES
 from mpicoll.cli import main
 
+Capture = pytest.CaptureFixture[str]
 
-def simulated(capsys: pytest.CaptureFixture[str], words: str) -> str:
+
+def simulated(capsys: Capture, words: str) -> str:
     """What ``mpicoll simulate`` prints."""
     assert main(["simulate", *words.split()]) == 0
     return capsys.readouterr().out
 
 
 @pytest.mark.slow
-def test_the_fastest_is_marked(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_the_fastest_is_marked(capsys: Capture, tmp_path: Path) -> None:
     file = tmp_path / "s.json"
     shown = simulated(capsys, f"all_reduce -n 64 --machine ib-h100 --sizes 1K:1G --json {file}")
     found = json.loads(file.read_text())
@@ -40,14 +42,14 @@ def test_the_fastest_is_marked(capsys: pytest.CaptureFixture[str], tmp_path: Pat
 
 @pytest.mark.slow
 @pytest.mark.parametrize("suffix", ["png", "svg"])
-def test_the_chart(suffix: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_chart(suffix: str, tmp_path: Path, capsys: Capture) -> None:
     pytest.importorskip("matplotlib")
     file = tmp_path / f"crossover.{suffix}"
     simulated(capsys, f"allreduce -n 16 --sizes 1K:1M --plot {file}")
     assert file.read_bytes().startswith({"png": b"\x89PNG", "svg": b"<?xml"}[suffix])
 
 
-def test_a_machine_from_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_machine_from_a_file(tmp_path: Path, capsys: Capture) -> None:
     file = tmp_path / "mine.json"
     level = {"name": "all", "ranks": 8, "latency": 1.0, "gap": 0.0, "overhead": 0.0, "ports": 1}
     machine = {"name": "mine", "source": "a test", "levels": [level], "reduction": 0.0, "copy": 0.0}

@@ -17,17 +17,20 @@ from mpicoll.cli import main
 from mpicoll.errors import ArgumentError
 from mpicoll.slurm import sbatch
 
+Capture = pytest.CaptureFixture[str]
+Patch = pytest.MonkeyPatch
+
 SLURM = Path(__file__).parents[3] / "slurm"
 TEMPLATES = list(sbatch.TEMPLATES)
 NASTY = ["a b", 'say "x"', "it's", "a}b", "`id`", "$(id)", "100$", "C:\\x", "~/x", "#x", "*", "a;b", "", "ü"]
 
 
-def rendered(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+def rendered(capsys: Capture, *arguments: str) -> str:
     assert main(["slurm", *arguments]) == 0
     return capsys.readouterr().out
 
 
-def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+def refused(capsys: Capture, *arguments: str) -> str:
     """The one line that a command is refused with."""
     try:
         code = main(["slurm", *arguments])
@@ -45,7 +48,7 @@ def in_bash(lines: str, **environment: str) -> str:
     return run.stdout
 
 
-def test_every_template_and_every_site_is_known(capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_template_and_every_site_is_known(capsys: Capture) -> None:
     assert sorted(sbatch.TEMPLATES.values()) == sorted(file.name for file in SLURM.glob("*.sbatch"))
     assert sbatch.sites() == sorted(file.stem for file in SLURM.glob("sites/*.env"))
     listed = [line.split() for line in rendered(capsys).splitlines() if line]
@@ -53,7 +56,7 @@ def test_every_template_and_every_site_is_known(capsys: pytest.CaptureFixture[st
 
 
 @pytest.mark.slow
-def test_a_script_needs_no_file_beside_it_and_is_clean(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_script_needs_no_file_beside_it_and_is_clean(capsys: Capture, tmp_path: Path) -> None:
     for template, site in product(TEMPLATES, sbatch.sites()):
         script = rendered(capsys, template, "--site", site)
         (tmp_path / f"{template}-{site}").write_text(script)
@@ -90,7 +93,7 @@ WRITTEN = [
 
 
 @pytest.mark.parametrize(("words", "expected"), WRITTEN, ids=[words for words, _ in WRITTEN])
-def test_what_is_written(capsys: pytest.CaptureFixture[str], words: str, expected: list[str]) -> None:
+def test_what_is_written(capsys: Capture, words: str, expected: list[str]) -> None:
     lines = rendered(capsys, *shlex.split(words)).splitlines()
     assert {*expected} <= {line.partition(" #")[0].rstrip() for line in [lines[1][1:], *lines]} | {lines[1]}
     options = [i for i, line in enumerate(lines) if line.startswith("#SBATCH")]
@@ -105,7 +108,7 @@ def test_what_is_written(capsys: pytest.CaptureFixture[str], words: str, expecte
 
 
 @pytest.mark.parametrize("template", TEMPLATES)
-def test_given_values_take_the_place_of_the_templates(capsys: pytest.CaptureFixture[str], template: str) -> None:
+def test_given_values_take_the_place_of_the_templates(capsys: Capture, template: str) -> None:
     plain = rendered(capsys, template).splitlines()[2:]
     given = {
         "nodes": "1" if template == "single-node" else "7",
@@ -127,14 +130,14 @@ def test_given_values_take_the_place_of_the_templates(capsys: pytest.CaptureFixt
             assert any(x.startswith(line.partition("=")[0]) and x.endswith(line.partition(" #")[2]) for x in filled)
 
 
-def setting(capsys: pytest.CaptureFixture[str], name: str, value: str) -> str:
+def setting(capsys: Capture, name: str, value: str) -> str:
     script = rendered(capsys, "single-node", "--set", f"{name}={value}")
     (line,) = re.findall(rf"^{name}=.*", script, re.MULTILINE)
     return f'{line}\nprintf %s "${name}"'
 
 
 @pytest.mark.parametrize("value", NASTY)
-def test_variables_have_the_value_that_was_given(capsys: pytest.CaptureFixture[str], value: str) -> None:
+def test_variables_have_the_value_that_was_given(capsys: Capture, value: str) -> None:
     assert in_bash(setting(capsys, "MPICOLL_ENV", value), HOME="/me") == ("/me/x" if value == "~/x" else value)
     shown = setting(capsys, "RESULTS", "$SCRATCH/${SLURM_JOB_ID}")
     job = {"SCRATCH": "/big one", "SLURM_JOB_ID": "7"}
@@ -161,9 +164,7 @@ NETWORKS = {
 
 
 @pytest.mark.parametrize("network", NETWORKS)
-def test_without_a_site_the_job_looks_at_its_network(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, network: str
-) -> None:
+def test_without_a_site_the_job_looks_at_its_network(capsys: Capture, tmp_path: Path, network: str) -> None:
     """What is set must be what the preset of that network sets, and nothing else."""
     ports, expected = NETWORKS[network]
     for port, (layer, state) in ports.items():
@@ -184,7 +185,7 @@ def test_without_a_site_the_job_looks_at_its_network(
     assert f"SITE={expected}" in found
 
 
-def test_what_a_written_preset_lacks_is_not_set_by_the_package(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_a_written_preset_lacks_is_not_set_by_the_package(capsys: Capture) -> None:
     assert '-m mpicoll.slurm "$SITE")' in rendered(capsys, "multi-node")
     assert "-m mpicoll.slurm none)" in rendered(capsys, "multi-node", "--site", "infiniband")
     assert "NCCL_NET" not in sbatch.launching("none")
@@ -200,7 +201,7 @@ CONTAINERS = {
 
 
 @pytest.mark.parametrize("runtime", CONTAINERS)
-def test_containers(capsys: pytest.CaptureFixture[str], tmp_path: Path, runtime: str) -> None:
+def test_containers(capsys: Capture, tmp_path: Path, runtime: str) -> None:
     """Of what is there: the programs are stubs."""
     image, gpus, expected = CONTAINERS[runtime]
     (tmp_path / "bash").symlink_to(shutil.which("bash") or "")
@@ -219,7 +220,7 @@ def test_containers(capsys: pytest.CaptureFixture[str], tmp_path: Path, runtime:
 
 @pytest.mark.parametrize(("cray", "loaded"), [({}, "purge\n"), ({"CRAYPE_VERSION": "2.7"}, "")])
 def test_modules_replace_those_of_the_shell_that_submits(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, cray: dict[str, str], loaded: str
+    capsys: Capture, tmp_path: Path, cray: dict[str, str], loaded: str
 ) -> None:
     """Also where a command fails in the system's profile."""
     (tmp_path / "profile").write_text('false\nmodule() { echo "$@"; }\n')
@@ -229,7 +230,7 @@ def test_modules_replace_those_of_the_shell_that_submits(
 
 
 @pytest.mark.parametrize("template", TEMPLATES)
-def test_explain(capsys: pytest.CaptureFixture[str], template: str) -> None:
+def test_explain(capsys: Capture, template: str) -> None:
     """All that may be set is there, with the words of the files."""
     lines = [line.text for line in sbatch.script(template, "ethernet", {}, {})]
     explained = rendered(capsys, template, "--site", "ethernet", "--explain").splitlines()
@@ -240,9 +241,7 @@ def test_explain(capsys: pytest.CaptureFixture[str], template: str) -> None:
     assert all(line.startswith(("# ", "SITE=")) for line in rest), rest
 
 
-def test_check_without_slurm(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_check_without_slurm(capsys: Capture, monkeypatch: Patch, tmp_path: Path) -> None:
     (tmp_path / "bash").symlink_to(shutil.which("bash") or "")
     monkeypatch.setenv("PATH", str(tmp_path))
     shown = rendered(capsys, "single-node", "--check")
@@ -250,7 +249,7 @@ def test_check_without_slurm(
     assert shown == f"single-node: {checked}\n"
 
 
-def test_the_manuals_commands(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_manuals_commands(capsys: Capture) -> None:
     """Those of docs/how-to/clusters.md are taken as they stand there."""
     page = (SLURM.parent / "docs/how-to/clusters.md").read_text().replace("\\\n", "")
     commands = re.findall(r"^mpicoll (slurm\b[^>\n]*)", page, re.MULTILINE)
@@ -260,7 +259,7 @@ def test_the_manuals_commands(capsys: pytest.CaptureFixture[str]) -> None:
         assert capsys.readouterr().out
 
 
-def test_a_file_of_defaults(capsys: pytest.CaptureFixture[str], config: Path) -> None:
+def test_a_file_of_defaults(capsys: Capture, config: Path) -> None:
     """Values of the command line win, and variables that a template lacks are left out there."""
     config.write_text(
         'account = "phys"\npartition = "gpu"\nsite = "roce"\nMPICOLL_MODULES = "openmpi/5 cuda"\nSIZES = "x"\n'
@@ -284,7 +283,7 @@ def test_a_file_of_defaults(capsys: pytest.CaptureFixture[str], config: Path) ->
         ("nodes = 0", "--nodes: expected a number, at least 1"),
     ],
 )
-def test_a_bad_file_of_defaults(capsys: pytest.CaptureFixture[str], config: Path, text: str, expected: str) -> None:
+def test_a_bad_file_of_defaults(capsys: Capture, config: Path, text: str, expected: str) -> None:
     config.write_text(text)
     assert expected in refused(capsys, "single-node")
 
@@ -299,7 +298,7 @@ def test_a_bad_file_of_defaults(capsys: pytest.CaptureFixture[str], config: Path
     ],
 )
 def test_compare_measures_nccl_in_a_launch_of_its_own(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, backends: str, device: str, expected: list[str]
+    capsys: Capture, tmp_path: Path, backends: str, device: str, expected: list[str]
 ) -> None:
     """So that the MPI can take GPU memory in the other one."""
     script = rendered(capsys, "compare", "--set", f"RESULTS={tmp_path}")
@@ -315,7 +314,7 @@ def test_compare_measures_nccl_in_a_launch_of_its_own(
     assert shown.splitlines() == expected
 
 
-def test_each_task_of_an_array_has_a_folder_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_task_of_an_array_has_a_folder_of_its_own(capsys: Capture) -> None:
     script = rendered(capsys, "preemptible", "--array", "1-3")
     (line,) = [line for line in script.splitlines() if line.startswith("RESULTS=")]
     job = {"SLURM_JOB_NAME": "train", "SLURM_JOB_ID": "8", "SLURM_SUBMIT_DIR": "/home"}
@@ -324,7 +323,7 @@ def test_each_task_of_an_array_has_a_folder_of_its_own(capsys: pytest.CaptureFix
     assert in_bash(f"{line}\necho $RESULTS", **job, **task) == "/home/train-7-2\n"
 
 
-def test_compare_stops_where_no_preset_fits(capsys: pytest.CaptureFixture[str]) -> None:
+def test_compare_stops_where_no_preset_fits(capsys: Capture) -> None:
     script = rendered(capsys, "compare")
     start = script.index("[[ -z ${unfit:-} ]]")
     stop = script[start : script.index("# Measures these backends", start)]

@@ -76,7 +76,7 @@ def test_no_more_goes_between_nodes_than_must(nodes: Nodes, data: st.DataObject)
     assert sorted(ends[0]) == sorted(ends[1]) == [i for i in range(k) if i != home]
     # In an all-to-all, a rank has one message for each other node.
     alltoall = Crossing("alltoall", nodes)
-    assert alltoall.sends == alltoall.receives == pytest.approx([p * x * (1 - x) * p for x in parts])
+    assert alltoall.sends == alltoall.receives == pytest.approx([p * x * (1 - x) for x in parts])
     for rank in range(p):
         to = sorted(nodes.of[peer] for sender, peer in alltoall.messages if sender == rank)
         assert to == [i for i in range(k) if i != nodes.of[rank]]

@@ -15,7 +15,7 @@ import pytest
 
 from mpicoll.cli import main
 from mpicoll.errors import ArgumentError
-from mpicoll.slurm import sbatch
+from mpicoll.slurm import sbatch, site
 
 Capture = pytest.CaptureFixture[str]
 Patch = pytest.MonkeyPatch
@@ -57,15 +57,15 @@ def test_every_template_and_every_site_is_known(capsys: Capture) -> None:
 
 @pytest.mark.slow
 def test_a_script_needs_no_file_beside_it_and_is_clean(capsys: Capture, tmp_path: Path) -> None:
-    for template, site in product(TEMPLATES, sbatch.sites()):
-        script = rendered(capsys, template, "--site", site)
-        (tmp_path / f"{template}-{site}").write_text(script)
+    for template, preset in product(TEMPLATES, sbatch.sites()):
+        script = rendered(capsys, template, "--site", preset)
+        (tmp_path / f"{template}-{preset}").write_text(script)
         assert script.startswith("#!/usr/bin/env bash\n# Written by: mpicoll slurm ")
         assert not re.search(r"^\s*source .*(common\.sh|\.env\")", script, re.MULTILINE)
-        assert len(script.splitlines()) < (130 if site == "auto" else 160)
-        assert ("\nSITE=${SITE:-auto} " if site == "auto" else f"\nSITE={site} ") in script
-        if site != "auto":
-            lines = (SLURM / "sites" / f"{site}.env").read_text().splitlines()
+        assert len(script.splitlines()) < (130 if preset == "auto" else 160)
+        assert ("\nSITE=${SITE:-auto} " if preset == "auto" else f"\nSITE={preset} ") in script
+        if preset != "auto":
+            lines = (SLURM / "sites" / f"{preset}.env").read_text().splitlines()
             own = [line for line in lines if line[:1] not in ("", "#") and "source" not in line]
             assert all(f"\n{line}\n" in script for line in own)
     shellcheck = shutil.which("shellcheck", path=str(Path(sys.executable).parent)) or shutil.which("shellcheck")
@@ -330,3 +330,30 @@ def test_compare_stops_where_no_preset_fits(capsys: Capture) -> None:
     shown = in_bash(f'die() {{ echo "$*"; exit 0; }}; unfit=RoCE; {stop}; echo goes on')
     assert "no preset fits RoCE for certain" in shown
     assert "goes on" not in shown
+
+
+LIMITS = """\
+PartitionName=short AllowGroups=ALL Default=YES MaxNodes=4 MaxTime=01:00:00 State=UP TotalCPUs=64 TotalNodes=8
+PartitionName=long AllowGroups=ALL Default=NO MaxNodes=UNLIMITED MaxTime=7-00:00:00 State=UP TotalNodes=8
+PartitionName=off AllowGroups=ALL Default=NO MaxNodes=UNLIMITED MaxTime=UNLIMITED State=DOWN TotalNodes=8
+"""
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"time": "02:00:00"}, "--time: expected at most 01:00:00, the limit of partition short; given 02:00:00"),
+        ({"time": "60"}, None),
+        ({"time": "61"}, "--time"),
+        ({"time": "2:00:00", "partition": "long"}, None),
+        ({"time": "2:00:00", "partition": "short,long"}, None),
+        ({"time": "8-0", "partition": "short,long"}, "7-00:00:00, the limit of partition long"),
+        ({"nodes": "5"}, "--nodes: expected at most 4, the limit of partition short; given 5"),
+        ({"nodes": "9", "partition": "long"}, "--nodes: expected at most 8, as many as are in partition long; given 9"),
+        ({"partition": "off"}, "partition off is DOWN"),
+        ({"partition": "unknown"}, None),
+    ],
+)
+def test_the_limits_of_a_partition(options: dict[str, str], problem: str | None) -> None:
+    said = site.beyond(options, site.partitions(LIMITS))
+    assert (said == []) if problem is None else (problem in " ".join(said))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import inspect
 import re
+import subprocess
+import sys
 from importlib import import_module
 from pathlib import Path
 
@@ -70,3 +72,14 @@ def test_every_row_names_a_test() -> None:
     rows = [row for rows in table().values() for row in rows]
     assert set(table()) == set(of_torch())
     assert [row for row in rows if f"\ndef {row[2]}(" not in (folder / row[1]).read_text()] == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("version", "code", "said"), [("2.4.1", 1, "needs torch"), ("9.0.0", 0, "was tested with")])
+def test_as_it_is_imported(version: str, code: int, said: str) -> None:
+    pytest.importorskip("torch")
+    program = f"import torch; torch.__version__ = '{version}'; import mpicoll.torch"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, check=False)
+    assert done.returncode == code, done.stderr
+    assert [said in line for line in done.stderr.splitlines()][-1 if code else 0]
+    assert done.stderr.count(f"this is torch {version}") == 1

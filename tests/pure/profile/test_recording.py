@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -130,18 +132,11 @@ def test_the_picture(told: Told, tmp_path: Path) -> None:
         assert (tmp_path / "step.png").read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        "",
-        "[]",
-        '{"traceEvents": [], "mpicoll": {"communicators": []}}',
-        "[" * 99999,
-        "{}",
-        '{"traceEvents": [], "mpicoll": {}}',
-        '{"traceEvents": [{}]}',
-    ],
-)
+NO_COMMUNICATORS = '{"traceEvents": [], "mpicoll": {"communicators": []}}'
+OTHERS = ["", "[]", "[" * 99999, "{}", '{"traceEvents": [], "mpicoll": {}}', '{"traceEvents": [{}]}', NO_COMMUNICATORS]
+
+
+@pytest.mark.parametrize("content", OTHERS)
 def test_other_files_are_refused(content: str, tmp_path: Path) -> None:
     file = tmp_path / "step.json"
     file.write_text(content)
@@ -154,33 +149,29 @@ def test_other_files_are_refused(content: str, tmp_path: Path) -> None:
 # -- Chakra -----------------------------------------------------------------------------------------------------------
 
 
-def varint(data: bytes, at: int) -> tuple[int, int]:
+def varint(data: Iterator[int]) -> int | None:
     value = shift = 0
-    while True:
-        byte = data[at]
-        value, shift, at = value | (byte & 0x7F) << shift, shift + 7, at + 1
+    for byte in data:
+        value, shift = value | (byte & 0x7F) << shift, shift + 7
         if byte < 0x80:
-            return value, at
+            return value
+    return None
 
 
 def fields(data: bytes) -> list[tuple[int, Any]]:
     """The fields of a message, as the specification of Protocol Buffers reads them."""
     found: list[tuple[int, Any]] = []
-    at = 0
-    while at < len(data):
-        tag, at = varint(data, at)
-        value, at = varint(data, at)
-        found.append((tag >> 3, data[at : at + value] if tag & 7 == 2 else value))
-        at += value if tag & 7 == 2 else 0
+    left = iter(data)
+    while (tag := varint(left)) is not None:
+        value = varint(left)
+        found.append((tag >> 3, bytes(islice(left, value)) if tag & 7 == 2 else value))
     return found
 
 
 def blocks(data: bytes) -> list[list[tuple[int, Any]]]:
-    found, at = [], 0
-    while at < len(data):
-        length, at = varint(data, at)
-        found.append(fields(data[at : at + length]))
-        at += length
+    found, left = [], iter(data)
+    while (length := varint(left)) is not None:
+        found.append(fields(bytes(islice(left, length))))
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import random
 import sys
 import threading
@@ -103,6 +104,16 @@ def test_one_call_at_a_time() -> None:
     (why,) = refused
     assert why.startswith("call 1: this communicator is in another call now: call 0, at test_recorder.py:")
     assert recorder.begun == 1
+
+
+def test_a_call_from_c() -> None:
+    """As where atexit calls a method: there is no frame of Python's at all."""
+    recorder = Recorder()
+    _thread.start_new_thread(recorder.begin, (RECORDS[0],))
+    deadline = time.monotonic() + 30
+    while not recorder.begun and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert [made.record for made in recorder.calls()] == RECORDS[:1]
 
 
 class Caller:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -138,44 +139,51 @@ def test_rounds_before_a_fault_are_those_that_happen(tmp_path: Path) -> None:
 # -- the command ------------------------------------------------------------------------------------------------------
 
 
-OWN = '''
+STAR = """
 import helper
 import mpicoll
-from mpicoll.algorithms.steps import INPUT, OUTPUT, Recv, Send, one
+from mpicoll.algorithms.steps import INPUT, OUTPUT, Recv, RecvReduce, Send, one
+
+def star(at):
+    if at.rank:
+        yield (Send(0, one(0), INPUT),)
+        yield (Recv(0, one(0), OUTPUT),)
+    else:
+        mine = INPUT
+        for peer in range(1, at.size):
+            yield (RecvReduce(peer, one(0), mine, OUTPUT, mine_first=True),)  # </script>
+            mine = helper.THEN
+        yield tuple(Send(peer, one(0), OUTPUT) for peer in range(1, at.size))
+
+mpicoll.register(mpicoll.Algorithm("allreduce", "star", star))
+"""
+OTHER = 'mpicoll.register(mpicoll.Algorithm("allreduce", "other", star))'
 
 
-def swapped(at):
-    """Both send what they have, and keep what they get."""
-    if at.size > 2:
-        raise ZeroDivisionError("no third rank")
-    peer = 1 - at.rank
-    yield (Send(peer, one(0), INPUT), Recv(peer, one(0), helper.INTO))
-
-
-for collective, name in (("allreduce", "swapped"), ("bcast", "swapped"), ("allreduce", "other"))[:NUMBER]:
-    mpicoll.register(mpicoll.Algorithm(collective, name, swapped))
-'''
+def own(folder: Path, then: str = "output", more: str = "") -> str:
+    """A file with an algorithm, which imports what lies beside it."""
+    (folder / "helper.py").write_text(f"THEN = {then!r}")
+    (folder / "own.py").write_text(STAR + more)
+    sys.modules.pop("helper", None)
+    return str(folder / "own.py")
 
 
 @pytest.mark.parametrize(
-    ("number", "chosen", "code", "said"),
+    ("more", "chosen", "code", "said"),
     [
-        (2, "", 1, "mpicoll: allreduce swapped of 2 ranks: rank 0, block 0: ends without it\n"),
-        (3, ":other", 1, "mpicoll: allreduce other of 2 ranks"),
-        (3, "", 2, "algorithm: expected {file}:swapped or {file}:other; given '{file}'"),
-        (3, ":third", 2, "algorithm: expected {file}:swapped or {file}:other; given '{file}:third'"),
+        ("", "", 0, ""),
+        (OTHER, ":other", 0, ""),
+        (OTHER, "", 2, "algorithm: expected {file}:star or {file}:other; given '{file}'"),
+        (OTHER, ":third", 2, "algorithm: expected {file}:star or {file}:other; given '{file}:third'"),
     ],
 )
-def test_command_with_a_file(number: int, chosen: str, code: int, said: str, tmp_path: Path, capsys: Capture) -> None:
+def test_command_with_a_file(more: str, chosen: str, code: int, said: str, tmp_path: Path, capsys: Capture) -> None:
     pytest.importorskip("matplotlib")
-    (tmp_path / "helper.py").write_text('INTO = "scratch"\n')
-    file = tmp_path / "own.py"
-    file.write_text(OWN.replace("NUMBER", str(number)))
-    before = [*algorithms()]
+    file, before = own(tmp_path, more=more), [*algorithms()]
     for picture in (tmp_path / "a.svg", tmp_path / "a.png"):
         assert main(["draw", "all_reduce", f"{file}{chosen}", "-n", "2", "-o", str(picture)]) == code
         assert said.format(file=file) in capsys.readouterr().err
-        assert picture.exists() == (code == 1)
+        assert picture.exists() == (code == 0)
     assert [*algorithms()] == before
 
 
@@ -194,25 +202,6 @@ def test_a_file_that_is_no_algorithm(tmp_path: Path, capsys: Capture, text: str,
     assert f"draw: algorithm: expected a file that {said.format(file=str(file))}" in capsys.readouterr().err
 
 
-STAR = """
-import mpicoll
-from mpicoll.algorithms.steps import INPUT, OUTPUT, Recv, RecvReduce, Send, one
-
-def star(at):
-    if at.rank:
-        yield (Send(0, one(0), INPUT),)
-        yield (Recv(0, one(0), OUTPUT),)  # </script>
-    else:
-        mine = INPUT
-        for peer in range(1, at.size):
-            yield (RecvReduce(peer, one(0), mine, OUTPUT, mine_first=True),)
-            mine = {then}
-        yield tuple(Send(peer, one(0), OUTPUT) for peer in range(1, at.size) if peer != {forgotten})
-
-mpicoll.register(mpicoll.Algorithm("allreduce", "star", star))
-"""
-
-
 def page(tmp_path: Path, *arguments: str, code: int) -> tuple[str, dict[str, Any]]:
     """What ``mpicoll draw`` writes, and the data in it."""
     file = tmp_path / "page.html"
@@ -222,12 +211,6 @@ def page(tmp_path: Path, *arguments: str, code: int) -> tuple[str, dict[str, Any
     assert found is not None
     data: dict[str, Any] = json.loads(found[1])
     return text, data
-
-
-def own(tmp_path: Path, then: str = "OUTPUT", forgotten: int = 0) -> str:
-    file = tmp_path / "own.py"
-    file.write_text(STAR.replace("{then}", then).replace("{forgotten}", str(forgotten)))
-    return str(file)
 
 
 def test_a_page_is_the_player_and_one_schedule(tmp_path: Path) -> None:
@@ -248,7 +231,7 @@ def test_a_page_is_the_player_and_one_schedule(tmp_path: Path) -> None:
 
 def test_a_fault_is_marked_where_it_happens(tmp_path: Path, capsys: Capture) -> None:
     """Rank 0 combines its input twice, so it loses rank 1."""
-    _, data = page(tmp_path, "allreduce", own(tmp_path, then="INPUT"), "-n", "3", code=1)
+    text, data = page(tmp_path, "allreduce", own(tmp_path, then="input"), "-n", "3", code=1)
     picture = data["pictures"]["allreduce"]["star"]["3"]
     said = capsys.readouterr().err
     assert said == f"mpicoll: {picture['fault']['text']}\n"
@@ -261,3 +244,5 @@ def test_a_fault_is_marked_where_it_happens(tmp_path: Path, capsys: Capture) -> 
         [[[5], [0], "combines", "wrong"]],
     ]
     assert "times" not in picture
+    assert "# </script>" in picture["fault"]["text"], "it ends no script"
+    assert text.count("</script>") == 1

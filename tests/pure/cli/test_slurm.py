@@ -97,7 +97,7 @@ WRITTEN = [
 @pytest.mark.parametrize(("words", "expected"), WRITTEN, ids=[words for words, _ in WRITTEN])
 def test_what_is_written(capsys: Capture, words: str, expected: list[str]) -> None:
     lines = rendered(capsys, *shlex.split(words)).splitlines()
-    assert {*expected} <= {line.partition(" #")[0].rstrip() for line in [lines[1][1:], *lines]} | {lines[1]}
+    assert {*expected} <= {line.partition(" #")[0].rstrip() for line in lines} | {lines[1]}
     options = [i for i, line in enumerate(lines) if line.startswith("#SBATCH")]
     gpus = [i for i in options if lines[i].startswith("#SBATCH --gpus-per-node")]
     assert len(gpus) == any(line.startswith("#SBATCH --gpus-per-node") for line in expected)

@@ -55,12 +55,16 @@ def test_ranks_that_do_not_run_make_no_calls() -> None:
         comm, _ = ranks.run(lambda comm: comm)
         with pytest.raises(StateError, match=r"barrier.*: no rank of this job runs now"):
             comm.barrier()
+    with pytest.raises(StateError, match="the ranks have ended"):
+        comm.allreduce(np.ones(3))
+
+
+def test_ranks_that_failed_do_not_run_again() -> None:
+    with mpicoll.threads(2) as ranks:
         with pytest.raises(ZeroDivisionError):
             ranks.run(lambda comm: 1 / 0)
         with pytest.raises(StateError, match=r"cannot run any more: rank . has failed: ZeroDivisionError"):
             ranks.run(lambda comm: 1)
-    with pytest.raises(StateError, match="the ranks have ended"):
-        comm.allreduce(np.ones(3))
 
 
 def test_ranks_may_run_again() -> None:

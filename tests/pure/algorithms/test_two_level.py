@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter
 
 import pytest
 from hypothesis import given, settings
@@ -36,17 +36,17 @@ class Crossing:
     """What goes between nodes: as parts of the vector, what each node sends and receives, and each message's ranks."""
 
     def __init__(self, collective: str, nodes: Nodes, root: int = 0) -> None:
-        sends, receives = defaultdict[int, float](float), defaultdict[int, float](float)
+        sends, receives, blocks = Counter[int](), Counter[int](), 1
         self.messages: list[tuple[int, int]] = []
         for rank in range(nodes.size):
             found = known(collective, "two_level").schedule(rank, nodes.size, root, 1, nodes)
+            blocks = found.blocks
             for action in (a for step in found.steps for a in step if isinstance(a, Send)):
                 if (here := nodes.of[rank]) != (there := nodes.of[action.peer]):
-                    part = sum(map(len, action.blocks)) / max(1, found.blocks)
-                    sends[here] += part
-                    receives[there] += part
+                    sends[here] += sum(map(len, action.blocks))
+                    receives[there] += sum(map(len, action.blocks))
                     self.messages.append((rank, action.peer))
-        self.sends, self.receives = ([by[node] for node in range(len(nodes.ranks))] for by in (sends, receives))
+        self.sends, self.receives = ([by[n] / blocks for n in range(len(nodes.ranks))] for by in (sends, receives))
 
 
 @settings(max_examples=100, deadline=None)

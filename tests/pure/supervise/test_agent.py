@@ -8,6 +8,7 @@ import pytest
 
 from mpicoll.supervise import agent, coordinator, ending
 from mpicoll.supervise.report import Why
+from mpicoll.supervise.watched import HEARTBEAT
 from mpicoll.supervise.wire import connect
 from tests.pure.supervise.invented import FASTER, Job, begin, ends, give_up_soon, let_time_fly, looks, play, until
 
@@ -118,6 +119,22 @@ def test_the_coordinator_was_killed(others: str, capfd: Output, monkeypatch: pyt
     play(scene)
     said = capfd.readouterr().err
     assert (f"mpicoll: {Why.IS_LOST.said()} (communicator of" in said) == (others == "are silent"), said
+
+
+def test_a_rank_that_has_long_not_heard_of_the_coordinator_comes_to_its_end() -> None:
+    """It asks seldom while it computes. That is no silence of the coordinator."""
+
+    async def scene(it: Job) -> None:
+        it.make()
+        await until(lambda: it.compared() == 1)
+        of_rank_2 = it.ranks[2].agent
+        of_rank_2._silent = HEARTBEAT
+        of_rank_2.leave()
+        of_rank_2._check_coordinator()
+        await it.all_leave()
+
+    play(scene, timeout=5.0)
+    assert not ends
 
 
 def test_a_stranger_who_listens_learns_nothing() -> None:

@@ -35,17 +35,17 @@ FLOATS, INTS = np.zeros(2), np.zeros(2, np.int64)
         ("3 elements.*from rank 0", lambda comm: comm.recv(np.ones(2), 0) if comm.rank else comm.send(np.ones(3), 1)),
         # Over MPI, only the bytes of a message count.
         ("float64 came .* expected int64", lambda comm: comm.recv(INTS, 0) if comm.rank else comm.send(FLOATS, 1)),
-        ("", lambda comm: comm.alltoallv(np.ones(3 + comm.rank), [2, 1 + comm.rank], [2, 2])),
-        ("", lambda comm: comm.allgatherv(np.ones(1 + comm.rank), [1, 2] if comm.rank == 0 else [2, 2])),
-        ("", lambda comm: comm.allreduce(np.ones(3 + comm.rank))),
-        ("", lambda comm: comm.allreduce(np.ones(3), "max" if comm.rank else "sum")),
-        ("", lambda comm: comm.allreduce(np.ones(3, np.int64 if comm.rank else float))),
-        ("", lambda comm: comm.allgather(np.ones(3), algorithm="ring" if comm.rank else None)),
-        ("", lambda comm: comm.bcast(np.ones(3), comm.rank)),
-        ("", lambda comm: comm.bcast(np.ones(3)) if comm.rank else comm.allreduce(np.ones(3))),
+        (None, lambda comm: comm.alltoallv(np.ones(3 + comm.rank), [2, 1 + comm.rank], [2, 2])),
+        (None, lambda comm: comm.allgatherv(np.ones(1 + comm.rank), [1, 2] if comm.rank == 0 else [2, 2])),
+        (None, lambda comm: comm.allreduce(np.ones(3 + comm.rank))),
+        (None, lambda comm: comm.allreduce(np.ones(3), "max" if comm.rank else "sum")),
+        (None, lambda comm: comm.allreduce(np.ones(3, np.int64 if comm.rank else float))),
+        (None, lambda comm: comm.allgather(np.ones(3), algorithm="ring" if comm.rank else None)),
+        (None, lambda comm: comm.bcast(np.ones(3), comm.rank)),
+        (None, lambda comm: comm.bcast(np.ones(3)) if comm.rank else comm.allreduce(np.ones(3))),
     ],
 )
-def test_what_does_not_fit_is_told(words: str, call: Any) -> None:
+def test_what_does_not_fit_is_told(words: str | None, call: Any) -> None:
     with mpicoll.threads(2) as ranks, pytest.raises((MessageError, StateError), match=words):
         ranks.run(call)
 

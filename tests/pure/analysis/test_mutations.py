@@ -92,7 +92,7 @@ def mutant(draw: random.Random, schedules: list[Schedule], kind: int) -> list[Sc
         steps = [list(step) for step in s.steps]
         if kind < 5:
             of_steps(draw, steps)
-        elif kind < 7:
+        elif kind < 8:
             of_actions(draw, steps)
         else:
             of_fields(draw, steps, len(schedules), s.blocks)
@@ -132,4 +132,4 @@ def test_what_breaks_an_algorithm_is_rejected(algorithm: Algorithm) -> None:
         if not algorithm.declines(size, 0):
             prove(algorithm, size)
             found += mutants(algorithm, size)
-    assert found["harmful, rejected"] >= 100
+    assert found["harmful, rejected"] >= 60

@@ -11,32 +11,9 @@ import numpy as np
 import pytest
 import torch
 
-from mpicoll.arrays.buffers import _may_be_written, as_buffer, library_of, memory_overlaps
+from mpicoll.arrays.buffers import as_buffer, library_of
 from mpicoll.calls import plan
 from mpicoll.errors import ArgumentError, DtypeError
-
-
-@pytest.mark.parametrize(
-    ("x", "plain", "writable"),
-    [
-        (np.zeros((2, 3)), True, True),
-        (np.zeros((2, 3)).T, False, True),
-        (np.zeros(6)[::-1], False, True),
-        (np.zeros((4, 6))[:, ::2], False, True),
-        (np.broadcast_to(np.zeros(1), (3,)), False, False),
-        (np.lib.stride_tricks.sliding_window_view(np.zeros(5), 2, writeable=True), False, False),
-        (torch.zeros(2, 3), True, True),
-        (torch.zeros(2, 3).t(), False, True),
-        (torch.zeros(1).expand(3), False, False),
-        (torch.zeros(3, dtype=torch.complex64).conj(), False, True),
-        (torch.zeros(0), True, True),
-        (np.zeros(()), True, True),
-    ],
-    ids=str,
-)
-def test_layout(x: object, plain: bool, writable: bool) -> None:
-    b = as_buffer(x, "op", "x")
-    assert (b.plain, b.writable) == (plain, writable)
 
 
 @pytest.mark.parametrize(
@@ -63,16 +40,6 @@ def test_a_scalar_is_an_array_without_dimensions(x: Any) -> None:
 def test_memory_for_which_numpy_has_no_dtype() -> None:
     with pytest.raises(DtypeError, match="a dtype for; given c_wchar of format '<u'"):
         as_buffer(ctypes.c_wchar("a"), "op", "x")
-
-
-def test_overlap_is_of_elements_and_not_of_extents() -> None:
-    y = np.zeros((4, 2))
-    a, b = (as_buffer(y[:, i], "op", "x") for i in (0, 1))
-    assert not memory_overlaps(a, b)
-    assert memory_overlaps(a, as_buffer(y, "op", "x"))
-    assert memory_overlaps(as_buffer(torch.from_numpy(y)[:, 0], "op", "x"), a)
-    assert not memory_overlaps(as_buffer(y[:2], "op", "x"), as_buffer(y[2:], "op", "x"))
-    assert not memory_overlaps(as_buffer(y[:0], "op", "x"), as_buffer(y, "op", "x"))
 
 
 def test_a_tensor_whose_storage_was_freed() -> None:
@@ -133,14 +100,6 @@ class SpeaksDlpack:
         if self.version == 0 and options:
             raise TypeError("unexpected options")
         return self.x.__dlpack__(**options)
-
-
-@pytest.mark.parametrize("version", [0, 1])
-@pytest.mark.parametrize("flag", [False, True])
-def test_who_may_write_by_dlpack(version: int, flag: bool) -> None:
-    x = np.ones(3)
-    x.flags.writeable = flag
-    assert _may_be_written(SpeaksDlpack(x, version)) == (version == 1 and flag)
 
 
 def test_the_library_of_an_array_that_names_none(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -58,43 +58,110 @@ def preferring(text: str) -> CommInfo:
     return replace(APART, settings=Settings(text))
 
 
-def test_the_one_named() -> None:
-    assert chosen("allreduce", SUM, 8, APART, "ring") == "ring"
+NO_KERNEL = r"\(the ranks share no memory, or mpicoll has no kernel here: `mpicoll doctor`\); given 'node'"
+RANG = r"expected None or one of native, exchange, .*ring.*; given 'rang' \(did you mean 'ring'\?\)"
 
 
-def test_an_unknown_name() -> None:
-    expected = r"allreduce: algorithm: expected None or one of native, exchange, .*ring.*; given"
-    with pytest.raises(ArgumentError, match=rf"{expected} 'rang' \(did you mean 'ring'\?\)"):
-        chosen("allreduce", SUM, 8, APART, "rang")
+@pytest.mark.parametrize(
+    ("what", "algorithm", "info", "device", "words"),
+    [
+        (SUM, "rang", APART, None, RANG),
+        (BF16, "native", APART, None, r"sum of bfloat16, which MPI libraries do not.*exchange.*ring"),
+        (SUM, "native", THREADS, None, r"expected None or one of (?!native)"),
+        (SUM, "node", APART, None, NO_KERNEL),
+        (SUM, "node", THREADS, None, r"expected None or one of [\w, ]+; given 'node'"),
+        *((SUM, f"{on}rang", APART, DeviceInfo(True), "expected None or one of") for on in ("", "device:", "staged:")),
+    ],
+)
+def test_names_that_are_refused(
+    what: Reduction, algorithm: str, info: CommInfo, device: DeviceInfo | None, words: str
+) -> None:
+    with pytest.raises(ArgumentError, match=f"allreduce: algorithm: .*{words}"):
+        choose.choose(call_of("allreduce", what, 8), algorithm, info, device)
 
 
-def test_one_that_cannot_serve_the_dtype() -> None:
-    with pytest.raises(ArgumentError, match=r"sum of bfloat16, which MPI libraries do not.*exchange.*ring"):
-        chosen("allreduce", BF16, 8, APART, "native")
+ALL, LONG = frozenset(PATHS), choose.IPC_FROM
+TWO_NODES = CommInfo(Nodes((0, 1)), "Open MPI")
+NAMED = preferring("all_reduce:ring, bcast : native, ")
+ORDERLY = Settings(reproducible=True)
+PAIRS = CommInfo(Nodes.block(8, 4), "Open MPI")
 
 
-def test_threads_have_no_mpi() -> None:
-    with pytest.raises(ArgumentError, match=r"algorithm: expected None or one of (?!native)"):
-        chosen("allreduce", SUM, 8, THREADS, "native")
+def on(nodes: Nodes) -> CommInfo:
+    return replace(PAIRS, nodes=nodes)
 
 
-@pytest.mark.parametrize("collective", ["allgatherv", "alltoallv"])
-def test_uneven_blocks_have_fewer(collective: str) -> None:
-    assert set(choose.names(collective)) <= set(choose.names(collective.removesuffix("v")))
-    assert "ring" in choose.names("allgatherv")
-    assert "bruck" not in choose.names("alltoallv")
-
-
-def test_the_environment() -> None:
-    info = preferring("all_reduce:ring, bcast : native, ")
-    assert chosen("allreduce", SUM, 8, info) == "ring"
-    assert chosen("allreduce", SUM, 8, info, "exchange") == "exchange"
-    assert chosen("bcast", None, 1 << 30, info) == "native"
-    assert chosen("reduce", SUM, 8, info) == "native"
-
-
-def test_the_environment_where_it_cannot_serve() -> None:
-    assert chosen("allreduce", BF16, 8, preferring("allreduce:native")) == "exchange"
+@pytest.mark.parametrize(
+    ("operation", "what", "nbytes", "algorithm", "info", "device", "expected"),
+    [
+        # The one named in the call, or in the environment. Reproducible reductions are in rank order.
+        ("allreduce", SUM, 8, "ring", APART, None, "ring"),
+        ("allreduce", SUM, 8, None, NAMED, None, "ring"),
+        ("allreduce", SUM, 8, "exchange", NAMED, None, "exchange"),
+        ("bcast", None, 1 << 30, None, NAMED, None, "native"),
+        ("reduce", SUM, 8, None, NAMED, None, "native"),
+        ("allreduce", BF16, 8, None, preferring("allreduce:native"), None, "exchange"),  # which cannot serve
+        ("allreduce", SUM, 8, None, replace(TOGETHER, settings=ORDERLY), None, NODE),
+        ("allreduce", SUM, 8, None, replace(APART, settings=ORDERLY), None, EXCHANGE),
+        ("allreduce", SUM, 8, EXCHANGE, replace(TOGETHER, settings=ORDERLY), None, EXCHANGE),
+        # On several nodes, long reductions that MPI lacks are two-level.
+        ("allreduce", MAX, 1 << 20, None, PAIRS, None, "two_level"),
+        ("reduce", MAX, 1 << 20, None, PAIRS, None, "two_level"),
+        ("reduce_scatterv", MAX, 1 << 20, None, PAIRS, None, "two_level"),
+        ("allreduce", BF16, 1 << 20, None, PAIRS, None, "wide"),
+        ("allreduce", BF16, 1 << 20, None, on(Nodes.block(4, 2)), None, "exchange"),
+        ("allreduce", MAX, 1 << 20, None, on(Nodes.block(4, 2)), None, "two_level"),
+        ("allreduce", MAX, (1 << 20) - 1, None, PAIRS, None, "exchange"),
+        ("allreduce", MAX, 1 << 20, None, on(Nodes.named(r % 3 for r in range(8))), None, "two_level"),
+        (
+            "allreduce",
+            MAX,
+            1 << 20,
+            None,
+            on(Nodes((0, 0, 1))),
+            None,
+            "exchange",
+        ),  # a node of one rank: no less to send
+        ("allreduce", MAX, 1 << 20, None, on(Nodes.one(8)), None, "exchange"),
+        ("scan", MAX, 1 << 20, None, PAIRS, None, "exchange"),
+        ("allreduce", SUM, 1 << 20, None, PAIRS, None, "native"),
+        ("bcast", None, 1 << 20, None, PAIRS, None, "native"),
+        ("alltoall", None, 1 << 20, None, PAIRS, None, "native"),  # there is a two-level one, which sends as many bytes
+        # Memory of a device.
+        ("allreduce", SUM, 8, None, APART, DeviceInfo(True, ALL), NATIVE),
+        ("allreduce", SUM, 8, None, TOGETHER, DeviceInfo(True, ALL), NATIVE),
+        ("allreduce", SUM, 8, None, APART, DeviceInfo(True, ALL - {"reductions"}), STAGED),
+        ("bcast", None, 8, None, APART, DeviceInfo(True, ALL - {"reductions"}), NATIVE),
+        ("allreduce", BF16, 8, None, APART, DeviceInfo(True, ALL), STAGED),
+        ("reduce_scatter", SUM, 8, None, APART, DeviceInfo(True, ALL), STAGED),  # it may be in place on some ranks
+        ("allreduce", SUM, 8, None, preferring("allreduce:ring"), DeviceInfo(True, ALL), STAGED),
+        ("allreduce", SUM, LONG, None, APART, DeviceInfo(True, one_device=True), IPC),
+        ("allreduce", SUM, LONG - 4, None, APART, DeviceInfo(True, one_device=True), STAGED),
+        ("allreduce", SUM, LONG, None, APART, DeviceInfo(True), STAGED),
+        ("allreduce", SUM, LONG, None, TWO_NODES, DeviceInfo(True, one_device=True), STAGED),
+        ("allreduce", SUM, LONG, None, THREADS, DeviceInfo(True, one_device=True), STAGED),
+        ("allreduce", SUM, 8, "native", APART, DeviceInfo(True, ALL), NATIVE),
+        ("allreduce", SUM, 8, "native", APART, DeviceInfo(True), STAGED),
+        ("allreduce", SUM, 8, "device:ring", APART, DeviceInfo(True, ALL), "device:ring"),
+        ("allreduce", SUM, 8, "device:ring", APART, DeviceInfo(True), STAGED),
+        ("allreduce", SUM, 8, "device:ring", APART, DeviceInfo(False, ALL), STAGED),
+        ("allreduce", SUM, 8, "ipc", APART, DeviceInfo(True), IPC),
+        ("allreduce", SUM, 8, "ipc", APART, DeviceInfo(False), STAGED),
+        ("alltoallv", None, 8, "ipc", APART, DeviceInfo(True), STAGED),
+        ("allreduce", SUM, 8, "staged:ring", APART, DeviceInfo(True, ALL), STAGED),
+        ("allreduce", SUM, 8, "ring", APART, DeviceInfo(True, ALL), STAGED),
+    ],
+)
+def test_what_is_chosen(
+    operation: str,
+    what: Reduction | None,
+    nbytes: int,
+    algorithm: str | None,
+    info: CommInfo,
+    device: DeviceInfo | None,
+    expected: str,
+) -> None:
+    assert choose.choose(call_of(operation, what, nbytes), algorithm, info, device).name == expected
 
 
 @pytest.mark.parametrize(
@@ -129,22 +196,8 @@ def test_ranks_of_one_node_have_the_kernel(operation: str, what: Reduction | Non
     assert chosen(operation, what, nbytes, replace(TOGETHER, nodes=Nodes.one(1))) == without
 
 
-def test_the_kernel_where_there_is_none() -> None:
-    why = r"\(the ranks share no memory, or mpicoll has no kernel here: `mpicoll doctor`\); given 'node'"
-    with pytest.raises(ArgumentError, match=why):
-        chosen("allreduce", SUM, 8, APART, "node")
-    with pytest.raises(ArgumentError, match=r"expected None or one of [\w, ]+; given 'node'"):
-        chosen("allreduce", SUM, 8, THREADS, "node")
-
-
-def test_reproducible_reductions_are_in_rank_order() -> None:
-    orderly = Settings(reproducible=True)
-    for info, expected in ((TOGETHER, NODE), (APART, EXCHANGE)):
-        assert chosen("allreduce", SUM, 8, replace(info, settings=orderly)) == expected
-        assert chosen("allreduce", SUM, 8, replace(info, settings=orderly), EXCHANGE) == EXCHANGE
-
-
 def test_every_collective_has_one_without_mpi() -> None:
+    assert "bruck" not in choose.names("alltoallv")
     for collective in COLLECTIVES:
         assert chosen(collective, None, 8, THREADS) in choose.names(collective, THREADS)
         for uneven in ("gatherv", "allgatherv", "scatterv", "reduce_scatterv", "alltoallv"):
@@ -189,34 +242,6 @@ def test_editors_complete_the_names_that_exist() -> None:
     assert set(get_args(OpName)) == set(OPS) - {"premul_sum"}
 
 
-PAIRS = CommInfo(Nodes.block(8, 4), "Open MPI")
-
-
-@pytest.mark.parametrize(
-    ("operation", "what", "nbytes", "nodes", "expected"),
-    [
-        ("allreduce", MAX, 1 << 20, PAIRS.nodes, "two_level"),
-        ("reduce", MAX, 1 << 20, PAIRS.nodes, "two_level"),
-        ("reduce_scatterv", MAX, 1 << 20, PAIRS.nodes, "two_level"),
-        ("allreduce", BF16, 1 << 20, PAIRS.nodes, "wide"),
-        ("allreduce", BF16, 1 << 20, Nodes.block(4, 2), "exchange"),
-        ("allreduce", MAX, 1 << 20, Nodes.block(4, 2), "two_level"),
-        ("allreduce", MAX, (1 << 20) - 1, PAIRS.nodes, "exchange"),
-        ("allreduce", MAX, 1 << 20, Nodes.named(r % 3 for r in range(8)), "two_level"),
-        ("allreduce", MAX, 1 << 20, Nodes((0, 0, 1)), "exchange"),  # a node of one rank sends as much in any case
-        ("allreduce", MAX, 1 << 20, Nodes.one(8), "exchange"),
-        ("scan", MAX, 1 << 20, PAIRS.nodes, "exchange"),
-        ("allreduce", SUM, 1 << 20, PAIRS.nodes, "native"),
-        ("bcast", None, 1 << 20, PAIRS.nodes, "native"),
-        ("alltoall", None, 1 << 20, PAIRS.nodes, "native"),  # there is a two-level one, which sends as many bytes
-    ],
-)
-def test_on_several_nodes_long_reductions_that_mpi_lacks_are_two_level(
-    operation: str, what: Reduction | None, nbytes: int, nodes: Nodes, expected: str
-) -> None:
-    assert chosen(operation, what, nbytes, replace(PAIRS, nodes=nodes)) == expected
-
-
 def test_wide_floats_are_reduced_by_the_mpi_or_between_nodes_in_two_levels() -> None:
     f16 = reduction("sum", DTYPES["float16"], "allreduce")
     call = call_of("allreduce", f16, 16)
@@ -249,56 +274,6 @@ def test_where_ranks_look_whether_arrays_lie_in_shared_memory(
         assert not choose.choose(call, algorithm, APART).zero_copy
 
 
-@pytest.mark.parametrize(("operation", "expected"), [("allreduce", True), ("alltoallv", None), ("barrier", False)])
-def test_more_elements_than_a_count_can_say(operation: str, expected: bool | None) -> None:
-    what = SUM if COLLECTIVES.get(operation, COLLECTIVES["alltoall"]).reduces else None
-    assert choose.choose(call_of(operation, what, 1 << 34), None, APART).in_parts == expected
-
-
-ALL, LONG = frozenset(PATHS), choose.IPC_FROM
-TWO_NODES = CommInfo(Nodes((0, 1)), "Open MPI")
-
-
-@pytest.mark.parametrize(
-    ("operation", "what", "nbytes", "algorithm", "info", "device", "expected"),
-    [
-        ("allreduce", SUM, 8, None, APART, DeviceInfo(True, ALL), NATIVE),
-        ("allreduce", SUM, 8, None, TOGETHER, DeviceInfo(True, ALL), NATIVE),
-        ("allreduce", SUM, 8, None, APART, DeviceInfo(True, ALL - {"reductions"}), STAGED),
-        ("bcast", None, 8, None, APART, DeviceInfo(True, ALL - {"reductions"}), NATIVE),
-        ("allreduce", BF16, 8, None, APART, DeviceInfo(True, ALL), STAGED),
-        ("reduce_scatter", SUM, 8, None, APART, DeviceInfo(True, ALL), STAGED),  # it may be in place on some ranks
-        ("allreduce", SUM, 8, None, preferring("allreduce:ring"), DeviceInfo(True, ALL), STAGED),
-        ("allreduce", SUM, LONG, None, APART, DeviceInfo(True, one_device=True), IPC),
-        ("allreduce", SUM, LONG - 4, None, APART, DeviceInfo(True, one_device=True), STAGED),
-        ("allreduce", SUM, LONG, None, APART, DeviceInfo(True), STAGED),
-        ("allreduce", SUM, LONG, None, TWO_NODES, DeviceInfo(True, one_device=True), STAGED),
-        ("allreduce", SUM, LONG, None, THREADS, DeviceInfo(True, one_device=True), STAGED),
-        ("allreduce", SUM, 8, "native", APART, DeviceInfo(True, ALL), NATIVE),
-        ("allreduce", SUM, 8, "native", APART, DeviceInfo(True), STAGED),
-        ("allreduce", SUM, 8, "device:ring", APART, DeviceInfo(True, ALL), "device:ring"),
-        ("allreduce", SUM, 8, "device:ring", APART, DeviceInfo(True), STAGED),
-        ("allreduce", SUM, 8, "device:ring", APART, DeviceInfo(False, ALL), STAGED),
-        ("allreduce", SUM, 8, "ipc", APART, DeviceInfo(True), IPC),
-        ("allreduce", SUM, 8, "ipc", APART, DeviceInfo(False), STAGED),
-        ("alltoallv", None, 8, "ipc", APART, DeviceInfo(True), STAGED),
-        ("allreduce", SUM, 8, "staged:ring", APART, DeviceInfo(True, ALL), STAGED),
-        ("allreduce", SUM, 8, "ring", APART, DeviceInfo(True, ALL), STAGED),
-    ],
-)
-def test_memory_of_a_device(
-    operation: str,
-    what: Reduction | None,
-    nbytes: int,
-    algorithm: str | None,
-    info: CommInfo,
-    device: DeviceInfo,
-    expected: str,
-) -> None:
-    assert choose.choose(call_of(operation, what, nbytes), algorithm, info, device).name == expected
-
-
-@pytest.mark.parametrize("algorithm", ["rang", "device:rang", "staged:rang"])
-def test_a_wrong_name_for_memory_of_a_device(algorithm: str) -> None:
-    with pytest.raises(ArgumentError, match="algorithm: expected None or one of"):
-        choose.choose(call_of("allreduce", SUM, 8), algorithm, APART, DeviceInfo(True, ALL))
+def test_more_elements_than_a_count_can_say() -> None:
+    for operation, what, expected in (("allreduce", SUM, True), ("alltoallv", None, None), ("barrier", None, False)):
+        assert choose.choose(call_of(operation, what, 1 << 34), None, APART).in_parts == expected

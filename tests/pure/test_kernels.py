@@ -10,7 +10,6 @@ import torch
 
 from mpicoll.arrays import dtypes, kernels
 from mpicoll.arrays.dtypes import DTYPES, Op, reduction
-from mpicoll.node import loaded
 
 
 @pytest.fixture(params=["kernel", "numpy"])
@@ -54,22 +53,6 @@ def test_factors_do_not_fill_the_memory() -> None:
     assert dtypes._reduction.cache_info().currsize < 5000
 
 
-@pytest.mark.parametrize("dtype", ["complex64", "complex128"])
-@pytest.mark.parametrize("ranks", [2, 3])
-def test_a_complex_product_does_not_depend_on_how_many_there_are(dtype: str, ranks: int) -> None:
-    """NumPy rounds that of one element in another way where it writes to an operand."""
-    product = dtypes.reduction("prod", DTYPES[dtype], "reduce")
-    rng = np.random.default_rng(7)
-    rows = [(rng.standard_normal(500) + 1j * rng.standard_normal(500)).astype(dtype) for _ in range(ranks)]
-    together = np.empty(500, dtype)
-    kernels.reduce_rows(rows, together, product)
-    for target in range(ranks):
-        for i in range(500):
-            one = [row[i : i + 1].copy() for row in rows]
-            kernels.reduce_rows(one, one[target], product)
-            assert one[target].tobytes() == together[i : i + 1].tobytes()
-
-
 def test_infinities_are_results() -> None:
     rows = np.array([[np.inf, 3e38], [-np.inf, 3e38]], np.float32)
     out = np.empty(2, np.float32)
@@ -78,38 +61,6 @@ def test_infinities_are_results() -> None:
         kernels.reduce_rows(rows, out, reduction("sum", DTYPES["float32"], "test"))
     assert np.isnan(out[0])
     assert np.isinf(out[1])
-
-
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-@pytest.mark.parametrize("op", ["sum", "prod", "min", "max", "avg"])
-def test_nans_have_the_same_bits_by_both(dtype: str, op: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of whatever bits they were, and wherever in a vector they are."""
-    kind = DTYPES[dtype]
-    infinity, bits = (0x7F80, 0x7FC0) if dtype == "bfloat16" else (0x7C00, 0x7E00)
-    fill = np.random.default_rng(7)
-    ways = (loaded.kernel, None)
-    for n in (1, 3, 67, 1000):
-        for given in (2, 3):
-            ordinary = fill.integers(0, infinity // 2, (given, n)).astype(np.uint16)
-            nans = fill.integers(infinity + 1, 0x8000, (given, n)).astype(np.uint16) | (
-                fill.integers(0, 2, (given, n)) << 15
-            )
-            rows = np.where(fill.random((given, n)) < 0.4, nans, ordinary).astype(np.uint16).view(kernels.storage(kind))
-            found = []
-            for way in ways:
-                monkeypatch.setattr(kernels, "kernel", way)
-                reduced, combined = np.empty_like(rows[0]), np.empty_like(rows[0])
-                kernels.reduce_rows(rows, reduced, reduction(op, kind, "test"))
-                with np.errstate(all="ignore"):
-                    kernels.combination(reduction(op, kind, "test"), rows[0], rows[1], combined)()
-                found.append((reduced.view(np.uint16), combined.view(np.uint16)))
-            (a, b), (c, d) = found
-            assert np.array_equal(a, c)
-            assert np.array_equal(b, d)
-            for result in (a, b):
-                is_nan = (result & 0x7FFF) > infinity
-                assert is_nan.any() or n < 67
-                assert (result[is_nan] == bits).all()
 
 
 @pytest.mark.usefixtures("helper")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
@@ -168,32 +167,8 @@ def test_every_short_float_is_widened_and_narrowed(name: str) -> None:
         expected = np.empty_like(every)
         kernels.narrow(kernels.widened(every, dtype), expected, dtype)
     assert out.tobytes() == expected.tobytes()
-
-
-@np.errstate(all="ignore")
-@pytest.mark.parametrize("name", ["float16", "bfloat16"])
-def test_sums_are_rounded_once_to_even(name: str) -> None:
-    """Each value plus each of some others: all ways in which a sum lies between two short floats."""
-    dtype, of = DTYPES[name], reduction("sum", DTYPES[name], "test")
-    every = extremes(dtype)
-    for bits in (0x0001, 0x03FF, 0x0400, 0x1400, 0x3C01, 0x3F80, 0x3B80, 0x7BFF, 0x8001, 0xBC00, 0xFC00):
-        other = np.full(every.size, bits, np.uint16).view(every.dtype)
-        out = np.empty_like(every)
-        by_kernel(of, [every, other, other], out)
-        assert out.tobytes() == by_definition(of, [every, other, other]).tobytes()
-        by_kernel(of, [every, other], out)
-        assert out.tobytes() == by_definition(of, [every, other]).tobytes()
-
-
-@pytest.mark.parametrize("count", [2, 3, 127, 129, 200])
-@pytest.mark.parametrize("name", [d.name for d in DTYPES.values() if d.kind in "iu"])
-def test_integers_are_divided_toward_zero(name: str, count: int) -> None:
-    """Among more ranks, too, than a short integer can count."""
-    dtype, of = DTYPES[name], reduction("avg", DTYPES[name], "test")
-    rows = drawn(dtype, count, 501, np.random.default_rng(count))
-    out = np.empty_like(rows[0])
-    by_kernel(of, rows, out)
-    assert out.tobytes() == by_definition(of, rows).tobytes()
+    nans = {*out.view(np.uint16)[np.isnan(kernels.widened(out, dtype))].tolist()}
+    assert nans == {0x7E00 if name == "float16" else 0x7FC0}
 
 
 def test_what_is_not_defined_is_refused() -> None:
@@ -211,16 +186,15 @@ def loaded_with(program: str) -> str:
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
 
 
-def test_a_kernel_of_another_version_is_refused_by_name() -> None:
-    said = loaded_with("import mpicoll.node.kernel as kernel; kernel.INTERFACE += 1")
-    file = Path(loaded.__file__).parent
-    assert said.startswith(str(file))
-    assert said.endswith("was compiled for another version of mpicoll: install mpicoll again\n")
-
-
-def test_without_a_kernel_it_is_said_why() -> None:
-    said = loaded_with("import sys; sys.modules['mpicoll.node.kernel'] = None")
-    assert said.startswith("mpicoll's kernel is not there: import of mpicoll.node.kernel halted")
+@pytest.mark.parametrize(
+    ("program", "said"),
+    [
+        ("import mpicoll.node.kernel as kernel; kernel.INTERFACE += 1", "was compiled for another version"),
+        ("import sys; sys.modules['mpicoll.node.kernel'] = None", "mpicoll's kernel is not there: import of"),
+    ],
+)
+def test_a_kernel_that_is_not_used(program: str, said: str) -> None:
+    assert said in loaded_with(program)
 
 
 DIVISORS = 2, 3, 5, 6, 7, 10, 63, 64, 100, 127, 128, 129, 255, 256, 257, 1000, 32767, 32768, 32769, 65535, 65536, 65537
@@ -241,18 +215,3 @@ def test_averages_of_integers_are_exact(dtype: str, divisor: int) -> None:
     loaded.kernel.reduce_rows(*of, None, rows, result.ctypes.data, x.size)
     expected = [abs(value) // divisor * (1 if value >= 0 else -1) for value in values]
     assert result.tolist() == expected
-
-
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
-@pytest.mark.parametrize("op", ["max", "min"])
-@pytest.mark.parametrize("ranks", [2, 3])
-def test_of_two_zeros_the_positive_one_is_larger(dtype: str, op: str, ranks: int) -> None:
-    """Wherever they stand, in whole vectors of the processor and beside them."""
-    held = kernels.storage(DTYPES[dtype])
-    zeros = np.array([0, 1 << 8 * held.itemsize - 1], f"u{held.itemsize}").view(held)
-    rows = [np.tile(np.repeat(zeros, 2**i), 16 // 2**i)[:29] for i in range(ranks)]
-    made = np.empty_like(rows[0])
-    kernels.reduce_rows(rows, made, reduction(op, DTYPES[dtype], "test"))
-    signs = np.array([np.frombuffer(row.tobytes(), f"u{held.itemsize}") != 0 for row in rows])
-    expected = signs.all(0) if op == "max" else signs.any(0)
-    assert ((np.frombuffer(made.tobytes(), f"u{held.itemsize}") != 0) == expected).all()

@@ -16,15 +16,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import mpicoll
-from mpicoll.algorithms.collectives import COLLECTIVES
 from mpicoll.arrays.buffers import as_buffer, memory_overlaps
-from mpicoll.arrays.dtypes import OPS
 from mpicoll.calls import choose
 from mpicoll.errors import ArgumentError
 from mpicoll.supervise.messages import Message
 from mpicoll.supervise.wire import message_in
 from mpicoll.units import nbytes, ranges, size_text
-from tests import oracle
 
 SIZES = st.integers(1, 4)
 """Numbers of ranks."""
@@ -106,42 +103,6 @@ def test_any_text_of_MPICOLL_ALGORITHM_is_taken_or_refused(text: str) -> None:  
 # -- collectives ------------------------------------------------------------------------------------------------------
 
 
-@st.composite
-def calls(draw: st.DrawFn) -> dict[str, Any]:
-    """A call of a collective by all ranks, with its inputs."""
-    name = draw(st.sampled_from([name for name in COLLECTIVES if name != "barrier"]))
-    table, size = COLLECTIVES[name], draw(SIZES)
-    op = draw(st.sampled_from([op for op in OPS if op != "premul_sum"])) if table.reduces else "sum"
-    dtype = draw(st.sampled_from([d for d in ("bool", "int8", "uint64", "float16", "float64", "complex64")
-                                  if np.dtype(d).kind in (OPS[op][0] if table.reduces else "biufc")]))  # fmt: skip
-    shape = tuple(draw(st.lists(st.integers(0, 5), max_size=3)))
-    shape = (size, *shape) if table.gives == "p" else shape
-    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
-    inputs = [oracle.values(rng, dtype, shape, op) for _ in range(size)]
-    return {"name": name, "op": op, "dtype": dtype, "root": draw(st.integers(0, size - 1)), "inputs": inputs}
-
-
-@given(calls())
-def test_a_collective_gives_what_it_means(drawn: dict[str, Any]) -> None:
-    name, inputs, root = drawn["name"], drawn["inputs"], drawn["root"]
-    table = COLLECTIVES[name]
-    arguments = {"root": root} if table.rooted else {}
-    arguments |= {"op": drawn["op"]} if table.reduces else {}
-
-    def one(comm: mpicoll.Communicator) -> Any:
-        x = np.array(inputs[comm.rank])
-        if name == "scatter" and comm.rank != root:
-            return comm.scatter(None, out=x[0, ...], root=root)
-        return getattr(comm, name)(x, **arguments)
-
-    with mpicoll.threads(len(inputs)) as ranks:
-        results = ranks.run(one)
-    expected = oracle.outcome(name, inputs, drawn["op"], root, drawn["dtype"])
-    for result, wanted in zip(results, expected, strict=True):
-        if wanted is not None:
-            np.testing.assert_array_equal(np.ravel(result), wanted)
-
-
 @pytest.mark.slow
 @given(st.data())
 def test_blocks_of_any_length_arrive(data: st.DataObject) -> None:
@@ -158,25 +119,3 @@ def test_blocks_of_any_length_arrive(data: st.DataObject) -> None:
     with mpicoll.threads(size) as ranks:
         for r, result in enumerate(ranks.run(one)):
             np.testing.assert_array_equal(result, np.concatenate([row[r] for row in sent]))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("operation", ["gatherv", "allgatherv", "scatterv"])
-@given(st.data())
-@settings(max_examples=60)
-def test_uneven_blocks_of_one_vector(operation: str, data: st.DataObject) -> None:
-    size = data.draw(SIZES)
-    counts = data.draw(st.lists(st.integers(0, 4), min_size=size, max_size=size))
-    whole, ends = np.arange(sum(counts)), np.cumsum(counts)
-    blocks = [whole[end - n : end] for end, n in zip(ends, counts, strict=True)]
-
-    def one(comm: mpicoll.Communicator) -> Any:
-        if operation == "scatterv":
-            return comm.scatterv(whole if comm.rank == 0 else None, counts, out=np.empty_like(blocks[comm.rank]))
-        return getattr(comm, operation)(blocks[comm.rank].copy(), counts)
-
-    with mpicoll.threads(size) as ranks:
-        for r, result in enumerate(ranks.run(one)):
-            wanted = blocks[r] if operation == "scatterv" else whole
-            if operation != "gatherv" or r == 0:
-                np.testing.assert_array_equal(result, wanted)

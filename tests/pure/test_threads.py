@@ -20,10 +20,51 @@ import mpicoll
 from mpicoll.errors import ArgumentError, MessageError, MismatchError, StateError
 from mpicoll.fabrics.threads import ThreadFabric
 
+FLOATS, INTS = np.zeros(2), np.zeros(2, np.int64)
 
-def test_results_are_in_rank_order() -> None:
-    with mpicoll.threads(4) as ranks:
-        assert ranks.run(lambda comm, k: (comm.rank, comm.size, k), 7) == [(r, 4, 7) for r in range(4)]
+
+@pytest.mark.parametrize(
+    ("words", "call"),
+    [
+        (r"rank \d names \[\d, \d\], and rank \d \[", lambda comm: comm.subset([0, 1] if comm.rank else [1, 0])),
+        ("rank 0 bcast_object root 0, rank 1 ", lambda comm: comm.bcast_object([1, 2], root=comm.rank)),
+        ("rank 0 gather_object root 0, rank 1 ", lambda comm: comm.gather_object([1, 2], root=comm.rank)),
+        ("rank 0 scatter_object root 0, rank 1 ", lambda comm: comm.scatter_object([1, 2], root=comm.rank)),
+        ("object max, rank 1 .* sum", lambda comm: comm.allreduce_object(1, operator.add if comm.rank else "max")),
+        ("0 bcast_object.* 1 allgather", lambda comm: comm.allgather_object(1) if comm.rank else comm.bcast_object(1)),
+        ("3 elements.*from rank 0", lambda comm: comm.recv(np.ones(2), 0) if comm.rank else comm.send(np.ones(3), 1)),
+        # Over MPI, only the bytes of a message count.
+        ("float64 came .* expected int64", lambda comm: comm.recv(INTS, 0) if comm.rank else comm.send(FLOATS, 1)),
+        (None, lambda comm: comm.alltoallv(np.ones(3 + comm.rank), [2, 1 + comm.rank], [2, 2])),
+        (None, lambda comm: comm.allgatherv(np.ones(1 + comm.rank), [1, 2] if comm.rank == 0 else [2, 2])),
+        (None, lambda comm: comm.allreduce(np.ones(3 + comm.rank))),
+        (None, lambda comm: comm.allreduce(np.ones(3), "max" if comm.rank else "sum")),
+        (None, lambda comm: comm.allreduce(np.ones(3, np.int64 if comm.rank else float))),
+        (None, lambda comm: comm.allgather(np.ones(3), algorithm="ring" if comm.rank else None)),
+        (None, lambda comm: comm.bcast(np.ones(3), comm.rank)),
+        (None, lambda comm: comm.bcast(np.ones(3)) if comm.rank else comm.allreduce(np.ones(3))),
+    ],
+)
+def test_what_does_not_fit_is_told(words: str | None, call: Any) -> None:
+    with mpicoll.threads(2) as ranks, pytest.raises((MessageError, StateError), match=words):
+        ranks.run(call)
+
+
+def test_ranks_that_do_not_run_make_no_calls() -> None:
+    with mpicoll.threads(2) as ranks:
+        comm, _ = ranks.run(lambda comm: comm)
+        with pytest.raises(StateError, match=r"barrier.*: no rank of this job runs now"):
+            comm.barrier()
+    with pytest.raises(StateError, match="the ranks have ended"):
+        comm.allreduce(np.ones(3))
+
+
+def test_ranks_that_failed_do_not_run_again() -> None:
+    with mpicoll.threads(2) as ranks:
+        with pytest.raises(ZeroDivisionError):
+            ranks.run(lambda comm: 1 / 0)
+        with pytest.raises(StateError, match=r"cannot run any more: rank . has failed: ZeroDivisionError"):
+            ranks.run(lambda comm: 1)
 
 
 def test_ranks_may_run_again() -> None:
@@ -31,6 +72,7 @@ def test_ranks_may_run_again() -> None:
         return int(comm.allreduce(np.array([x + comm.rank]))[0])
 
     with mpicoll.threads(3) as ranks:
+        assert ranks.run(lambda comm, k: (comm.rank, comm.size, k), 7) == [(r, 3, 7) for r in range(3)]
         assert ranks.run(total, 1) == [6] * 3
         assert ranks.run(total, 2) == [9] * 3
 
@@ -38,24 +80,6 @@ def test_ranks_may_run_again() -> None:
 def test_ranks_run_once_at_a_time() -> None:
     with mpicoll.threads(2) as ranks, pytest.raises(StateError, match="running already"):
         ranks.run(lambda comm: ranks.run(lambda comm: comm.rank))
-
-
-def test_a_communicator_that_outlives_its_ranks() -> None:
-    with mpicoll.threads(2) as ranks:
-        comm = ranks.run(lambda comm: comm)[0]
-    with pytest.raises(StateError, match="the ranks have ended"):
-        comm.allreduce(np.ones(3))
-
-
-def test_a_communicator_of_a_threads_own() -> None:
-    def same(comm: mpicoll.Communicator) -> list[int]:
-        mine = mpicoll.Communicator()
-        assert mine is not comm
-        assert (mine.rank, mine.size) == (comm.rank, comm.size)
-        return list(mine.allgather_object(mine.rank))
-
-    with mpicoll.threads(3) as ranks:
-        assert ranks.run(same) == [[0, 1, 2]] * 3
 
 
 def test_parts() -> None:
@@ -159,32 +183,6 @@ def test_many_calls_that_do_not_block() -> None:
         assert ranks.run(requested) == [[3 * i for i in range(200)]] * 3
 
 
-def test_a_communicator_of_ranks_that_do_not_run() -> None:
-    with mpicoll.threads(2) as ranks:
-        first, _ = ranks.run(lambda comm: comm)
-        with pytest.raises(StateError, match=r"barrier.*: no rank of this job runs now"):
-            first.barrier()
-
-
-def test_subsets_in_another_order() -> None:
-    with mpicoll.threads(2) as ranks, pytest.raises(StateError, match=r"rank \d names \[\d, \d\], and rank \d \["):
-        ranks.run(lambda comm: comm.subset([0, 1] if comm.rank else [1, 0]))
-
-
-@pytest.mark.parametrize("operation", ["bcast", "gather", "scatter"])
-def test_objects_with_different_roots(operation: str) -> None:
-    def differ(comm: mpicoll.Communicator) -> None:
-        getattr(comm, f"{operation}_object")([1, 2], root=comm.rank)
-
-    with mpicoll.threads(2) as ranks, pytest.raises(StateError, match=f"rank 0 {operation}_object root 0, rank 1 "):
-        ranks.run(differ)
-
-
-def test_objects_with_different_operations() -> None:
-    with mpicoll.threads(2) as ranks, pytest.raises(StateError, match=r"rank 0 allreduce_object max, rank 1 .* sum"):
-        ranks.run(lambda comm: comm.allreduce_object(1, operator.add if comm.rank else "max"))
-
-
 def test_what_a_thread_of_a_rank_may_still_send_is_waited_for() -> None:
     def late(comm: mpicoll.Communicator) -> float:
         x = np.zeros(1)
@@ -200,89 +198,23 @@ def test_what_a_thread_of_a_rank_may_still_send_is_waited_for() -> None:
         assert ranks.run(late) == [2.0, 1.0]
 
 
-def test_ranks_that_failed_do_not_run_again() -> None:
-    with mpicoll.threads(2) as ranks:
-        with pytest.raises(ZeroDivisionError):
-            ranks.run(lambda comm: 1 / 0)
-        with pytest.raises(StateError, match=r"cannot run any more: rank . has failed: ZeroDivisionError"):
-            ranks.run(lambda comm: 1)
+def test_what_ranks_share() -> None:
+    """The maximum of all, and arrays. Objects are copies. A communicator of a thread's own has the same ranks."""
 
-
-def test_ranks_that_disagree_are_told() -> None:
-    def differ(comm: mpicoll.Communicator) -> None:
-        comm.allgather_object(1) if comm.rank else comm.bcast_object(1)
-
-    with mpicoll.threads(2) as ranks, pytest.raises(StateError, match="rank 0 bcast_object root 0, rank 1 allgather"):
-        ranks.run(differ)
-
-
-@pytest.mark.parametrize(
-    ("mine", "others"),
-    [
-        (
-            lambda comm: comm.alltoallv(np.ones(5), [1, 2, 2], [2] * 3),
-            lambda comm: comm.alltoallv(np.ones(6), [2] * 3, [2] * 3),
-        ),
-        (
-            lambda comm: comm.allgatherv(np.ones(1), [1, 2, 3]),
-            lambda comm: comm.allgatherv(np.ones(3 - comm.rank), [3, 2, 1]),
-        ),
-        (lambda comm: comm.allreduce(np.ones(3)), lambda comm: comm.allreduce(np.ones(4))),
-        (lambda comm: comm.allreduce(np.ones(3)), lambda comm: comm.allreduce(np.ones(3), "max")),
-        (lambda comm: comm.bcast(np.ones(3), 0), lambda comm: comm.bcast(np.ones(3), 1)),
-        (lambda comm: comm.allreduce(np.ones(3)), lambda comm: comm.bcast(np.ones(3))),
-        (lambda comm: comm.allgather(np.ones(3)), lambda comm: comm.allgather(np.ones(3), algorithm="ring")),
-        (lambda comm: comm.bcast(np.ones(3, np.int64)), lambda comm: comm.bcast(np.ones(3))),
-    ],
-    ids=["an alltoallv's counts", "uneven counts", "counts", "ops", "roots", "collectives", "algorithms", "dtypes"],
-)
-def test_ranks_that_make_different_calls_are_told(mine: Any, others: Any) -> None:
-    with mpicoll.threads(3) as ranks, pytest.raises((MessageError, StateError)):
-        ranks.run(lambda comm: mine(comm) if comm.rank == 0 else others(comm))
-
-
-def test_a_message_that_is_too_long() -> None:
-    def talk(comm: mpicoll.Communicator) -> None:
-        comm.send(np.ones(3), 1) if comm.rank == 0 else comm.recv(np.ones(2), 0)
-
-    with mpicoll.threads(2) as ranks, pytest.raises(MessageError, match=r"3 elements.*from rank 0"):
-        ranks.run(talk)
-
-
-def test_objects_are_copies() -> None:
-    def share(comm: mpicoll.Communicator) -> bool:
+    def share(comm: mpicoll.Communicator) -> tuple[Any, ...]:
         mine: list[int | str] = [comm.rank]
-        everyone = comm.allgather_object(mine)
-        everyone[comm.rank].append("changed")
-        return mine == [comm.rank]
-
-    with mpicoll.threads(2) as ranks:
-        assert ranks.run(share) == [True, True]
-
-
-def test_a_message_of_another_dtype_is_refused() -> None:
-    """Over MPI, only its bytes count."""
-
-    def mixed(comm: mpicoll.Communicator) -> None:
-        if comm.rank == 0:
-            comm.send(np.zeros(2), 1)
-        else:
-            comm.recv(np.zeros(2, np.int64), 0)
-
-    with mpicoll.threads(2) as ranks, pytest.raises(MessageError, match="float64 came from rank 0: expected int64"):
-        ranks.run(mixed)
-
-
-def test_more_ranks_than_cores() -> None:
-    def sums(comm: mpicoll.Communicator) -> float:
-        x = np.full(1000, float(comm.rank))
-        for _ in range(20):
-            comm.allreduce(x, "max", out=x, algorithm="recursive_doubling")
+        comm.allgather_object(mine)[comm.rank].append("changed")
+        arrays, own = comm.shared((2, 3)), mpicoll.Communicator()
+        arrays[comm.rank] += comm.rank
         comm.barrier()
-        return float(x[0])
+        found = [float(each.sum()) for each in arrays[:3]]
+        comm.barrier()
+        x = own.allreduce(np.full(1000, float(comm.rank)), "max", algorithm="recursive_doubling")
+        return mine, found, float(x[0]), own is comm, own.allgather_object(own.rank)
 
-    with mpicoll.threads(33) as ranks:
-        assert ranks.run(sums) == [32.0] * 33
+    with mpicoll.threads(33) as ranks:  # more than there are cores
+        expected = [([r], [0.0, 6.0, 12.0], 32.0, False, [*range(33)]) for r in range(33)]
+        assert ranks.run(share) == expected
 
 
 def test_no_thread_is_left() -> None:
@@ -363,19 +295,6 @@ with mpicoll.threads(2) as ranks:
     assert "no rank that has not ended can go on" in done.stderr
 
 
-def test_arrays_that_every_rank_reads_and_writes() -> None:
-    def sums(comm: mpicoll.Communicator) -> list[float]:
-        arrays = comm.shared((2, 3))
-        arrays[comm.rank] += comm.rank
-        comm.barrier()
-        found = [float(each.sum()) for each in arrays]
-        comm.barrier()
-        return found
-
-    with mpicoll.threads(3) as ranks:
-        assert ranks.run(sums) == [[0.0, 6.0, 12.0]] * 3
-
-
 def test_every_reduction_in_the_order_of_ranks() -> None:
     values = 1e16, 1.0, -1e16, 1.0, 1.0
 
@@ -388,6 +307,7 @@ def test_every_reduction_in_the_order_of_ranks() -> None:
             x, total = np.array([values[rank]]), sum_of(p)
             before = mine.exscan(x)
             return {
+                "allreduce": all(mine.allreduce(np.full(n, x)).tolist() == [total] * n for n in (1, 5, 100_001)),
                 "reduce": mine.reduce(x, root=p - 1) == total if rank == p - 1 else mine.reduce(x, root=p - 1) is None,
                 "reduce_scatter": bool(mine.reduce_scatter(np.full(p, x)) == total),
                 "reduce_scatterv": bool((mine.reduce_scatterv(np.full(2 * p, x), [2] * p) == total).all()),
@@ -399,19 +319,6 @@ def test_every_reduction_in_the_order_of_ranks() -> None:
         with mpicoll.threads(size) as ranks:
             for found in ranks.run(right):
                 assert all(found.values()), (size, found)
-
-
-def test_reductions_in_the_order_of_ranks() -> None:
-    """((1 + 1e16) - 1e16) + 1 is 1 in this order alone."""
-    values = 1.0, 1e16, -1e16, 1.0
-
-    def total(comm: mpicoll.Communicator, count: int) -> set[float]:
-        with mpicoll.Communicator(reproducible=True) as mine:
-            return set(mine.allreduce(np.full(count, values[comm.rank])).tolist())
-
-    with mpicoll.threads(4) as ranks:
-        for count in (1, 5, 100_001):
-            assert ranks.run(total, count) == [{1.0}] * 4
 
 
 def test_a_traceback_has_the_frames_of_the_program_alone() -> None:

@@ -7,8 +7,7 @@ from functools import partial
 
 from mpicoll.calls.choose import NODE
 from mpicoll.supervise import watched
-from mpicoll.supervise.record import CLOSED, FREED, Pending, Record, Recorder, Waits
-from mpicoll.supervise.tape import TapedWaits
+from mpicoll.supervise.record import CLOSED, Pending, Record, Recorder, Waits
 from mpicoll.supervise.watched import LOOK, Watched
 from mpicoll.watching.calls import Calls, UnderWay
 
@@ -28,14 +27,6 @@ def test_thousands_of_calls_under_way_are_looked_at_a_few_times_each() -> None:
         under_way.begin(number, number, calls, PENDING)
     assert len(under_way) == 10_000
     assert 0 < looks < 30_000
-
-
-def test_what_is_complete_is_forgotten() -> None:
-    calls, under_way = Calls(), UnderWay(lambda number: number % 2 == 0)
-    for number in range(1000):
-        under_way.begin(number, number, calls, PENDING)
-    under_way.forget_complete()
-    assert [*under_way] == [*range(1, 1000, 2)]
 
 
 def test_what_another_thread_waits_for_is_not_looked_at() -> None:
@@ -64,13 +55,6 @@ def test_a_communicator_of_which_two_threads_make_calls_is_let_go() -> None:
     assert calls.begin(record) is None
 
 
-def test_a_communicator_that_is_given_up_makes_no_more_calls() -> None:
-    calls = Calls()
-    calls.free()
-    assert calls.recorder.state == FREED
-    assert calls.begin(Record("barrier")) is None
-
-
 def test_the_kernels_calls_have_the_name_that_the_watchers_know() -> None:
     assert watched._BY_KERNEL == NODE
 
@@ -93,12 +77,3 @@ def test_what_a_gpu_waits_for_counts_as_a_wait_until_it_is_complete() -> None:
     watched_one.look()
     assert not waits
     assert watched_one.seconds == 0
-
-
-def test_no_tape_notes_that_a_gpu_waits() -> None:
-    """The program goes on. Here, the tape knows nothing that it could be told."""
-    waits = Waits()
-    waits.__class__, waits.tape = TapedWaits, object()  # type: ignore[assignment]
-    waits.follow((PENDING, 0.0), lambda: True)
-    waits.look()
-    assert not waits

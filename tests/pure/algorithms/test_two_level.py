@@ -12,8 +12,7 @@ import mpicoll
 from mpicoll.algorithms import Algorithm, algorithms, schedule
 from mpicoll.algorithms.collectives import COLLECTIVES
 from mpicoll.algorithms.steps import OUTPUT, Nodes, Place, Send, Steps, one, per_rank
-from mpicoll.analysis.proof.cases import placements, prove
-from mpicoll.calls.choose import names
+from mpicoll.analysis.proof.cases import prove
 from mpicoll.errors import ScheduleError
 from tests.known import known
 
@@ -33,106 +32,57 @@ def test_it_is_right_wherever_the_ranks_are(
     prove(algorithm, nodes.size, root, segments if algorithm.pipelined else 1, nodes)
 
 
-def between_nodes(algorithm: Algorithm, nodes: Nodes, root: int = 0) -> tuple[list[float], list[float]]:
-    """What each node sends to other nodes, and receives from them, as parts of the vector."""
-    sends, receives = Counter[int](), Counter[int]()
-    blocks = 1
-    for rank in range(nodes.size):
-        found = algorithm.schedule(rank, nodes.size, root, 1, nodes)
-        blocks = found.blocks
-        for action in (a for step in found.steps for a in step if isinstance(a, Send)):
-            if (here := nodes.of[rank]) != (there := nodes.of[action.peer]):
-                sends[here] += sum(map(len, action.blocks))
-                receives[there] += sum(map(len, action.blocks))
-    each_node = range(len(nodes.ranks))
-    return [sends[node] / blocks for node in each_node], [receives[node] / blocks for node in each_node]
+class Crossing:
+    """What goes between nodes: as parts of the vector, what each node sends and receives, and each message's ranks."""
 
-
-@settings(max_examples=100, deadline=None)
-@given(nodes=anywhere)
-def test_each_node_sends_and_receives_what_an_all_reduce_of_nodes_must(nodes: Nodes) -> None:
-    k = len(nodes.ranks)
-    least = [pytest.approx(2 * (k - 1) / k)] * k
-    sends, receives = between_nodes(known("allreduce", "two_level"), nodes)
-    assert sends == receives == least
-
-
-@settings(max_examples=100, deadline=None)
-@given(nodes=anywhere)
-def test_each_block_crosses_between_two_nodes_once(nodes: Nodes) -> None:
-    others = [pytest.approx((nodes.size - len(ranks)) / nodes.size) for ranks in nodes.ranks]
-    assert between_nodes(known("allgather", "two_level"), nodes)[1] == others
-    assert between_nodes(known("reduce_scatter", "two_level"), nodes)[0] == others
+    def __init__(self, collective: str, nodes: Nodes, root: int = 0) -> None:
+        sends, receives, blocks = Counter[int](), Counter[int](), 1
+        self.messages: list[tuple[int, int]] = []
+        for rank in range(nodes.size):
+            found = known(collective, "two_level").schedule(rank, nodes.size, root, 1, nodes)
+            blocks = found.blocks
+            for action in (a for step in found.steps for a in step if isinstance(a, Send)):
+                if (here := nodes.of[rank]) != (there := nodes.of[action.peer]):
+                    sends[here] += sum(map(len, action.blocks))
+                    receives[there] += sum(map(len, action.blocks))
+                    self.messages.append((rank, action.peer))
+        self.sends, self.receives = ([by[n] / blocks for n in range(len(nodes.ranks))] for by in (sends, receives))
 
 
 @settings(max_examples=100, deadline=None)
 @given(nodes=anywhere, data=st.data())
-def test_the_vector_enters_and_leaves_a_node_once(nodes: Nodes, data: st.DataObject) -> None:
-    root = data.draw(st.integers(0, nodes.size - 1))
-    several = len(nodes.ranks) > 1
-    away = [float(several and node != nodes.of[root]) for node in range(len(nodes.ranks))]
-    sends, receives = between_nodes(known("bcast", "two_level"), nodes, root)
-    assert receives == away
-    assert max(sends) == several
-    sends, receives = between_nodes(known("reduce", "two_level"), nodes, root)
-    assert sends == away
-    assert max(receives) == several
-
-
-def messages_between_nodes(algorithm: Algorithm, nodes: Nodes, root: int = 0) -> list[tuple[int, int]]:
-    """The ranks that send, and those that receive, of each message from a node to another."""
-    found = []
-    for rank in range(nodes.size):
-        for step in algorithm.schedule(rank, nodes.size, root, 1, nodes).steps:
-            sends = [action for action in step if isinstance(action, Send)]
-            found += [(rank, send.peer) for send in sends if nodes.of[send.peer] != nodes.of[rank]]
-    return found
-
-
-@settings(max_examples=100, deadline=None)
-@given(nodes=anywhere, data=st.data())
-def test_the_root_and_each_other_node_have_one_message_with_the_blocks_of_the_node(
-    nodes: Nodes, data: st.DataObject
-) -> None:
-    root = data.draw(st.integers(0, nodes.size - 1))
+def test_no_more_goes_between_nodes_than_must(nodes: Nodes, data: st.DataObject) -> None:
+    k, p = len(nodes.ranks), nodes.size
+    root = data.draw(st.integers(0, p - 1))
     home = nodes.of[root]
-    away = [i for i in range(len(nodes.ranks)) if i != home]
-    parts = [len(ranks) / nodes.size for ranks in nodes.ranks]
-    of_nodes = pytest.approx([0.0 if i == home else part for i, part in enumerate(parts)])
-    of_root = pytest.approx([1 - part if i == home else 0.0 for i, part in enumerate(parts)])
-    gather, scatter = known("gather", "two_level"), known("scatter", "two_level")
-    sends, receives = between_nodes(gather, nodes, root)
-    assert sends == of_nodes
-    assert receives == of_root
-    sends, receives = between_nodes(scatter, nodes, root)
-    assert sends == of_root
-    assert receives == of_nodes
-    to_root, from_root = messages_between_nodes(gather, nodes, root), messages_between_nodes(scatter, nodes, root)
-    assert {peer for _, peer in to_root} | {rank for rank, _ in from_root} <= {root}
-    assert sorted(nodes.of[rank] for rank, _ in to_root) == sorted(nodes.of[peer] for _, peer in from_root) == away
-
-
-@settings(max_examples=100, deadline=None)
-@given(nodes=anywhere)
-def test_in_an_all_to_all_a_rank_has_one_message_for_each_other_node(nodes: Nodes) -> None:
-    alltoall = known("alltoall", "two_level")
-    crossing = [pytest.approx(len(ranks) * (nodes.size - len(ranks)) / nodes.size) for ranks in nodes.ranks]
-    sends, receives = between_nodes(alltoall, nodes)
-    assert sends == receives == crossing
-    messages = messages_between_nodes(alltoall, nodes)
-    for rank in range(nodes.size):
-        to = sorted(nodes.of[peer] for sender, peer in messages if sender == rank)
-        assert to == [i for i in range(len(nodes.ranks)) if i != nodes.of[rank]]
+    parts = [len(ranks) / p for ranks in nodes.ranks]
+    others = pytest.approx([1 - part for part in parts])
+    away = [float(i != home) for i in range(k)]
+    found = Crossing("allreduce", nodes)
+    assert found.sends == found.receives == pytest.approx([2 * (k - 1) / k] * k)
+    assert Crossing("allgather", nodes).receives == others
+    assert Crossing("reduce_scatter", nodes).sends == others
+    bcast, reduced = Crossing("bcast", nodes, root), Crossing("reduce", nodes, root)
+    assert bcast.receives == reduced.sends == away  # the vector enters or leaves a node once
+    assert max(bcast.sends) == max(reduced.receives) == (k > 1)
+    # The root and each other node have one message, with the blocks of the node.
+    gather, scatter = Crossing("gather", nodes, root), Crossing("scatter", nodes, root)
+    assert gather.sends == scatter.receives == pytest.approx([a * part for a, part in zip(away, parts, strict=True)])
+    assert (
+        gather.receives == scatter.sends == pytest.approx([(1 - a) * (1 - x) for a, x in zip(away, parts, strict=True)])
+    )
+    assert {peer for _, peer in gather.messages} | {rank for rank, _ in scatter.messages} <= {root}
+    ends = [nodes.of[rank] for rank, _ in gather.messages], [nodes.of[peer] for _, peer in scatter.messages]
+    assert sorted(ends[0]) == sorted(ends[1]) == [i for i in range(k) if i != home]
+    # In an all-to-all, a rank has one message for each other node.
+    alltoall = Crossing("alltoall", nodes)
+    assert alltoall.sends == alltoall.receives == pytest.approx([p * x * (1 - x) for x in parts])
+    for rank in range(p):
+        to = sorted(nodes.of[peer] for sender, peer in alltoall.messages if sender == rank)
+        assert to == [i for i in range(k) if i != nodes.of[rank]]
     for ranks in nodes.ranks:
-        taken = [sum(peer == rank for _, peer in messages) for rank in ranks]
+        taken = [sum(peer == rank for _, peer in alltoall.messages) for rank in ranks]
         assert max(taken) - min(taken) <= 1
-
-
-def test_uneven_blocks_are_for_those_whose_ranks_know_all_lengths() -> None:
-    """In an alltoallv a rank knows only the lengths of its own blocks, so that no other one can send them on."""
-    assert all("two_level" in names(f"{each}v") for each in ("gather", "scatter", "allgather", "reduce_scatter"))
-    assert "two_level" in names("alltoall")
-    assert "two_level" not in names("alltoallv")
 
 
 def test_a_barrier_has_messages_of_leaders_alone_between_nodes() -> None:
@@ -157,25 +107,3 @@ def test_an_own_algorithm_is_proved_for_the_nodes_of_each_communicator(registry:
     assert schedule("allgather", "own", 0, 9, 0, 8, Nodes.block(9, 2)) is not None
     with pytest.raises(ScheduleError, match="allgather own of 9 ranks"):
         schedule("allgather", "own", 0, 9, 0, 8, Nodes.block(9, 3))
-
-
-def test_an_algorithm_that_does_not_go_by_nodes_is_not_told_of_them() -> None:
-    seen = set[Nodes | None]()
-
-    def tells(at: Place) -> Steps:
-        seen.add(at.nodes)
-        return known("allreduce", "linear").steps(at)
-
-    for by_node in (False, True):
-        Algorithm("allreduce", "tells", tells, by_node=by_node).schedule(0, 4, nodes=Nodes.block(4, 2))
-    assert seen == {None, Nodes((0, 0, 1, 1))}
-
-
-def test_placements() -> None:
-    assert Nodes.named("cabac").of == (0, 1, 2, 1, 0)
-    assert Nodes.named("cabac").ranks == ((0, 4), (1, 3), (2,))
-    assert Nodes.block(5, 2).of == (0, 0, 0, 1, 1)
-    assert [len(nodes.ranks) for nodes in placements(7)] == [4, 3, 3, 1, 2, 7]
-    assert [len(nodes.ranks) for nodes in placements(17)] == [9, 3, 5]
-    assert Nodes.one(3).alone
-    assert not Nodes.block(3, 2).alone

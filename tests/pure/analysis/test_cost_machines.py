@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mpicoll.analysis.cost.machines import Dragonfly, FatTree, Network, Torus
+from mpicoll.analysis.cost.machines import Dragonfly, FatTree, Machine, Torus
 from mpicoll.analysis.cost.presets import MACHINES, from_dict, read
 from mpicoll.errors import ArgumentError
 
@@ -23,25 +23,18 @@ def described(**changes: Any) -> dict[str, Any]:
     return {"name": "m", "source": "a test", "levels": levels, "reduction": 0.0, "copy": 0.0, **changes}
 
 
-@pytest.mark.parametrize("name", MACHINES)
-def test_a_file_gives_the_machine_again(name: str, tmp_path: Path) -> None:
-    file = tmp_path / "machine.json"
-    file.write_text(json.dumps(MACHINES[name].as_dict()))
-    assert read(file) == MACHINES[name]
-
-
 NETWORKS = (
     FatTree(units=(16, 64), uplinks=(8, 32), hop=1e-7),
     Dragonfly(units=8, links=2),
     Torus(dims=(4, 4, 2), hop=5e-8),
 )
+OUTER = from_dict(described()).levels[-1]
+JOINED = [replace(from_dict(described()), levels=(replace(OUTER, network=network),)) for network in NETWORKS]
 
 
-@pytest.mark.parametrize("network", NETWORKS, ids=lambda network: network.kind)
-def test_a_file_gives_the_network_again(network: Network, tmp_path: Path) -> None:
+@pytest.mark.parametrize("machine", [*MACHINES.values(), *JOINED])
+def test_a_file_gives_the_machine_again(machine: Machine, tmp_path: Path) -> None:
     file = tmp_path / "machine.json"
-    *inner, outer = from_dict(described()).levels
-    machine = replace(from_dict(described()), levels=(*inner, replace(outer, network=network)))
     file.write_text(json.dumps(machine.as_dict()))
     assert read(file) == machine
 
@@ -124,18 +117,3 @@ def test_places() -> None:
     dealt = replace(machine, placement="round-robin").positions(16)
     assert dealt.tolist() == [0, 8, 4, 12, 1, 9, 5, 13, 2, 10, 6, 14, 3, 11, 7, 15]
     assert len(set(replace(machine, placement="round-robin").positions(21).tolist())) == 21
-
-
-def test_ports_are_dealt_to_ranks_in_order() -> None:
-    machine = from_dict(described())
-    at, turn = np.arange(8), np.zeros(8, np.int64)
-
-    def ports(n: int) -> list[int]:
-        levels = (machine.levels[0], replace(machine.levels[1], ports=n), machine.levels[2])
-        found: list[int] = replace(machine, levels=levels).port(1, at, turn).tolist()
-        return found
-
-    assert ports(1) == [0, 0, 0, 0, 1, 1, 1, 1]
-    assert ports(2) == [0, 0, 1, 1, 2, 2, 3, 3]
-    assert ports(4) == [0, 1, 2, 3, 4, 5, 6, 7]
-    assert ports(8) == [0, 2, 4, 6, 8, 10, 12, 14]

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
+import json
+import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
 from mpicoll.algorithms import Algorithm, algorithms
 from mpicoll.algorithms.steps import INPUT, OUTPUT, SCRATCH, Copy, Place, Recv, RecvReduce, Send, Steps, one
 from mpicoll.analysis.drawing.draw import draw, pictured
+from mpicoll.analysis.drawing.page import PLAYER, SCRIPTS, STYLE
 from mpicoll.analysis.drawing.picture import Picture
 from mpicoll.analysis.palette import FAULT
 from mpicoll.cli import main
 
+Capture = pytest.CaptureFixture[str]
+
 A = one(0)
-
-
-def neighbours(at: Place) -> tuple[int, int]:
-    return (at.rank + 1) % at.size, (at.rank - 1) % at.size
 
 
 def star(at: Place) -> Steps:
@@ -50,69 +52,15 @@ def last_receive_forgotten(at: Place) -> Steps:
     return [*star(at)][:1] if at.rank == 2 else star(at)
 
 
-def all_send_first(at: Place) -> Steps:
-    right, left = neighbours(at)
-    yield (Send(right, A, INPUT),)
-    yield (RecvReduce(left, A, INPUT, OUTPUT, mine_first=True),)
-
-
-def race_in_a_step(at: Place) -> Steps:
-    right, left = neighbours(at)
-    yield (Send(right, A, INPUT), Recv(left, A, OUTPUT))
-
-
-def unequal_trees(at: Place) -> Steps:
-    peer = 1 - at.rank
-    yield (Send(peer, A, INPUT), RecvReduce(peer, A, INPUT, SCRATCH, mine_first=True))
-    yield (Copy(A, SCRATCH, OUTPUT),)
-
-
 def nothing_to_send(at: Place) -> Steps:
     yield from star(at) if at.rank != 1 else ((Send(0, A, SCRATCH),), (Recv(0, A, OUTPUT),))
-
-
-def other_blocks(at: Place) -> Steps:
-    right, left = neighbours(at)
-    yield (Copy(one(at.rank), INPUT, OUTPUT),)
-    yield (Send(right, one(at.rank), OUTPUT), Recv(left, one((at.rank + 1) % at.size), OUTPUT))
-
-
-def to_a_rank_that_is_not_there(at: Place) -> Steps:
-    yield (Send(at.rank + 1, A, INPUT),)
-
-
-def no_blocks(at: Place) -> Steps:
-    yield (Recv(neighbours(at)[1], 0, OUTPUT),)  # type: ignore[arg-type]
-
-
-def no_step(at: Place) -> Steps:
-    yield Copy(A, INPUT, OUTPUT)  # type: ignore[misc]
-
-
-def moved_block(at: Place) -> Steps:
-    others = [peer for peer in range(at.size) if peer != at.rank]
-    own = Copy(one(at.rank), INPUT, OUTPUT)
-    yield (own, *(Send(peer, one(at.rank), INPUT) for peer in others), *(Recv(p, one(p), OUTPUT) for p in others))
-
-
-def early(at: Place) -> Steps:
-    """A barrier that rank 0 leaves before it has heard of the last rank."""
-    last = at.size - 1
-    if at.rank == 0:
-        yield (Recv(1, (), SCRATCH),)
-    elif at.rank == 1:
-        yield (Send(0, (), INPUT),)
-        yield (Recv(last, (), SCRATCH),)
-    else:
-        yield (Send(1, (), INPUT),)
 
 
 class Expected(NamedTuple):
     """What the drawing of an algorithm of some ranks marks: the rank and its cells, each as space and block. The
     arrows at fault are (from rank, to rank, the end that is missing)."""
 
-    collective: str
-    steps: Callable[[Place], Steps]
+    steps: Callable[[Place], Any]
     size: int
     words: str
     rank: int
@@ -124,47 +72,30 @@ class Expected(NamedTuple):
 
 
 FAULTS = [
-    Expected("allreduce", without_rank_2, 4, "without the contribution of rank 2", 0, "after", {("", 0)}, set(), 3),
-    Expected("allreduce", with_rank_1_twice, 3, "counts rank 1 twice", 0, "the fault", {("", 0)}, {(1, 0, "")}, 3),
+    Expected(without_rank_2, 4, "without the contribution of rank 2", 0, "after", {("", 0)}, set(), 3),
+    Expected(with_rank_1_twice, 3, "counts rank 1 twice", 0, "the fault", {("", 0)}, {(1, 0, "")}, 3),
     Expected(
-        "allreduce", last_receive_forgotten, 3, "waits forever for rank 2", 0, "the fault", {("", 0)},
+        last_receive_forgotten, 3, "waits forever for rank 2", 0, "the fault", {("", 0)},
         {(0, 2, "target")}, 3,
     ),
     Expected(
-        "allreduce", all_send_first, 3, "waits forever for rank 1 to receive", 0, "the fault", {("", 0)},
-        {(0, 1, "target"), (1, 2, "target"), (2, 0, "target")}, 1,
-    ),
-    Expected(
-        "allreduce", race_in_a_step, 3, "and the same step writes", 0, "the fault", {("", 0)},
-        {(0, 1, ""), (2, 0, "")}, 1,
-    ),
-    Expected(
-        "allreduce", unequal_trees, 2, "another order than rank 0: (1+0), not (0+1)", 1, "after", {("", 0)}, set(), 1
-    ),
-    Expected(
-        "allreduce", nothing_to_send, 3, "reads scratch, which does not hold it", 1, "the fault", {("scratch", 0)},
+        nothing_to_send, 3, "reads scratch, which does not hold it", 1, "the fault", {("scratch", 0)},
         {(1, 0, "")}, 1,
     ),
     Expected(
-        "allgather", other_blocks, 3, "takes blocks 1 from rank 2, which sends 2", 0, "the fault", {("", 1)},
-        {(2, 0, "")}, 1,
+        lambda at: [(Send((at.rank + 1) % at.size, A, INPUT),), (Recv((at.rank - 1) % at.size, A, OUTPUT),)],
+        3, "waits forever for rank 1 to receive", 0, "the fault", {("", 0)},
+        {(0, 1, "target"), (1, 2, "target"), (2, 0, "target")}, 1,
     ),
     Expected(
-        "allreduce", to_a_rank_that_is_not_there, 3, "names rank 3 as its peer", 2, "the fault", {("", 0)}, set(), 1
+        lambda at: [(Send(at.rank + 1, A, INPUT),)], 3, "names rank 3 as its peer", 2, "the fault", {("", 0)}, set(), 1
     ),
-    Expected("allreduce", no_blocks, 3, "names blocks 0, which is no tuple of ranges", 0, "the fault", set(), set(), 1),
-    Expected("allreduce", no_step, 3, "is not a tuple of actions", 0, "the fault", set(), set(), 1),
-    Expected("alltoall", moved_block, 3, "ends with block 1 of rank 1, not 0 of 1", 0, "after", {("", 1)}, set(), 1),
-    Expected("barrier", early, 3, "leaves without having heard of rank 2", 0, "after", {("", 0)}, set(), 2),
+    Expected(lambda at: [Copy(A, INPUT, OUTPUT)], 3, "is not a tuple of actions", 0, "the fault", set(), set(), 1),
 ]  # fmt: skip
-every = pytest.mark.parametrize("expected", FAULTS, ids=lambda e: e.steps.__name__)
 
 
 def wrong(expected: Expected) -> Algorithm:
-    from mpicoll.algorithms.steps import per_rank, whole
-
-    cut = per_rank if expected.collective in ("allgather", "alltoall") else whole
-    return Algorithm(expected.collective, expected.steps.__name__, expected.steps, cut)
+    return Algorithm("allreduce", "wrong", expected.steps)
 
 
 def marked(picture: Picture) -> set[tuple[str, int]]:
@@ -175,7 +106,7 @@ def marked(picture: Picture) -> set[tuple[str, int]]:
     return {(picture.strips[strip], block) for _, strip, block in last.at_fault}
 
 
-@every
+@pytest.mark.parametrize("expected", FAULTS, ids=lambda e: e.words)
 def test_a_fault_is_marked(expected: Expected) -> None:
     found = pictured(wrong(expected), expected.size)
     assert found.fault is not None
@@ -190,102 +121,128 @@ def test_a_fault_is_marked(expected: Expected) -> None:
     assert not any(arrow.wrong for panel in found.panels[:-1] for arrow in panel.arrows)
 
 
-@every
-def test_the_file_is_written_and_shows_the_line_of_the_proof(expected: Expected, tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    file = tmp_path / "fault.svg"
-    drawing = draw(expected.collective, wrong(expected), expected.size)
-    drawing.save(file)
-    text = file.read_text()
-    assert drawing.fault is not None
-    assert f"{drawing.fault.what}: rank {expected.rank}" in text
-    assert FAULT in text
-
-
-def test_rounds_before_a_fault_are_those_that_happen() -> None:
+def test_rounds_before_a_fault_are_those_that_happen(tmp_path: Path) -> None:
     """Rank 0 has combined ranks 1 and 2 when it counts rank 1 again. What comes after that is not drawn."""
-    expected = next(e for e in FAULTS if e.steps is with_rank_1_twice)
-    panels = pictured(wrong(expected), 3).panels
-    assert [[(a.source[0][0], a.target[0][0]) for a in panel.arrows] for panel in panels] == [
-        [], [(1, 0)], [(2, 0)], [(1, 0)],
-    ]  # fmt: skip
+    drawing = draw("allreduce", wrong(next(e for e in FAULTS if e.steps is with_rank_1_twice)), 3)
+    panels = drawing.picture.panels
+    messages = [[(a.source[0][0], a.target[0][0]) for a in panel.arrows] for panel in panels]
+    assert messages == [[], [(1, 0)], [(2, 0)], [(1, 0)]]
     assert panels[2].cells[0, 0, 0].label == "Σ"
-
-
-def test_nothing_can_run(tmp_path: Path) -> None:
-    """The ranks cut the vector into different numbers of blocks. The drawing shows what they begin with."""
     pytest.importorskip("matplotlib")
-    algorithm = Algorithm("allreduce", "cuts", star, lambda at: 1 + at.rank)
-    draw("allreduce", algorithm, 3).save(tmp_path / "a.svg")
-    assert "before" in (tmp_path / "a.svg").read_text()
-    found = pictured(algorithm, 3)
-    assert [panel.title for panel in found.panels] == ["before"]
-    assert found.fault is not None
-    assert found.fault.rank == 1
+    drawing.save(tmp_path / "fault.svg")
+    text = (tmp_path / "fault.svg").read_text()
+    assert drawing.fault is not None
+    assert f"{drawing.fault.what}: rank 0" in text
+    assert FAULT in text
 
 
 # -- the command ------------------------------------------------------------------------------------------------------
 
 
-OWN = '''
+STAR = """
 import helper
 import mpicoll
-from mpicoll.algorithms.steps import INPUT, OUTPUT, Recv, Send, one
+from mpicoll.algorithms.steps import INPUT, OUTPUT, Recv, RecvReduce, Send, one
+
+def star(at):
+    if at.rank:
+        yield (Send(0, one(0), INPUT),)
+        yield (Recv(0, one(0), OUTPUT),)
+    else:
+        mine = INPUT
+        for peer in range(1, at.size):
+            yield (RecvReduce(peer, one(0), mine, OUTPUT, mine_first=True),)  # </script>
+            mine = helper.THEN
+        yield tuple(Send(peer, one(0), OUTPUT) for peer in range(1, at.size))
+
+mpicoll.register(mpicoll.Algorithm("allreduce", "star", star))
+"""
+OTHER = 'mpicoll.register(mpicoll.Algorithm("allreduce", "other", star))'
 
 
-def swapped(at):
-    """Both send what they have, and keep what they get."""
-    if at.size > 2:
-        raise ZeroDivisionError("no third rank")
-    peer = 1 - at.rank
-    yield (Send(peer, one(0), INPUT), Recv(peer, one(0), helper.INTO))
+def own(folder: Path, then: str = "output", more: str = "") -> str:
+    """A file with an algorithm, which imports what lies beside it."""
+    (folder / "helper.py").write_text(f"THEN = {then!r}")
+    (folder / "own.py").write_text(STAR + more)
+    sys.modules.pop("helper", None)
+    return str(folder / "own.py")
 
 
-mpicoll.register(mpicoll.Algorithm("allreduce", "swapped", swapped))
-mpicoll.register(mpicoll.Algorithm("bcast", "swapped", swapped))
-if {several}:
-    mpicoll.register(mpicoll.Algorithm("allreduce", "other", swapped))
-'''
-
-
-def own(folder: Path, several: bool = False) -> str:
-    (folder / "helper.py").write_text('INTO = "scratch"\n')
-    file = folder / "own.py"
-    file.write_text(OWN.replace("{several}", str(several)))
-    return str(file)
-
-
-def test_command_with_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("more", "chosen", "code", "said"),
+    [
+        ("", "", 0, ""),
+        (OTHER, ":other", 0, ""),
+        (OTHER, "", 2, "algorithm: expected {file}:star or {file}:other; given '{file}'"),
+        (OTHER, ":third", 2, "algorithm: expected {file}:star or {file}:other; given '{file}:third'"),
+    ],
+)
+def test_command_with_a_file(more: str, chosen: str, code: int, said: str, tmp_path: Path, capsys: Capture) -> None:
     pytest.importorskip("matplotlib")
-    file = own(tmp_path)
-    before = [*algorithms()]
+    file, before = own(tmp_path, more=more), [*algorithms()]
     for picture in (tmp_path / "a.svg", tmp_path / "a.png"):
-        assert main(["draw", "all_reduce", file, "-n", "2", "-o", str(picture)]) == 1
-        said = capsys.readouterr().err
-        assert said == "mpicoll: allreduce swapped of 2 ranks: rank 0, block 0: ends without it\n"
-        assert picture.exists()
+        assert main(["draw", "all_reduce", f"{file}{chosen}", "-n", "2", "-o", str(picture)]) == code
+        assert said.format(file=file) in capsys.readouterr().err
+        assert picture.exists() == (code == 0)
     assert [*algorithms()] == before
-
-
-def test_command_with_one_of_several(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("matplotlib")
-    file, options = own(tmp_path, several=True), ["-n", "2", "-o", str(tmp_path / "a.svg")]
-    assert main(["draw", "allreduce", f"{file}:other", *options]) == 1
-    assert "allreduce other of 2 ranks" in capsys.readouterr().err
-    for given in (file, f"{file}:third"):
-        assert main(["draw", "allreduce", given, *options]) == 2
-        expected = f"algorithm: expected {file}:swapped or {file}:other; given '{given}'"
-        assert expected in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("text", "said"),
-    [("x = 1\nraise ValueError('of the file')\n", ", line 2 (ValueError: of the file)"), ("x=(", " (SyntaxError: ")],
+    [
+        ("x = 1\nraise ValueError('of the file')\n", "runs; given {file!r}, line 2 (ValueError: of the file)"),
+        ("x=(", "runs; given {file!r} (SyntaxError: "),
+        ("x = 1", "registers one for allreduce; given "),
+    ],
 )
-def test_a_file_that_does_not_run(tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, said: str) -> None:
+def test_a_file_that_is_no_algorithm(tmp_path: Path, capsys: Capture, text: str, said: str) -> None:
     file = tmp_path / "own.py"
     file.write_text(text)
     assert main(["draw", "allreduce", str(file), "-o", str(tmp_path / "own.svg")]) == 2
-    assert f"draw: algorithm: expected a file that runs; given {str(file)!r}{said}" in capsys.readouterr().err
-    assert main(["draw", "reduce", own(tmp_path), "-o", "a.svg"]) == 2
-    assert "draw: algorithm: expected a file that registers one for reduce; given " in capsys.readouterr().err
+    assert f"draw: algorithm: expected a file that {said.format(file=str(file))}" in capsys.readouterr().err
+
+
+def page(tmp_path: Path, *arguments: str, code: int) -> tuple[str, dict[str, Any]]:
+    """What ``mpicoll draw`` writes, and the data in it."""
+    file = tmp_path / "page.html"
+    assert main(["draw", *arguments, "-o", str(file)]) == code
+    text = file.read_text(encoding="utf-8")
+    found = re.search(r"^const SCHEDULES = (.*);$", text, re.MULTILINE)
+    assert found is not None
+    data: dict[str, Any] = json.loads(found[1])
+    return text, data
+
+
+def test_a_page_is_the_player_and_one_schedule(tmp_path: Path) -> None:
+    text, data = page(tmp_path, "allreduce", own(tmp_path), "-n", "3", code=0)
+    for file in (*SCRIPTS, STYLE):
+        assert (PLAYER / file).read_text() in text
+    assert "<title>allreduce star, 3 ranks</title>" in text
+    assert re.findall(r"""(?:src|href)\s*=\s*["']?\w+|https?://(?!www.w3.org/2000/svg)""", text) == []
+    picture = data["pictures"]["allreduce"]["star"].pop("3")
+    assert data["pictures"] == {"allreduce": {"star": {}}}
+    assert "fault" not in picture
+    assert [len(each["arrows"]) for each in picture["rounds"]] == [1, 1, 2]
+    assert picture["rounds"][0]["arrows"] == [[[1], [0], "combines"]]
+    times = [seconds for seconds, _ in picture["times"]]
+    assert len(times) == len(data["sizes"])
+    assert times == sorted(times)
+
+
+def test_a_fault_is_marked_where_it_happens(tmp_path: Path, capsys: Capture) -> None:
+    """Rank 0 combines its input twice, so it loses rank 1."""
+    text, data = page(tmp_path, "allreduce", own(tmp_path, then="input"), "-n", "3", code=1)
+    picture = data["pictures"]["allreduce"]["star"]["3"]
+    said = capsys.readouterr().err
+    assert said == f"mpicoll: {picture['fault']['text']}\n"
+    assert picture["fault"]["text"].startswith("allreduce star of 3 ranks: rank 0, step 1, block 0: reads input, after")
+    assert picture["fault"]["rank"] == 0
+    assert picture["strips"] == ["out", "in"]
+    assert picture["fault"]["cells"] == [0, 1]  # of rank 0: the output that is lost, and the input that is read
+    assert [each["arrows"] for each in picture["rounds"]] == [
+        [[[3], [0], "combines"]],
+        [[[5], [0], "combines", "wrong"]],
+    ]
+    assert "times" not in picture
+    assert "# </script>" in picture["fault"]["text"], "it ends no script"
+    assert text.count("</script>") == 1

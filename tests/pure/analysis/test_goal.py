@@ -17,20 +17,18 @@ MACHINE = Machine(
     name="m", source="a test", reduction=1e-9, copy=(2e-9, 5e-9), caches=(1000,),
     levels=(Level(name="all", ranks=None, latency=1e-6, gap=1e-10, overhead=0.0, ports=1),),
 )  # fmt: skip
-OPERATION = re.compile(r"(l\d+): (?:(send|recv) (\d+)b (to|from) (\d+) tag (\d+)|calc (\d+))")
+OPERATION = re.compile(r"(l\d+): (?:(send|recv) (\d+)b (?:to|from) (\d+) tag (\d+)|calc (\d+))")
 REQUIREMENT = re.compile(r"(l\d+) requires (l\d+)")
-
 
 Message = tuple[int, int, int, int]
 """From which rank, to which, its tag and its bytes."""
 
 
-def messages(text: str) -> tuple[list[Message], list[Message]]:
+def messages(text: str) -> dict[str, list[Message]]:
     """What the ranks send, and what they receive. An operation may require those above it alone."""
     head, *ranks = text.split("\nrank ")
     assert head == f"num_ranks {len(ranks)}\n"
-    sends: list[Message] = []
-    receives: list[Message] = []
+    found: dict[str, list[Message]] = {"send": [], "recv": []}
     for rank, lines in enumerate(ranks):
         first, *body, last = lines.strip().splitlines()
         assert (first, last) == (f"{rank} {{", "}")
@@ -41,15 +39,13 @@ def messages(text: str) -> tuple[list[Message], list[Message]]:
                 continue
             operation = OPERATION.fullmatch(line)
             assert operation, line
-            label, kind, size, way, *ends = operation.groups()
+            label, kind, size, peer, tag, _ = operation.groups()
             assert label not in known
             known.add(label)
             if kind is not None:
-                assert way == {"send": "to", "recv": "from"}[kind]
-                peer, tag = map(int, ends[:2])
-                pair = (rank, peer) if kind == "send" else (peer, rank)
-                (sends if kind == "send" else receives).append((*pair, tag, int(size)))
-    return sends, receives
+                ends = (rank, int(peer)) if kind == "send" else (int(peer), rank)
+                found[kind].append((*ends, int(tag), int(size)))
+    return found
 
 
 def text_of(each: algorithms.Algorithm, p: int, nbytes: int, segments: int = 1) -> str:
@@ -64,8 +60,9 @@ def test_every_message_meets_the_receive_of_its_tag_and_size(each: algorithms.Al
         if each.declines(p, 0):
             continue
         for segments in (1, 3) if each.pipelined else (1,):
-            sends, receives = messages(text_of(each, p, 1 << 12, segments))
-            assert sorted(sends) == sorted(receives)
+            found = messages(text_of(each, p, 1 << 12, segments))
+            sends = found["send"]
+            assert sorted(sends) == sorted(found["recv"])
             assert len({message[:3] for message in sends}) == len(sends)
             steps = [s for r in range(p) for s in each.schedule(r, p, 0, segments).steps]
             assert len(sends) == sum(isinstance(a, Send) for s in steps for a in s)
@@ -80,10 +77,3 @@ def test_what_is_written() -> None:
         "l5: send 500b to 1 tag 1\nl5 requires l4\nl6: recv 500b from 1 tag 1\nl6 requires l4\n"
         "}\n\n"
     )
-
-
-def test_copies_and_signals() -> None:
-    gathers, barrier = known("allgather", "ring"), known("barrier", "dissemination")
-    assert "l1: calc 1000\n" in text_of(gathers, 2, 1000)
-    assert "l1: calc 5000\n" in text_of(gathers, 2, 2000)  # beyond the caches
-    assert "send 1b to 1 tag 0" in text_of(barrier, 2, 0)

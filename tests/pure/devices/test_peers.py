@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from typing import Any
 
 import pytest
@@ -76,23 +75,3 @@ def test_communicators_share_what_is_open(devices: list[Any]) -> None:
     two.free()
     two.free()
     assert devices[1].opened == []
-
-
-def test_a_communicator_that_is_dropped(devices: list[Any]) -> None:
-    """The garbage collector closes nothing. The next call of any communicator does."""
-    devices[0].numbers = {5: 50, 6: 60}
-    owner, one, two = made(0, devices), made(1, devices), made(1, devices)
-    assert one.opened([owner.lend(5000), None], None) is not None
-    del one
-    gc.collect()
-    assert two.opened([owner.lend(6000), None], None) is not None
-    assert devices[1].opened == [1_060_000]
-
-
-@pytest.mark.parametrize(("number", "all_can"), [(666, True), (50, False)])
-def test_memory_that_some_rank_cannot_open(devices: list[Any], number: int, all_can: bool) -> None:
-    """The ranks agree on that, and try again in the next call."""
-    devices[0].numbers = {5: number}
-    owner, other = made(0, devices), made(1, devices, all_can=all_can)
-    for _ in range(2):
-        assert other.opened([owner.lend(5000), None], None) is None

@@ -11,14 +11,11 @@ import numpy as np
 import pytest
 
 import mpicoll
-from mpicoll.arrays.buffers import as_buffer, host_buffer
-from mpicoll.arrays.dtypes import DTYPES
-from mpicoll.errors import ArgumentError, DeviceError, DeviceFailure, StateError
+from mpicoll.arrays.buffers import as_buffer
+from mpicoll.errors import ArgumentError, DeviceError, DeviceFailure
 from tests.devices.on import ROUTES
 from tests.devices.simulated import Simulated
 from tests.devices.simulated_queue import Costs, SimulatedEvent
-
-LATE = Costs(delay=0.05)
 
 
 @pytest.fixture
@@ -51,17 +48,6 @@ def test_a_stream_works_later_and_in_order(device: Simulated) -> None:
     gate.passed(None)
     assert y.get().tolist() == [4] * 4
     assert not device.current().touches(address, address + 32)
-
-
-def test_streams_wait_for_events_alone() -> None:
-    device = Simulated(LATE, seed=3)
-    x, second = device.array(np.zeros(4)), device.new_stream()
-    for i in range(20):
-        x.set(np.full(4, i))
-        second.wait_for(device.current().record())
-        with device.using(second):
-            assert (x.get() == i).all()
-    assert device.current() is not second
 
 
 def test_memory_is_used_after_it_was_given_back(device: Simulated) -> None:
@@ -98,24 +84,6 @@ def test_mpi_is_not_given_what_is_pending(device: Simulated) -> None:
     gate.passed(None)
     device.current().synchronize()
     assert device.for_mpi(address, 32) != address
-
-
-def test_memory_is_opened_by_its_handle(device: Simulated) -> None:
-    x = device.array(np.arange(8.0))
-    address = as_buffer(x, "test", "x").address
-    handle = device.export(address + 16)
-    assert handle is not None
-    start = device.open(handle)
-    assert start is not None
-    assert start + handle.offset == address + 16
-    assert device.open(handle._replace(process=1 << 22, allocation=b"/proc/4194304/fd/3")) is None
-    device.fail("export")
-    assert device.export(address) is None
-
-
-def test_host_memory_without_gaps() -> None:
-    b = host_buffer(np.zeros(64, np.uint8), (2, 3), DTYPES["float32"])
-    assert (b.count, b.strides, b.plain, b.device) == (6, (12, 4), True, "cpu")
 
 
 # -- ranks that are threads -------------------------------------------------------------------------------------------
@@ -159,44 +127,4 @@ def test_wrong_arguments() -> None:
         assert (x.get() == 5).all()
 
     with mpicoll.threads(1) as ranks:
-        ranks.run(rank)
-
-
-def test_there_is_no_memory_to_go_through(device: Simulated, monkeypatch: pytest.MonkeyPatch) -> None:
-    def none(*arguments: Any) -> None:
-        raise MemoryError("no memory")
-
-    def rank(comm: mpicoll.Communicator) -> None:
-        x = device.array(np.ones(4))
-        device.fail("pinned")
-        with monkeypatch.context() as patch:
-            patch.setattr("mpicoll.fabrics.routes.devices.staged.np.empty", none)
-            with pytest.raises(DeviceError, match="allreduce: x: expected 32 bytes of host memory"):
-                comm.allreduce(x, out=x)
-        comm.allreduce(x, out=x)
-        assert (x.get() == 1).all()
-
-    with mpicoll.threads(1) as ranks:
-        ranks.run(rank)
-
-
-def test_an_array_that_nobody_owns() -> None:
-    class Elsewhere:
-        __cuda_array_interface__ = {"shape": (2,), "typestr": "<f8", "data": (1 << 40, False), "version": 3}  # noqa: RUF012
-
-    if "torch" in sys.modules and sys.modules["torch"].cuda.is_available():
-        pytest.skip("CUDA owns what nobody else does")
-    with mpicoll.threads(1) as ranks, pytest.raises(DeviceError, match="GPU memory that this process can reach"):
-        ranks.run(lambda comm: comm.allreduce(Elsewhere()))
-
-
-def test_a_closed_communicator(device: Simulated) -> None:
-    def rank(comm: mpicoll.Communicator) -> None:
-        x = device.array(np.ones(4))
-        comm.allreduce(x, out=x)
-        comm.free()
-        with pytest.raises(StateError, match="it was freed"):
-            comm.allreduce(x, out=x)
-
-    with mpicoll.threads(2) as ranks:
         ranks.run(rank)

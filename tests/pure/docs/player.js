@@ -23,35 +23,14 @@ const page = vm.createContext({ document: { createElementNS: (_, name) => new No
 const run = (text) => vm.runInContext(text, page);
 run(fs.readFileSync(schedules, "utf8"));
 for (const file of ["picture.js", "address.js", "drawing.js"]) run(fs.readFileSync(`${folder}/${file}`, "utf8"));
-const { SCHEDULES, stateAfter, ranges, told, chosen, wished, addressOf, Refusal, Layout, Drawing } = run(
-  "({ SCHEDULES, stateAfter, ranges, told, chosen, wished, addressOf, Refusal, Layout, Drawing })",
+const { SCHEDULES, stateAfter, ranges, told, chosen, wished, addressOf, Refusal, Drawing } = run(
+  "({ SCHEDULES, stateAfter, ranges, told, chosen, wished, addressOf, Refusal, Drawing })",
 );
 
 function* everything() {
   for (const [collective, algorithms] of Object.entries(SCHEDULES.pictures))
     for (const [name, pictures] of Object.entries(algorithms))
       for (const [ranks, picture] of Object.entries(pictures)) yield [`${collective} ${name} ${ranks}`, Number(ranks), picture];
-}
-
-// Where labels lie on each other, and how many have no place.
-function labels() {
-  const found = { placed: 0, left_out: [], colliding: [] };
-  for (const [name, ranks, picture] of everything()) {
-    const layout = new Layout(picture, ranks);
-    for (const { arrows } of picture.rounds) {
-      const ways = layout.ways(arrows);
-      const placed = layout.labels(ways);
-      const sources = new Set(ways.filter(({ does }) => does !== "copies").map(({ read }) => read.join()));
-      found.placed += placed.length;
-      if (picture.blocks > 1 && placed.length < sources.size) found.left_out.push(name);
-      placed.forEach((a, i) => {
-        if (a.x - a.half < 0 || a.x + a.half > layout.width || a.y < layout.top || a.y > layout.bottom) found.colliding.push(name);
-        for (const b of placed.slice(0, i))
-          if (Math.abs(a.x - b.x) < a.half + b.half && Math.abs(a.y - b.y) < 9) found.colliding.push(name);
-      });
-    }
-  }
-  return found;
 }
 
 // What the page says to an address: what is shown, or why nothing is.
@@ -62,20 +41,6 @@ function answer(address) {
     if (!(error instanceof Refusal)) throw error;
     return error.message;
   }
-}
-
-// A drawing's parts in the order in which they lie on each other, and where its first message is at some shares.
-function drawn() {
-  const drawing = new Drawing(SCHEDULES.pictures.allreduce.ring[4], 4);
-  const svg = drawing.draw(1);
-  const kinds = (node) => (node.attributes.class ? [node.attributes.class] : node.children.flatMap(kinds));
-  const at = (share) => {
-    drawing.move(share);
-    const [{ group }] = drawing.moving;
-    return [group.attributes.transform, group.style.display, drawing.until.style.display, drawing.after.style.display, drawing.arrived.style.display];
-  };
-  const line = svg.children.find(({ name }) => name === "line").attributes;
-  return { parts: svg.children.map((node) => [...new Set(kinds(node))].join(" ")), line, at: [0, 0.375, 0.75, 1].map(at) };
 }
 
 // The least width that any drawing needs, in pixels.
@@ -89,4 +54,4 @@ const addresses = [
   "", "bcast", "allreduce/ring/8", "allreduce/ring,rabenseifner/8/14/64K", "allreduce/ring/9", "allreduce/ring/64", "allreduce/rign/4", "alreduce",
   "allreduce/ring/4/7", "allreduce/ring/4/x", "allreduce/ring,ring/4", "allreduce/ring,linear,swing/4", "allreduce/ring/4/1/3K", "a/b/c/d/e/f",
 ];
-console.log(JSON.stringify({ ends, said, widest, labels: labels(), drawn: drawn(), answers: addresses.map(answer) }));
+console.log(JSON.stringify({ ends, said, widest, answers: addresses.map(answer) }));

@@ -1,18 +1,23 @@
-"""What the pages say of files, headings, variables, tests and versions is there."""
+"""What the pages say of files, headings, variables, tests and algorithms is there."""
 
 from __future__ import annotations
 
 import ast
 import re
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
-import mpicoll
-from mpicoll.torch_versions import NEWEST, OLDEST
+import pytest
+
+from mpicoll import algorithms
+from mpicoll.analysis.drawing.draw import pictured
+from mpicoll.analysis.proof.cases import prove
+from mpicoll.cli import main
+from mpicoll.errors import ScheduleError
+from tests.pure.docs.scripts import DOCS, script
 
 ROOT = Path(__file__).parents[3]
-DOCS = ROOT / "docs"
 PAGES = [
     *sorted([*ROOT.glob("*.md"), *(ROOT / "benchmarks").rglob("*.md")]),
     *sorted([*DOCS.glob("*.md"), *DOCS.glob("[!_]*/**/*.md")]),  # the site may be built anew in _build meanwhile
@@ -55,28 +60,14 @@ def test_relative_links_lead_to_what_is_there() -> None:
     assert [(str(file), link) for file, link in relative if not is_alive(file, link)] == []
 
 
-def looked_up(source: str) -> Iterator[str]:
-    """The names that a module looks up in ``os.environ``."""
-    for node in ast.walk(ast.parse(source)):
-        match node:
-            case (
-                ast.Subscript(value=ast.Attribute(attr="environ"), slice=ast.Constant(value=str(name)))
-                | ast.Compare(left=ast.Constant(value=str(name)), comparators=[ast.Attribute(attr="environ")])
-                | ast.Call(
-                    func=ast.Attribute(attr="get" | "setdefault", value=ast.Attribute(attr="environ")),
-                    args=[ast.Constant(value=str(name)), *_],
-                )
-            ) if not name.startswith("_"):
-                yield name
-
-
 def test_every_variable_that_is_read_is_on_its_page() -> None:
     modules = [file.read_text() for file in (ROOT / "mpicoll").rglob("*.py")]
     scripts = [p for p in (ROOT / "slurm").rglob("*") if p.suffix in (".sh", ".sbatch", ".env")]
     templates = [p.read_text() for p in scripts if p.parent.name != "sites"]  # a site's file has those of MPI and NCCL
     texts = [*modules, *(p.read_text() for p in scripts)]
     own = {name for text in texts for name in re.findall(r"\bMPICOLL_[A-Z_]+\b", text)}
-    others = {name for text in modules for name in looked_up(text)}
+    looked_up = r'environ(?:\.get\(|\.setdefault\(|\[)"([A-Z]\w*)"|"([A-Z]\w*)" (?:not )?in os\.environ'
+    others = {name for text in modules for found in re.findall(looked_up, text) for name in found if name}
     taken = {name for text in templates for name in re.findall(r"^(\w+)=\$\{\1:-", text, re.MULTILINE)}
     named = set(re.findall(r"`([A-Z][A-Z0-9_]+)`", page("reference/environment.md")))
     assert {"MPICOLL_ALGORITHM", "RANK", "PROGRAM"} <= own | others | taken
@@ -95,24 +86,33 @@ def test_every_failure_of_the_page_on_reliability_is_provoked() -> None:
             assert test in {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}, (file, test)
 
 
-def test_versions_are_those_of_the_environments() -> None:
-    versions = page("reference/versions.md")
-    makefile, config = (ROOT / "Makefile").read_text(), (ROOT / "setup.cfg").read_text()
-    on_openmpi, on_mpich = re.findall(r"^\$\(\w+\)/\.ready: TORCH := (.*)$", makefile, re.MULTILINE)
-    assert on_mpich == OLDEST
-    (row,) = re.findall(r"^\| torch \|.*$", versions, re.MULTILINE)
-    assert f"| torch | {OLDEST.rpartition('.')[0]} and newer;" in row
-    assert f"{on_openmpi} on Open MPI and {OLDEST} on MPICH with all tests; {NEWEST} with some" in row
-    for what, name in (("Python", "python_requires ="), ("NumPy", "numpy"), ("mpi4py", "mpi4py")):
-        (least,) = re.findall(rf"{name} ?>= ?(.*)", config)
-        assert f"| {what} | {least} and newer |" in versions
-    pinned = dict(re.findall(r"^(openmpi|mpich)==(.*)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE))
-    assert len(pinned) == 2
-    assert all(version in versions for version in pinned.values())
-    assert f"\nversion: {mpicoll.__version__}\n" in (ROOT / "CITATION.cff").read_text()
+@pytest.fixture(scope="module")
+def build() -> ModuleType:
+    return script("draw_algorithms")
 
 
-def test_the_glossary_is_in_order() -> None:
-    terms = re.findall(r"^\*\*(.*)\*\*$", page("reference/glossary.md"), re.MULTILINE)
-    assert len(terms) > 20
-    assert terms == sorted(set(terms))
+def test_the_page_is_up_to_date(build: ModuleType) -> None:
+    assert (DOCS / "reference/algorithms.md").read_text() == build.text(), "run `make docs` and commit what it writes"
+
+
+@pytest.mark.usefixtures("registry")
+def test_the_example_of_an_own_algorithm(tmp_path: Path) -> None:
+    page = (DOCS / "how-to/own_algorithm.md").read_text()
+    whole, corrected, call, _ = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    names: dict[str, object] = {"__name__": "star"}
+    file = tmp_path / "star.py"
+    file.write_text(whole)
+    with pytest.raises(ScheduleError) as caught:
+        exec(compile(whole, str(file), "exec"), names)
+    assert f"\nmpicoll.errors.ScheduleError: {caught.value}\n" in page
+    assert main(["draw", "allreduce", str(file), "-n", "3", "-o", str(tmp_path / "fault.svg")]) == 1
+    assert (DOCS / "how-to/fault.svg").read_text() == (tmp_path / "fault.svg").read_text()
+    exec(corrected, names)
+    star = algorithms.find("allreduce", "star")
+    assert star
+    proof = prove(star, 64)
+    assert f"{proof.messages:>9} {proof.depth:>6}" in page
+    assert (DOCS / "how-to/star.svg").read_text().count(">Σ<") == sum(
+        shown.label == "Σ" for panel in pictured(star, 4).panels for shown in panel.cells.values()
+    )
+    assert 'algorithm="star"' in call

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import xml.etree.ElementTree as ET
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -18,12 +19,6 @@ from mpicoll.analysis.cost.presets import MACHINES
 from mpicoll.analysis.drawing.page import PLAYER, SIZES
 from mpicoll.units import duration
 from tests.pure.docs.scripts import script
-
-SHOWN = (
-    ("allreduce", "ring"), ("allreduce", "rabenseifner"), ("reduce_scatter", "recursive_halving"), ("bcast", "chain"),
-    ("allgather", "bruck"), ("alltoall", "pairwise"), ("scatter", "binomial_tree"), ("exscan", "recursive_doubling"),
-    ("reduce", "binary_tree"), ("gather", "linear"), ("scan", "recursive_doubling"),
-)  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -51,33 +46,25 @@ def meant(collective: str, size: int, blocks: int) -> dict[tuple[int, int], list
     return found
 
 
-@pytest.mark.parametrize(("collective", "name"), SHOWN)
-def test_the_last_round_leaves_what_the_collective_means(page: ModuleType, collective: str, name: str) -> None:
-    algorithm = find(collective, name)
-    assert algorithm is not None
-    pictures = json.loads(json.dumps(page.of_algorithm(algorithm)))
-    assert list(pictures) == [str(size) for size in range(2, 9)]
-    for size, picture in pictures.items():
-        columns, blocks = len(picture["strips"]), picture["blocks"]
-        shown = {
-            (cell // blocks // columns, cell % blocks): colours
-            for cell, (_, colours) in after_all_rounds(picture).items()
-        }
-        assert shown == meant(collective, int(size), blocks), size
-
-
-def test_alltoall_says_whose_block_for_whom(page: ModuleType) -> None:
-    algorithm = find("alltoall", "bruck")
-    assert algorithm is not None
-    picture = page.of_algorithm(algorithm)[5]
-    labels = {cell: label for cell, (label, _) in after_all_rounds(picture).items()}
-    assert labels == {rank * 5 + block: f"{block}→{rank}" for rank in range(5) for block in range(5)}
-
-
 @pytest.mark.slow
-def test_every_algorithm_is_there(page: ModuleType) -> None:
-    shown = {(collective, name) for collective, named in page.everything().items() for name in named}
-    assert shown == {(a.collective, a.name) for a in algorithms()}
+def test_the_last_round_leaves_what_the_collective_means(page: ModuleType, played: dict[str, Any]) -> None:
+    """The player's scripts, in the language that the page runs, see the same."""
+    everything = page.everything()
+    assert {(collective, name) for collective, named in everything.items() for name in named} == {
+        (a.collective, a.name) for a in algorithms()
+    }
+    pictures = [(c, name, size, it) for c, named in everything.items() for name, of in named.items()
+                for size, it in of.items()]  # fmt: skip
+    for collective, name, size, picture in pictures:
+        columns, blocks = len(picture["strips"]), picture["blocks"]
+        held = after_all_rounds(picture)
+        shown = {(cell // blocks // columns, cell % blocks): colours for cell, (_, colours) in held.items()}
+        assert shown == meant(collective, int(size), blocks) or collective == "barrier", (name, size)
+        labels = {(cell // blocks, cell % blocks): label for cell, (label, _) in held.items() if columns == 1}
+        if collective == "alltoall":
+            assert all(label == f"{block}→{rank}" for (rank, block), label in labels.items())
+        ours = {cell: picture["kinds"].index(list(kind)) for cell, kind in held.items()}
+        assert dict(played["ends"][f"{collective} {name} {size}"]) == ours
 
 
 def test_times_are_those_of_mpicoll_simulate(page: ModuleType) -> None:
@@ -106,37 +93,10 @@ def played(page: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> dict[s
     return found
 
 
-@pytest.mark.slow
-def test_the_player_sees_the_same(page: ModuleType, played: dict[str, Any]) -> None:
-    assert played["said"] == ["1-3, 5", "Rank 0 sends block 3 to rank 1, which combines it with its own."]
-    assert len(played["ends"]) > 250
-    for collective, named in page.everything().items():
-        for name, pictures in named.items():
-            for ranks, picture in pictures.items():
-                ours = {cell: picture["kinds"].index(list(kind)) for cell, kind in after_all_rounds(picture).items()}
-                assert dict(played["ends"][f"{collective} {name} {ranks}"]) == ours
-
-
-def test_labels_do_not_collide(played: dict[str, Any]) -> None:
-    assert played["labels"].pop("placed") > 4000
-    assert played["labels"] == {"left_out": [], "colliding": []}
-
-
-def test_every_rank_is_seen(played: dict[str, Any]) -> None:
+def test_all_of_a_drawing_is_seen(played: dict[str, Any]) -> None:
     """The manual's column for it is 832 pixels wide. What is wider is cut off, until the reader scrolls."""
+    assert played["said"] == ["1-3, 5", "Rank 0 sends block 3 to rank 1, which combines it with its own."]
     assert 600 < played["widest"] <= 800
-
-
-def test_blocks_move_along_their_arrows_and_frames_are_last(played: dict[str, Any]) -> None:
-    drawn = played["drawn"]
-    assert drawn["parts"][-6:] == ["moving"] * 4 + ["frame"] * 2
-    line = {key: float(value) for key, value in drawn["line"].items() if key != "class"}
-    places = [tuple(map(float, at[0].removeprefix("translate(").removesuffix(")").split())) for at in drawn["at"]]
-    assert places[0] == (line["x1"], line["y1"])
-    assert places[1] == ((places[0][0] + places[2][0]) / 2, (places[0][1] + places[2][1]) / 2)
-    assert places[2] == places[3] == (line["x2"], line["y2"] + 12)  # the sign of a reduction is 12 high
-    hidden = [[looks == "none" for looks in at[1:]] for at in drawn["at"]]  # the block, before, after and its frames
-    assert hidden == [[False, False, True, True]] * 2 + [[True, True, False, False]] * 2
 
 
 def test_addresses(played: dict[str, Any]) -> None:
@@ -149,3 +109,25 @@ def test_addresses(played: dict[str, Any]) -> None:
         "no round 7", "no round x", "ring is named twice", "3 algorithms", "3K bytes", "too many parts",
     ]  # fmt: skip
     assert all(named in answer for named, answer in zip(refused, played["answers"][4:], strict=True))
+
+
+moving_picture = script("moving_picture")
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def test_the_file_is_up_to_date_and_each_message_arrives() -> None:
+    """`make docs` writes it anew."""
+    text = moving_picture.moving("allreduce", "ring", 4)
+    assert moving_picture.FILE.read_text() == text
+    root = ET.fromstring(text)
+    corners = {(int(each.get("x", "")), int(each.get("y", ""))) for each in root.findall(f"{SVG}rect")[1:]}
+    messages = [group for group in root.findall(f"{SVG}g") if group.find(f"{SVG}animateTransform") is not None]
+    assert len(messages) == 24
+    for message in messages:
+        way, block = message.find(f"{SVG}animateTransform"), message.find(f"{SVG}rect")
+        assert way is not None
+        assert block is not None
+        right, down = map(int, way.get("values", "").split(";")[-1].split())
+        at = int(float(block.get("x", ""))), int(block.get("y", ""))
+        assert {at, (at[0] + right, at[1] + down)} <= corners
+        assert right != 0, "a message goes to another rank"

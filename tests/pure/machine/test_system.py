@@ -1,12 +1,25 @@
-"""What the system says of its memory."""
+"""What the system says of its memory, cores and folders, how a rank waits, and what replaces what only Linux has."""
 
 from __future__ import annotations
 
+import os
+import pwd
+import tempfile
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from mpicoll.machine import shared_memory, system
+from mpicoll.jobs.launcher import of_no_rank
+from mpicoll.launch import cores
+from mpicoll.machine import backoff, linux, shared_memory, system
+from mpicoll.machine.backoff import FEW, TURN, WAITS, YIELDS, Backoff
+from mpicoll.machine.system import home, user_folder
+from mpicoll.probe.device_memory import cached, file_of, keep
+from mpicoll.slurm import sbatch
+from mpicoll.units import ranges
 
 MIB = 1 << 20
 
@@ -60,13 +73,6 @@ def test_a_control_group_may_limit_time(
     assert system.overload() == ""
     (said / folder / named).write_text(limit.replace("150000", "max" if named == "cpu.max" else "-1"))
     assert system.overload() == ""
-
-
-def test_more_programs_than_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(system, "_OWN_GROUPS", Path("/nowhere"))
-    monkeypatch.setattr("os.cpu_count", lambda: 2)
-    monkeypatch.setattr("os.getloadavg", lambda: (2.0, 9.0, 9.0))
-    assert system.overload() == ""
     monkeypatch.setattr("os.getloadavg", lambda: (2.39, 0.0, 0.0))
     assert system.overload() == "2.39 programs compute on 2 cores (the load average of the last minute)"
 
@@ -79,9 +85,6 @@ def test_a_control_group(said: Path) -> None:
     assert system.free_memory() == 1000 * MIB
     limited(said, f"{500 * MIB}", 501 * MIB, 0)
     assert system.free_memory() == 0
-
-
-def test_a_system_that_says_nothing(said: Path) -> None:
     (said / "meminfo").unlink()
     assert system.free_memory() is None
 
@@ -100,3 +103,152 @@ def test_a_link_stays_a_link(tmp_path: Path) -> None:
         assert link.is_symlink()
         assert target.read_text() == text
     assert [path.name for path in target.parent.iterdir()] == ["target"]
+
+
+KEY = {"mpi": "an MPI"}
+
+
+@pytest.fixture
+def nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user without HOME whom the system does not know, as in containers."""
+
+    def unknown(number: int) -> None:
+        raise KeyError(f"getpwuid(): uid not found: {number}")
+
+    for name in ("HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(pwd, "getpwuid", unknown)
+
+
+def test_of_a_user_whom_the_system_does_not_know(nobody: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert home() is None
+    assert file_of(KEY) is None
+    keep(KEY, {"messages": ""})
+    assert cached(KEY) is None
+    assert sbatch.files() == [Path("/etc/mpicoll/slurm.toml")]
+    assert of_no_rank()["HOME"] == "/"
+    assert not [*tmp_path.iterdir()]
+
+
+def test_what_the_variables_name(nobody: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", "/data")
+    assert user_folder("XDG_CACHE_HOME") == Path("/data")
+    monkeypatch.setenv("HOME", "/me")
+    assert of_no_rank()["HOME"] == "/me"
+    monkeypatch.delenv("HOME")  # a service of systemd has none, though the system knows its user
+    monkeypatch.setattr(pwd, "getpwuid", lambda _: SimpleNamespace(pw_dir="/of/the/user"))
+    assert of_no_rank()["HOME"] == "/of/the/user"
+    monkeypatch.setenv("HOME", "/me")
+    monkeypatch.setenv("XDG_CACHE_HOME", "not absolute")
+    assert user_folder("XDG_CACHE_HOME") == Path("/me/.cache")
+    assert user_folder("XDG_CONFIG_HOME") == Path("/me/.config")
+
+
+@pytest.fixture
+def waits(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], tuple[int, int]]:
+    """Lets a rank wait until it has slept once, where a yield lasts so many seconds. Gives the yields and sleeps."""
+    counts, now = {"yield": 0, "sleep": 0}, [0.0]
+    lasts = [0.0]
+
+    def passes(what: str, seconds: float) -> None:
+        counts[what] += 1
+        now[0] += seconds
+
+    # Threads that other tests have begun sleep, too, by the real clock.
+    clock = SimpleNamespace(sleep=partial(passes, "sleep"), monotonic=lambda: now[0])
+    monkeypatch.setattr(backoff, "time", clock)
+    monkeypatch.setattr(backoff, "os", SimpleNamespace(sched_yield=lambda: passes("yield", lasts[0])))
+    monkeypatch.setattr(Backoff, "_soon", 0)
+
+    def wait(seconds: float) -> tuple[int, int]:
+        lasts[0] = seconds
+        counts.update({"yield": 0, "sleep": 0})
+        waiting = Backoff(10.0)
+        while not counts["sleep"]:
+            assert waiting.wait()
+        return counts["yield"], counts["sleep"]
+
+    return wait
+
+
+def test_a_rank_that_has_lost_the_core_for_long_sleeps_soon(waits: Callable[[float], tuple[int, int]]) -> None:
+    """So it does in its next waits. Then it yields again before it sleeps."""
+    soon, long = TURN / 10, 2 * TURN
+    assert waits(soon) == waits(soon) == (YIELDS, 1)
+    assert waits(long) == (1, 1)
+    assert [waits(soon) for _ in range(WAITS)] == [(FEW, 1)] * WAITS
+    assert waits(soon) == (YIELDS, 1)
+
+
+@pytest.fixture
+def elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """The temporary folder of a system without files in memory."""
+    monkeypatch.delattr("os.memfd_create", raising=False)
+    monkeypatch.delattr("socket.SO_PEERCRED", raising=False)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return tmp_path
+
+
+def test_no_other_user_enters_the_folder(elsewhere: Path) -> None:
+    linux.folder().chmod(0o755)
+    with pytest.raises(PermissionError, match="other users can enter it"):
+        linux.folder()
+
+
+def test_the_cpu_and_programs_have_names(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where there is no /proc, two commands say them that a Mac has."""
+    for command, words in (("ps", "/opt/bin/prterun"), ("sysctl", "Apple M3")):
+        (elsewhere / command).write_text(f"#!/bin/sh\necho '{words}'\n")
+        (elsewhere / command).chmod(0o700)
+    monkeypatch.setenv("PATH", str(elsewhere), prepend=os.pathsep)
+
+    def missing(self: Path) -> str:
+        raise FileNotFoundError
+
+    monkeypatch.setattr(Path, "read_text", missing)
+    assert linux.cpu_name() == "Apple M3"
+    assert linux.name_of(1) == "prterun"
+    monkeypatch.setenv("PATH", "")
+    assert linux.cpu_name() == linux.name_of(1) == ""
+
+
+def machine(folder: Path, numa: list[int], siblings: list[str]) -> list[list[int]]:
+    """The cores of a machine whose CPU i is on the NUMA node ``numa[i]``."""
+    for cpu, (node, shared) in enumerate(zip(numa, siblings, strict=True)):
+        (folder / f"cpu/cpu{cpu}/topology").mkdir(parents=True)
+        (folder / f"cpu/cpu{cpu}/node{node}").mkdir()
+        (folder / f"cpu/cpu{cpu}/topology/thread_siblings_list").write_text(shared)
+    return cores.physical(range(len(numa)))
+
+
+def test_shares_are_equal_and_on_one_numa_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """CPUs 8 to 15 are the second threads of the cores 0 to 7, and cores alternate between the sockets."""
+    monkeypatch.setattr(cores, "_SYSTEM", tmp_path)
+    found = machine(tmp_path, [0, 1] * 8, [f"{i},{i + 8}" for i in range(8)] * 2)
+    assert len(found) == 8
+    assert [ranges(sorted(cores.share(found, rank, 2))) for rank in range(2)] == [
+        "0,2,4,6,8,10,12,14",
+        "1,3,5,7,9,11,13,15",
+    ]
+    assert [sorted(cores.share(found, rank, 8)) for rank in (0, 1, 7)] == [[0, 8], [2, 10], [7, 15]]
+    thirds = [cores.share(found, rank, 3) for rank in range(3)]
+    assert sorted(map(len, thirds)) == [4, 6, 6]
+    assert set().union(*thirds) == {*range(16)}, "no core is left out"
+    assert all(cores.share(found, rank, 9) == {*range(16)} for rank in range(9))
+
+
+@pytest.mark.parametrize(
+    ("flags", "variables", "places"),
+    [
+        ([], [], False),
+        (["--bind-to", "core"], [], True),
+        (["-bind-to", "core"], [], True),
+        (["--map-by", "slot:PE=4"], [], True),
+        (["--mca", "rmaps_default_mapping_policy", "node"], [], True),
+        (["-x", "NAME", "--verbose"], ["PRTE_MCA_prte_tmpdir_base"], False),
+        ([], ["PRTE_MCA_hwloc_default_binding_policy"], True),
+    ],
+)
+def test_what_the_user_says_of_places(flags: list[str], variables: list[str], places: bool) -> None:
+    assert cores.places_ranks(flags, variables) == places

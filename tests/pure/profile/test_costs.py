@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 
 from mpicoll.profile.costs import Costs, costs
-from mpicoll.profile.recording import ASYNCHRONOUS, Call, Communicator, Recording, Span, union, within
+from mpicoll.profile.recording import ASYNCHRONOUS, Call, Communicator, Recording, Span
 from mpicoll.profile.text import text
 
 WORLD = Communicator("c.1", (0, 1))
-PAIR = Communicator("c.2", (4, 7))
 PROGRAM = "program"
 
 
@@ -61,13 +60,6 @@ def test_one_wait_for_several_calls_counts_once() -> None:
     assert {each.site: each.exposed for each in found.sites} == {"a": 101, "b": 101}
 
 
-def test_a_call_that_the_wait_itself_carries_out_counts_once() -> None:
-    found = of(call(0, 0, 200, 600, issued=100, waits=((150, 600),)), call(1, 0, 500, 600))
-    assert (found.ranks[0].exposed, found.ranks[0].late) == (450, 350)
-    (site,) = found.sites
-    assert (site.exposed, site.late) == (550, 350)
-
-
 def test_an_asynchronous_call_that_nobody_waits_for_is_hidden() -> None:
     (first,) = of(call(0, 0, 100, 400, thread=ASYNCHRONOUS)).ranks
     assert (first.exposed, first.hidden) == (0, 300)
@@ -90,11 +82,6 @@ def test_the_last_of_several_ranks_is_waited_for() -> None:
     found = of(*(call(rank, 0, 100 + 200 * rank, 700, communicator=three) for rank in range(3)))
     assert [each.late for each in found.ranks] == [400, 200, 0]
     assert found.last[2] == 600
-
-
-def test_ranks_of_a_communicator_are_named_by_those_of_the_job() -> None:
-    found = of(*(call(rank, 0, begin, 500, communicator=PAIR) for rank, begin in ((4, 100), (7, 400))))
-    assert found.last[7] == 300
 
 
 def test_a_receive_waits_for_its_send() -> None:
@@ -152,47 +139,9 @@ def test_the_text_names_what_is_missing() -> None:
     assert "It has no calls" in text("step.json", empty, costs(empty))
 
 
-def test_the_text_says_what_was_under_way() -> None:
-    mine = recording(call(0, 0, 100, 400), call(0, 1, 500, 1000, is_over=False), spans={0: (0.0, 1000.0)}, size=1)
-    assert text("step.json", mine, costs(mine)).startswith(
-        "step.json: 2 calls of 1 rank on 1 node in 1 ms, 1 of them under way at its end\n"
-    )
-
-
-@pytest.mark.parametrize("late", [5, 50])
-def test_the_text_names_late_ranks_if_it_matters(late: float) -> None:
-    mine = recording(call(0, 0, 100, 300), call(1, 0, 100 + late, 300), spans={0: (0.0, 1000.0), 1: (0.0, 1000.0)})
-    said = "Ranks waited 50 us for others that came late (2%): 50 us for rank 1."
-    assert (said in text("step.json", mine, costs(mine))) == (late == 50)
-    assert ("that came late" in text("step.json", mine, costs(mine))) == (late == 50)
-
-
-def test_many_ranks_and_lines_are_cut() -> None:
-    many = [call(rank, 0, 100, 100 + rank, site=f"a.py:{rank} in f") for rank in range(30)]
-    many = [replace(each, communicator=Communicator("c.1", tuple(range(30)))) for each in many]
-    whole = recording(*many, spans=dict.fromkeys(range(30), (0.0, 1000.0)), size=30)
-    said = text("step.json", whole, costs(whole))
-    assert "... and 20 more ranks with less exposed time" in said
-    assert "... and 20 more lines that cost less" in said
-    assert "rank 29" in said
-    assert "rank 3 " not in said
-
-
 def test_calls_of_different_operators_or_roots_stay_apart() -> None:
     sums = ["allreduce sum of 1 float64", "allreduce max of 1 float64"]
     of_sums = [call(0, n, 40.0 * n, 40.0 * n + 30, description=sums[n % 2]) for n in range(10)]
     of_roots = [call(0, n, 40.0 * n, 40.0 * n + 30, "bcast", root=n % 2) for n in range(10)]
     assert not of(*of_sums).advice
     assert not of(*of_roots).advice
-
-
-def test_a_wait_that_ends_after_the_call() -> None:
-    """What is hidden is no less than nothing."""
-    found = of(call(0, 0, 100, 110, waits=((115, 120),), complete=111))
-    assert (found.ranks[0].exposed, found.ranks[0].hidden) == (15, 1)
-    assert found.sites[0].hidden == 1
-
-
-def test_spans() -> None:
-    assert union([(5, 6), (1, 3), (2, 4)]) == [(1, 4), (5, 6)]
-    assert within([(1, 4), (5, 6)], (3, 5.5)) == [(3, 4), (5, 5.5)]

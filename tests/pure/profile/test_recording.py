@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from pathlib import Path
 
 import pytest
@@ -11,10 +9,9 @@ import pytest
 from mpicoll.errors import ArgumentError
 from mpicoll.profile.picture import draw
 from mpicoll.profile.recording import Recording, load
-from mpicoll.supervise import sites, tape
+from mpicoll.supervise import tape
 from mpicoll.supervise.messages import Ends
 from mpicoll.supervise.record import Pending, Record, Recorder, Waits
-from mpicoll.supervise.tape import WAIT
 from mpicoll.supervise.trace import written
 from mpicoll.supervise.watched import Watched
 
@@ -91,18 +88,6 @@ def test_a_wait_for_the_last_collective(told: Told, tmp_path: Path) -> None:
     assert seconds(*call.waits[0]) == [3, 4]
 
 
-def test_a_collective_of_another_thread(told: Told, tmp_path: Path) -> None:
-    told.recorder.begin(SUM)
-    told.tape.hand_in(0.5)
-    told.recorder.was_handed_in(sites.site_now(), 0.5)
-    told.recorder.under_way = False
-    with told.tape.waiting(0.5):
-        pass
-    told.tape.begin = 0.0
-    (call,) = told.read(tmp_path).calls
-    assert seconds(call.issued, *call.method, *call.waits[0]) == [0.5, 2, 3, 4, 5]
-
-
 def test_messages(told: Told, tmp_path: Path) -> None:
     told.recorder.begin_message(COME)
     told.wait(TAKEN, 2.5)  # it blocks
@@ -115,39 +100,12 @@ def test_messages(told: Told, tmp_path: Path) -> None:
     assert not came.blocks
 
 
-def test_a_message_that_blocks_and_was_told_of_before(told: Told, tmp_path: Path) -> None:
-    told.recorder.begin_message(TAKEN)
-    told.wait(TAKEN, 1.5)
-    (call,) = told.read(tmp_path).calls
-    assert call.blocks
-    assert seconds(call.issued, *call.method) == [1, 2, 3]
-
-
 def test_messages_of_one_kind_are_told_apart_by_their_times(told: Told, tmp_path: Path) -> None:
     for _ in range(3):
         told.recorder.begin_message(COME)  # at the seconds 2, 3 and 4
     for since in (4.0, 2.0, 3.0):
         told.wait(COME, since)
     assert [seconds(*call.waits[0]) for call in told.read(tmp_path).calls] == [[6, 7], [8, 9], [4, 5]]
-
-
-def test_a_test_ends_a_message_too(told: Told, tmp_path: Path) -> None:
-    told.recorder.begin_message(COME)
-    told.waits.is_complete((COME, 2.0))
-    (call,) = told.read(tmp_path).calls
-    assert seconds(call.complete) == [3]
-
-
-def test_a_wait_that_is_not_over(told: Told, tmp_path: Path) -> None:
-    """As where a job fails: what the rank waits for is under way."""
-    told.recorder.begin_message(COME)
-    told.waits.append((COME, 2.0))
-    told.waits.append((TAKEN, 3.0))
-    came, taken = told.read(tmp_path).calls
-    assert not came.is_over
-    assert not taken.is_over
-    assert seconds(*came.waits[0]) == [2, 4]
-    assert seconds(*taken.method) == [3, 4]
 
 
 def test_the_first_calls_may_be_lost(told: Told, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,87 +119,6 @@ def test_the_first_calls_may_be_lost(told: Told, tmp_path: Path, monkeypatch: py
     assert sum(map(len, told.tape._under_way.values())) == 3
 
 
-def test_a_communicator_that_is_closed_is_let_go(told: Told) -> None:
-    told.call(SUM)
-    told.recorder.close()
-    assert not told.tape.last
-
-
-def test_what_is_shown_does_not_overlap(told: Told, tmp_path: Path) -> None:
-    """A thread waits for two messages, one in the other, and for what another thread carries out."""
-    for _ in range(2):
-        told.recorder.begin_message(COME)
-    waits = [(COME, 1.0), (COME, 2.0)]
-    for each in waits:
-        told.waits.append(each)
-    for each in waits:
-        told.waits.remove(each)
-    file = tmp_path / "step.json"
-    assert written(file, {0: told.tape.copied(0.0)}, {}, 2) == ""
-    rows = [row for row in json.loads(file.read_text())["traceEvents"] if row.get("cat") == WAIT]
-    (first, took), (second, _) = [(row["ts"], row["dur"]) for row in rows]
-    assert first + took <= second
-
-
-def test_a_message_with_nobody_is_none(told: Told, tmp_path: Path) -> None:
-    told.call(SUM)
-    nobody = Pending.message("send", "was taken by nobody (tag 0)", 4, "float32", Ends(target_tag=0))
-    told.recorder.begin_message(nobody)
-    told.wait(nobody, 3.0)
-    (call,) = told.read(tmp_path).calls
-    assert call.blocks
-
-
-def test_a_call_that_was_refused_is_none(told: Told, tmp_path: Path) -> None:
-    told.recorder.begin(SUM)
-    told.recorder.retract()
-    assert told.read(tmp_path).calls == []
-
-
-def test_the_reducer_of_ddp_waits_for_its_last_call(
-    told: Told, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Nobody sees that it waits. Of two backward passes, each is waited for at its end."""
-    for each in (1, 2):
-        monkeypatch.setattr(tape, "backward_pass", lambda frame, each=each: each)
-        for _ in range(2):
-            told.call(SUM)
-            told.tape.completion(told.recorder)(None)
-    calls = told.read(tmp_path).calls
-    assert [call.backward for call in calls] == [1, 1, 2, 2]
-    assert [seconds(*call.waits[0]) if call.waits else [] for call in calls] == [[], [4, 6], [], [10, 12]]
-
-
-def test_a_completion_that_is_seen_late(told: Told, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By another thread, which must get Python's lock. The reducer has waited before the program's next call."""
-    notes = []
-    for each in (1, 2):
-        monkeypatch.setattr(tape, "backward_pass", lambda frame, each=each: each)
-        told.call(SUM)
-        notes.append(told.tape.completion(told.recorder))
-    notes[0](None)
-    first, _ = told.read(tmp_path).calls
-    assert seconds(*first.waits[0], first.complete) == [1, 3, 3]
-
-
-def test_where_the_reducer_of_ddp_calls_from() -> None:
-    """Autograd's engine, which torch's own function runs, calls it. A hook of the program's calls for itself."""
-    torch = pytest.importorskip("torch")
-    found: list[int | None] = []
-    x = torch.ones(1, requires_grad=True)
-    y = x.clone()
-    y.register_hook(lambda grad: found.append(sites.backward_pass(sys._getframe())))
-    y.register_hook(lambda grad: found.append(sites.backward_pass(sys._getframe(1))))
-    y.backward()
-    y = x.clone()
-    y.register_hook(lambda grad: found.append(sites.backward_pass(sys._getframe(1))))
-    y.backward()
-    of_hook, of_engine, of_next = found
-    assert of_hook is None
-    assert None not in (of_engine, of_next)
-    assert of_engine != of_next
-
-
 def test_the_picture(told: Told, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     told.call(SUM)
@@ -251,18 +128,11 @@ def test_the_picture(told: Told, tmp_path: Path) -> None:
         assert (tmp_path / "step.png").read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        "",
-        "[]",
-        '{"traceEvents": [], "mpicoll": {"communicators": []}}',
-        "[" * 99999,
-        "{}",
-        '{"traceEvents": [], "mpicoll": {}}',
-        '{"traceEvents": [{}]}',
-    ],
-)
+NO_COMMUNICATORS = '{"traceEvents": [], "mpicoll": {"communicators": []}}'
+OTHERS = ["", "[]", "[" * 99999, "{}", '{"traceEvents": [], "mpicoll": {}}', '{"traceEvents": [{}]}', NO_COMMUNICATORS]
+
+
+@pytest.mark.parametrize("content", OTHERS)
 def test_other_files_are_refused(content: str, tmp_path: Path) -> None:
     file = tmp_path / "step.json"
     file.write_text(content)

@@ -17,7 +17,7 @@ from mpicoll.supervise import tape
 from mpicoll.supervise.dump import kept_by_all, recording
 from mpicoll.supervise.messages import Question, RowsFrom
 from mpicoll.supervise.record import LENGTH, Record, Recorder, Waits
-from mpicoll.supervise.trace import Trace, by_this_clock, chrome, difference
+from mpicoll.supervise.trace import Trace, by_this_clock, difference
 from mpicoll.supervise.watched import Watched
 from mpicoll.supervise.wire import line_of, message_in
 
@@ -69,17 +69,10 @@ def test_ranks_that_have_forgotten_different_calls(caplog: pytest.LogCaptureFixt
     assert found.count("Not all ranks joining") == 1
 
 
-def test_the_fastest_reading_of_a_clock_counts() -> None:
-    slow, fast = (10.0, 117.0, 20.0), (30.0, 131.1, 30.2)
-    assert difference([slow, fast]) == pytest.approx((30.1, 101.0))
-
-
-def test_the_clock_of_the_same_node() -> None:
-    assert difference([(10.0, 10.001, 10.5)]) == (10.25, 0.0)
-
-
-def test_a_clock_that_drifts() -> None:
-    """A second ahead at the time 100, and three at the time 200."""
+def test_times_of_another_clock() -> None:
+    """The fastest reading counts. The other clock is a second ahead at the time 100, and three at the time 200."""
+    assert difference([(10.0, 117.0, 20.0), (30.0, 131.1, 30.2)]) == pytest.approx((30.1, 101.0))
+    assert difference([(10.0, 10.001, 10.5)]) == (10.25, 0.0)  # it is the same node's
     readings = [(100.0, 1.0), (200.0, 3.0)]
     assert by_this_clock(101.0, readings) == pytest.approx(100.0)
     assert by_this_clock(203.0, readings) == pytest.approx(200.0, abs=0.1)
@@ -89,22 +82,16 @@ def test_a_clock_that_drifts() -> None:
     assert by_this_clock(151.0, close) == pytest.approx(150.0, abs=0.001)
 
 
-def recorder_on(on: tape.Tape) -> Recorder:
-    """The recorder of a communicator, which notes its calls on this tape."""
-    recorder = Recorder()
-    Watched("c.1", [0, 1, 2], recorder, Waits(), 600.0, False).note_on(on)
-    return recorder
-
-
 @pytest.mark.parametrize("answers", [[0, 1, 2], [0, 2]], ids=["all answer", "one is silent"])
 def test_a_trace_that_fits_into_no_message(answers: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each rank tells it in pieces. A rank that is missing is not counted."""
+    """Each rank tells it in pieces. A rank that is missing is not counted. A signal asks for it once more at the end of
+    the job, when all have left: it is not replaced by less."""
     monkeypatch.setattr(tape, "_PIECE", 1000)
     calls = [Record("allgatherv", f"counts {[number] * 20}") for number in range(100)]
     events = {}
     for rank in answers:
-        on = tape.Tape()
-        recorder = recorder_on(on)
+        on, recorder = tape.Tape(), Recorder()
+        Watched("c.1", [0, 1, 2], recorder, Waits(), 600.0, False).note_on(on)
         for record in calls:
             recorder.begin(record)
             recorder.under_way = record is calls[-1]
@@ -120,7 +107,7 @@ def test_a_trace_that_fits_into_no_message(answers: list[int], tmp_path: Path, m
         return {rank: message_in(each) for rank, each in told.items()}
 
     file = tmp_path / "trace.json"
-    trace = Trace(str(file), ask)
+    trace = Trace(str(file), ask, whole=True)
     trace.told_by.update((0, 1, 2))
     said = asyncio.run(trace.write(3))
     assert said == f"mpicoll: the trace of {'3' if len(answers) == 3 else '2 of 3'} ranks is in {file}"
@@ -130,76 +117,7 @@ def test_a_trace_that_fits_into_no_message(answers: list[int], tmp_path: Path, m
         assert [row["args"]["state"] for row in rows if row["pid"] == rank][-2:] == ["done", "under way"]
     assert {row["tid"] for row in rows} == {0}
     assert longest < 2000
-
-
-def test_a_trace_is_not_replaced_by_less(tmp_path: Path) -> None:
-    """A signal asks for it once more at the end of the job, when some ranks have left."""
-    on = tape.Tape()
-    recorder = recorder_on(on)
-    for _ in range(5):
-        recorder.begin(Record("barrier"))
-        recorder.under_way = False
-    events = on.copied(on.begin)
-    here = True
-
-    async def ask(ranks: Iterable[int], question: Question[Any], seconds: float = 0.0) -> dict[int, Any]:
-        return dict.fromkeys(ranks, events) if here and isinstance(question, RowsFrom) else {}
-
-    written_to = Trace(str(tmp_path / "trace.json"), ask, whole=True)
-    written_to.told_by.update((0, 1))
-    said = asyncio.run(written_to.write(2))
-    written = (tmp_path / "trace.json").read_text()
-    here = False
-    assert asyncio.run(written_to.write(2)) == said
-    assert (tmp_path / "trace.json").read_text() == written
-    assert written.count("barrier") >= 10
-
-
-def test_each_time_of_a_trace_is_corrected_for_drift() -> None:
-    """The other clock was 1 second ahead at the beginning, and 2 at the end."""
-    on = tape.Tape()
-    recorder = recorder_on(on)
-    for _ in range(2):
-        recorder.begin(Record("barrier"))
-        recorder.under_way = False
-    on.begin = on.calls[0].issued = on.calls[0].begun = on.calls[0].returned = 1.0
-    on.calls[1].issued = on.calls[1].begun = on.calls[1].returned = 102.0
-    shown = chrome({0: on.copied(1.0)}, {0: [(0.0, 1.0), (100.0, 2.0)]}, 1)
-    assert [row["ts"] for row in shown["traceEvents"] if row["ph"] == "X"] == [0.0, 100e6]
-
-
-def test_a_recording_is_told_by_those_that_have_ended_it(tmp_path: Path) -> None:
-    """A second one may replace a longer one."""
-    on = tape.Tape()
-    recorder = recorder_on(on)
-    asked: list[int] = []
-
-    async def ask(ranks: Iterable[int], question: Question[Any], seconds: float = 0.0) -> dict[int, Any]:
-        asked.extend(ranks)
-        begin = on.begin if len(asked) < 3 else on.calls[-1].issued
-        return dict.fromkeys(ranks, on.copied(begin)) if isinstance(question, RowsFrom) else {}
-
-    for _ in range(3):
-        recorder.begin(Record("barrier"))
-        recorder.under_way = False
-    written_to = Trace(str(tmp_path / "step.json"), ask)
-    written_to.told_by.add(1)
-    for calls in (3, 1):
-        asyncio.run(written_to.write(2))
-        assert (tmp_path / "step.json").read_text().count('"name": "barrier"') == calls
-    assert {*asked} == {1}
-
-
-def test_how_a_call_has_ended_is_in_the_trace() -> None:
-    on = tape.Tape()
-    recorder = recorder_on(on)
-    recorder.begin(Record("barrier"))
-    recorder.under_way = False
-    recorder.begin(Record("bcast"))
-    recorder.retract()
-    recorder.begin(Record("allreduce"))
-    recorder.close()
-    assert [(row["cat"], row["args"]["state"]) for row in on.copied(on.begin).rows if row["ph"] == "X"] == [
-        ("barrier", "done"),
-        ("allreduce", "ended midway"),
-    ]
+    written = file.read_text()
+    events.clear()
+    assert asyncio.run(trace.write(3)) == said
+    assert file.read_text() == written

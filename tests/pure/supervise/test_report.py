@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import pytest
+
 from mpicoll.supervise.messages import Files, RankStatus
 from mpicoll.supervise.record import BROKEN, FREED
 from mpicoll.supervise.report import Missing, Silence, Why, files, text
 from tests.pure.supervise.invented import status
+
+WAITS = status(waits=False, message="recv: no message came from rank 2 (tag 0)")
+BEHIND = status(begun=3, number=2, description="bcast", waits=False)
+ENDED = status(waits=False, leaving=True)
+BROKEN_ONE = status(state=BROKEN, waits=False)
+UNKNOWN = status(description=None, site=None, waits=False, number=7)
 
 
 def lines(*statuses: RankStatus | None, latest: bool = True) -> list[str]:
@@ -15,8 +23,7 @@ def lines(*statuses: RankStatus | None, latest: bool = True) -> list[str]:
 
 
 def test_ranks_that_do_the_same_share_a_line() -> None:
-    behind = status(begun=3, number=2, description="bcast", waits=False)
-    title, waits, late, silent = lines(status(), behind, status(seconds=4.5), None, status())
+    title, waits, late, silent = lines(status(), BEHIND, status(seconds=4.5), None, status())
     assert title == f"mpicoll: {Why.TIME_IS_UP.said()} (communicator of ranks 0-4). Look at ranks 1, 3:"
     assert waits == "  ranks 0, 2, 4  call 3: barrier, at a.py:1 in f: waiting for 5 s"
     assert late.startswith(
@@ -25,28 +32,24 @@ def test_ranks_that_do_the_same_share_a_line() -> None:
     assert silent.startswith("  rank 3         does not answer")
 
 
-def test_words_for_several_ranks() -> None:
-    behind = status(begun=3, number=2, description="bcast", waits=False)
-    assert lines(status(), behind, behind)[2] == (
-        "  ranks 1-2  have not arrived: their last call was 2: bcast, at a.py:1 in f. They are at a.py:2 in g"
-    )
-    waits = status(waits=False, message="recv: no message came from rank 2 (tag 0)")
-    ended = status(waits=False, leaving=True)
-    assert lines(waits, ended, ended)[2].startswith("  ranks 1-2  have ended their program: their last call was 3:")
-    assert lines(status(), None, None)[2].startswith("  ranks 1-2  do not answer: they are stopped or stuck")
-    broken, unknown = status(state=BROKEN, waits=False), status(description=None, site=None, waits=False, number=7)
-    assert "They cannot use the communicator any more, which is broken. They are at" in lines(broken, broken)[1]
-    unknown = unknown.changed(leaving=True)
-    assert lines(unknown, unknown)[1].endswith("have not arrived and have ended their program")
-
-
-def test_no_duration_is_said_of_what_has_just_begun() -> None:
-    assert lines(status(seconds=0.5))[1].endswith("in f: waiting")
-
-
-def test_a_rank_waits_for_a_message() -> None:
-    waits = status(waits=False, message="recv: no message came from rank 2 (tag 0)")
-    assert lines(waits)[1] == "  rank 0  recv: no message came from rank 2 (tag 0), at a.py:2 in g: waiting for 5 s"
+@pytest.mark.parametrize(
+    ("statuses", "line", "words"),
+    [
+        ([status(), BEHIND, BEHIND], 2, "ranks 1-2  have not arrived: their last call was 2: bcast, at a.py:1 in f"),
+        ([WAITS, ENDED, ENDED], 2, "ranks 1-2  have ended their program: their last call was 3: barrier"),
+        # It is not where its last call was.
+        ([WAITS, ENDED], 2, "rank 1  has ended its program: its last call was 3: barrier, at a.py:1 in f"),
+        ([status(), None, None], 2, "ranks 1-2  do not answer: they are stopped or stuck"),
+        ([BROKEN_ONE] * 2, 1, "They cannot use the communicator any more, which is broken. They are at"),
+        ([BROKEN_ONE], 1, "which is broken. It is at"),
+        ([UNKNOWN.changed(leaving=True)] * 2, 1, "have not arrived and have ended their program"),
+        ([UNKNOWN.changed(state=FREED)], 1, "has not arrived and has freed the communicator. It is at"),
+        ([status(seconds=0.5)], 1, "in f: waiting"),  # it has just begun
+        ([WAITS], 1, "rank 0  recv: no message came from rank 2 (tag 0), at a.py:2 in g: waiting for 5 s"),
+    ],
+)
+def test_what_ranks_do(statuses: list[RankStatus | None], line: int, words: str) -> None:
+    assert words in lines(*statuses)[line]
 
 
 def test_a_call_of_before_is_shown_whatever_the_rank_does_now() -> None:
@@ -56,21 +59,6 @@ def test_a_call_of_before_is_shown_whatever_the_rank_does_now() -> None:
         "  rank 0  call 1: barrier",
         "  rank 1  call 1: bcast",
     ]
-
-
-def test_a_rank_that_makes_no_more_calls() -> None:
-    unknown = status(description=None, site=None, waits=False, number=7)
-    assert lines(unknown.changed(leaving=True))[1].endswith("has not arrived and has ended its program")
-    assert "has not arrived and has freed the communicator. It is at" in lines(unknown.changed(state=FREED))[1]
-    assert "which is broken. It is at" in lines(status(state=BROKEN, waits=False))[1]
-
-
-def test_a_rank_that_has_ended_is_not_where_its_last_call_was() -> None:
-    """While another one waits for a message from it."""
-    waits = status(waits=False, message="recv: no message came from rank 1 (tag 0)")
-    ended = status(waits=False, leaving=True)
-    assert lines(waits, ended)[2] == "  rank 1  has ended its program: its last call was 3: barrier, at a.py:1 in f"
-    assert lines(ended, status(), latest=False)[1] == "  rank 0  call 3: barrier, at a.py:1 in f"
 
 
 def test_many_ranks_are_one_line() -> None:
@@ -89,8 +77,7 @@ def test_the_title_says_at_which_ranks_to_look() -> None:
         title = text(why, [*range(len(given) + len(silent))], dict(enumerate(given)), missing).splitlines()[0]
         return title.partition("). Look at ")[2]
 
-    waits, other, ended = status(), status(description="bcast"), status(waits=False, leaving=True)
-    receives = status(waits=False, message="recv: no message came from rank 2 (tag 0)")
+    waits, other, ended, receives = status(), status(description="bcast"), ENDED, WAITS
     assert look_at(Why.DIFFERENT, waits, other, waits) == "rank 1:"
     assert look_at(Why.DIFFERENT, waits, other) == ""  # nobody knows which one is wrong
     assert look_at(Why.DIFFERENT, waits, other, waits, other) == ""
@@ -110,12 +97,6 @@ def test_the_title_says_at_which_ranks_to_look() -> None:
         2: "its process has ended; its last collective: bcast",
     }
     assert "Look at rank 1:" in text(Why.IS_LOST, [0, 1, 2], {0: waits}, ended_too, first=1)
-
-
-def test_only_a_job_that_ends_is_said_to_end() -> None:
-    assert Why.TIME_IS_UP.said() == "a call was not complete in time. The job ends"
-    assert Why.TIME_IS_UP.said(job_ends=False) == "a call was not complete in time"
-    assert "ends" not in Why.SLOW.said()
 
 
 def test_files() -> None:

@@ -40,26 +40,24 @@ def test_every_message_arrives_as_it_is(kind: Any) -> None:
     assert message_in(line_of(message)) == message
 
 
-def test_messages_are_values() -> None:
-    one = messages.Compare("name")
-    assert one == messages.Compare(name="name")
-    assert one != messages.Forget("name")
-    assert one.changed(name="other") == messages.Compare("other")
-    assert repr(one) == "Compare(name='name')"
-    wrong: list[tuple[Any, ...]] = [(), ("name", "more")]
-    for values in wrong:
-        with pytest.raises(TypeError, match=r"Compare has the fields \('name',\); given"):
-            messages.Compare(*values)
-
-
 NO_LIMIT = resource.RLIM_INFINITY
 
 
 @pytest.mark.parametrize(
-    ("soft", "hard", "after"),
-    [(1024, 4096, 1024), (NO_LIMIT, NO_LIMIT, NO_LIMIT), (20, 4096, 4096), (300, NO_LIMIT, NO_LIMIT), (20, 300, None)],
+    ("rank", "ranks", "soft", "hard", "after"),
+    [
+        (4, 500, 1024, 4096, 1024),
+        (4, 500, NO_LIMIT, NO_LIMIT, NO_LIMIT),
+        (4, 500, 20, 4096, 4096),
+        (4, 500, 300, NO_LIMIT, NO_LIMIT),
+        (4, 500, 20, 300, None),
+        (None, 500, 1024, 4096, 1024),  # `mpicoll run` needs two for each rank: its connection, and what tells its end
+        (None, 600, 1024, 4096, 4096),
+    ],
 )
-def test_limits_of_open_files(soft: int, hard: int, after: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_limits_of_open_files(
+    rank: int | None, ranks: int, soft: int, hard: int, after: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The soft limit is raised only if it must be. Where that does not help, the job does not begin."""
     limits = [(soft, hard)]
     monkeypatch.setattr(resource, "getrlimit", lambda _: limits[-1])
@@ -67,19 +65,7 @@ def test_limits_of_open_files(soft: int, hard: int, after: int | None, monkeypat
     monkeypatch.setattr(os, "listdir", lambda _: ["0"] * 12)
     if after is None:
         with pytest.raises(LaunchError, match=r"rank 4 may open 300 files, and needs 520: 1 for each of 500 ranks"):
-            listen(True, 4, 500)
+            listen(True, rank, ranks)
     else:
-        listen(True, 4, 500)[0].close()
+        listen(True, rank, ranks)[0].close()
         assert limits[-1] == (after, hard)
-
-
-def test_mpicoll_run_needs_two_files_for_each_rank(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The connection of its process, and what tells of its end."""
-    limits = [(1024, 4096)]
-    monkeypatch.setattr(resource, "getrlimit", lambda _: limits[-1])
-    monkeypatch.setattr(resource, "setrlimit", lambda _, new: limits.append(new))
-    monkeypatch.setattr(os, "listdir", lambda _: ["0"] * 12)
-    listen(True, None, 500)[0].close()
-    assert limits == [(1024, 4096)]
-    listen(True, None, 600)[0].close()
-    assert limits[-1] == (4096, 4096)

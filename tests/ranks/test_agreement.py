@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import re
 import time
@@ -13,9 +14,15 @@ import pytest
 from mpi4py import MPI
 
 import mpicoll
+from mpicoll.algorithms.steps import Nodes
+from mpicoll.calls.call import checked
+from mpicoll.calls.choose import choose
+from mpicoll.calls.settings import Settings
 from mpicoll.errors import ArgumentError, MismatchError, StateError, TimeoutError
-from mpicoll.supervise.record import Record, Recorder
+from mpicoll.fabrics.mpi import MPIFabric
+from mpicoll.launch import cores
 from mpicoll.supervise.watch import _watchers
+from tests.sharing import SHARED
 
 pytestmark = [pytest.mark.mpi(min_size=2), pytest.mark.processes]
 X = np.arange(6.0)
@@ -95,24 +102,6 @@ def test_the_watcher_compares_what_ranks_have_not(comm: mpicoll.Communicator, bl
     MPI.COMM_WORLD.Barrier()
 
 
-def test_calls_are_compared_after_one_that_was_refused(
-    comm: mpicoll.Communicator, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As where another thread is in a call: nobody waits until ranks agree on what was refused."""
-
-    def refuse(recorder: Recorder, record: Record) -> None:
-        raise StateError(f"{record.description}: refused")
-
-    with monkeypatch.context() as refusing:
-        refusing.setattr(Recorder, "begin", refuse)
-        with pytest.raises(StateError, match="iallreduce sum of 6 float64: refused"):
-            comm.iallreduce(X)
-    recorder = comm._engine.recorder
-    assert not recorder.unsure
-    comm.iallreduce(X).wait()
-    assert not recorder.unsure
-
-
 def test_a_part_of_the_ranks_is_named_as_in_the_job(comm: mpicoll.Communicator) -> None:
     """The exception numbers the ranks as their communicator does, and says which ranks of the job these are."""
     part = comm.split(0, key=-comm.rank)
@@ -122,9 +111,9 @@ def test_a_part_of_the_ranks_is_named_as_in_the_job(comm: mpicoll.Communicator) 
     last = comm.size - 1
     assert f"  rank 0 (the job's rank {last}): allreduce sum of 1 float64" in str(caught.value).splitlines()
     assert pickle.loads(pickle.dumps(caught.value)).args == caught.value.args
+    comm.timeout = 1
     late = comm.split(0, key=-comm.rank)
     assert late is not None
-    late.timeout = 1
     MPI.COMM_WORLD.Barrier()  # so that those that come are there in time
     if late.rank:
         with pytest.raises(TimeoutError, match=rf"rank 0 \(the job's rank {last}\) did not come"):
@@ -147,6 +136,8 @@ def test_right_calls_are_right(comm: mpicoll.Communicator) -> None:
         assert part.size > 1
     sent = [np.full(2, comm.rank)] * comm.size
     assert comm.alltoall(np.array(sent))[:, 0].tolist() == [*range(comm.size)]
+    ones = [1] * comm.size
+    assert comm.alltoallv(np.full(comm.size, comm.rank), ones, ones).tolist() == [*range(comm.size)]
 
 
 @pytest.mark.slow
@@ -185,20 +176,6 @@ def test_the_environment_of_rank_0_decides(monkeypatch: pytest.MonkeyPatch) -> N
         assert comm._engine.info.settings.check == "full"
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ({"check": "all"}, "Communicator: check: expected off, watch, full; given 'all'"),
-        ({"check": "full", "timeout": 0}, "Communicator: timeout: expected seconds, more than 0; given 0"),
-        ({"timeout": "soon"}, "Communicator: timeout: expected seconds, more than 0; given 'soon'"),
-    ],
-)
-def test_settings_that_are_wrong(arguments: dict[str, Any], words: str) -> None:
-    with pytest.raises(ArgumentError) as caught:
-        mpicoll.Communicator(**arguments)
-    assert str(caught.value) == words
-
-
 RECEIVES: dict[str, Callable[[mpicoll.Communicator, Any, int], Any]] = {
     "recv": lambda comm, room, source: comm.recv(room, source, tag=7),
     "irecv": lambda comm, room, source: comm.irecv(room, source, tag=7).wait(),
@@ -216,12 +193,6 @@ def test_rows_that_do_not_fit(comm: mpicoll.Communicator) -> None:
         f"  rank 0: alltoallv with 6 elements for rank {last}",
         f"  rank {last}: alltoallv that expects 9 elements from rank 0",
     ]
-
-
-def test_rows_that_fit(comm: mpicoll.Communicator) -> None:
-    x = np.full(comm.size, comm.rank)
-    for _ in range(2):
-        assert comm.alltoallv(x, [1] * comm.size, [1] * comm.size).tolist() == [*range(comm.size)]
 
 
 @pytest.mark.slow
@@ -281,8 +252,68 @@ def test_a_wrong_argument_on_one_rank(wrong: str) -> None:
     MPI.COMM_WORLD.Barrier()
 
 
-def test_a_part_has_the_timeout_that_was_set(comm: mpicoll.Communicator) -> None:
-    comm.timeout = 7
-    part = comm.split(0)
+# -- what rank 0 tells the ranks of a communicator, so that all choose the same algorithm --
+
+
+def chosen(operation: str, comm: mpicoll.Communicator) -> str:
+    """What would carry out a short sum."""
+    call = checked(operation, comm.rank, comm.size, np.ones(2), np.ones(2), "sum", 0)
+    return choose(call, None, comm._engine.info).name
+
+
+def test_all_ranks_choose_what_rank_0_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their environments and cores may differ. A communicator's choice never changes."""
+    with mpicoll.Communicator() as plain:
+        rank, size = plain.rank, plain.size
+        otherwise = chosen("reduce", plain)
+    monkeypatch.setenv("MPICOLL_ALGORITHM", "allreduce:ring" if rank == 0 else "allreduce:native,reduce:binomial_tree")
+    with mpicoll.Communicator() as comm:
+        monkeypatch.setenv("MPICOLL_ALGORITHM", "allreduce:swing")
+        part, node = comm.split(0, key=-comm.rank), comm.node
+        for each in (comm, part, node, comm.subset(range(size))):
+            assert each is not None
+            assert chosen("allreduce", each) == "ring"
+            assert chosen("reduce", each) == otherwise
+            x = np.full(8, 1.0 + each.rank)
+            assert each.allreduce(x, out=x)[0] == size * (size + 1) / 2
+    monkeypatch.setenv("MPICOLL_ALGORITHM", "allreduce:rang" if rank == 0 else "")
+    with mpicoll.Communicator() as comm, pytest.raises(ArgumentError, match=r"MPICOLL_ALGORITHM: .*given 'rang'"):
+        comm.allreduce(np.ones(2))
+
+
+def test_a_node_of_several_has_the_rules_of_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was preferred when the whole was made is kept. The ranks of the node have the kernel."""
+    monkeypatch.setenv("MPICOLL_ALGORITHM", "allreduce:ring")
+    with monkeypatch.context() as several:
+        several.setattr(MPIFabric, "_found_nodes", lambda fabric: Nodes(tuple(range(fabric.size))))
+        comm = mpicoll.Communicator()
+        part = comm.split(0)
+    monkeypatch.setenv("MPICOLL_ALGORITHM", "allreduce:native")
     assert part is not None
-    assert part.timeout == 7
+    for each in (comm, part, comm.node):
+        assert each._engine.info.settings == Settings("allreduce:ring")
+    assert not comm._engine.info.kernel
+    assert comm.node._engine.info.kernel == SHARED
+    part.free()
+    comm.free()
+
+
+@pytest.mark.parametrize(
+    ("allowed", "launched", "expected"),
+    [
+        (lambda rank, size: range(size), None, False),
+        (lambda rank, size: range(size - 1), None, True),
+        (lambda rank, size: [0], None, True),
+        (lambda rank, size: [rank], 64, False),  # bound, each to its own
+        (lambda rank, size: range(size), 64, True),  # beside others
+        (lambda rank, size: [rank], 65, True),
+    ],
+)
+def test_ranks_that_take_turns_on_cores(
+    monkeypatch: pytest.MonkeyPatch, allowed: Any, launched: int | None, expected: bool
+) -> None:
+    world = MPI.COMM_WORLD
+    monkeypatch.setattr(cores, "cpus", lambda: set(allowed(world.rank, world.size)))
+    monkeypatch.setattr(cores, "ranks_here", lambda: launched or 1)
+    monkeypatch.setattr(os, "cpu_count", lambda: 64)
+    assert cores.oversubscribed(world) == expected

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from mpi4py import MPI
 from numpy.typing import NDArray
 
 import mpicoll
@@ -155,38 +154,6 @@ def test_other_rows_are_another_call() -> None:
         comm.allgatherv(memory.reshape(3, 2), counts, gathered.reshape(-1, 2))
         with pytest.raises(mpicoll.errors.ArgumentError, match=r"3 rows"):
             comm.allgatherv(memory.reshape(6, 1), counts, gathered.reshape(-1, 1))
-
-
-def test_neighbours_again() -> None:
-    """Arrays at the same place with other shapes are another call."""
-    ring = MPI.COMM_WORLD.Create_cart([MPI.COMM_WORLD.size], periods=[True])
-    comm = mpicoll.Communicator(ring)
-    before, after = ((comm.rank + step) % comm.size for step in (-1, 1))
-    x, out, other = np.empty(6), np.empty((2, 6)), np.empty((2, 6))
-    for turn in range(3):
-        x[:] = 10 * turn + comm.rank
-        out[:] = -1
-        assert comm.neighbor_allgather(x, out) is out
-        assert out.tolist() == [[10 * turn + before] * 6, [10 * turn + after] * 6]
-        comm.neighbor_alltoall(out, other)
-        if comm.size > 2:
-            assert other.tolist() == [[10 * turn + comm.rank] * 6] * 2
-        with pytest.raises(mpicoll.errors.ArgumentError):
-            comm.neighbor_alltoall(out.reshape(3, 4), other)
-    ring.Free()
-
-
-def test_nobody_again() -> None:
-    comm = mpicoll.Communicator()
-    x, y = np.ones(3), np.full(3, 7.0)
-    for _ in range(3):
-        assert comm.sendrecv(x, MPI.PROC_NULL, y, MPI.PROC_NULL) is y
-        comm.send(x, MPI.PROC_NULL)
-        assert comm.recv(y, MPI.PROC_NULL) is y
-        request = comm.irecv(y, MPI.PROC_NULL)
-        request.wait()
-        assert request.source == MPI.PROC_NULL
-    assert (y == 7).all()
 
 
 LENT: dict[str, Callable[[Sequence[int]], Any]] = {

@@ -3,7 +3,7 @@ spell it as ``plan`` does."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,8 +12,7 @@ import torch
 from mpi4py import MPI
 
 import mpicoll
-from mpicoll.calls.plan import Plans
-from mpicoll.errors import ArgumentError, MessageError
+from mpicoll.errors import ArgumentError
 
 
 class Subclass(np.ndarray[Any, Any]):
@@ -32,46 +31,6 @@ KINDS: dict[str, Callable[[], Any]] = {
     "torch, bfloat16": lambda: torch.ones(5, dtype=torch.bfloat16),
     "torch, parameter": lambda: torch.nn.Parameter(torch.ones(5)),
 }
-HOW: dict[str, dict[str, Any]] = {
-    "a name": {"op": "max"},
-    "an Op": {"op": mpicoll.Op.premul_sum(0.5)},
-    "an algorithm": {"op": "sum", "algorithm": "ring"},
-}
-
-
-@pytest.fixture
-def comm() -> Iterator[mpicoll.Communicator]:
-    with mpicoll.Communicator() as it:
-        yield it
-
-
-@pytest.mark.parametrize("in_place", [False, True], ids=["out", "in place"])
-@pytest.mark.parametrize("how", HOW)
-@pytest.mark.parametrize("kind", KINDS)
-def test_allreduce_and_plan_spell_one_key(comm: mpicoll.Communicator, kind: str, how: str, in_place: bool) -> None:
-    x = KINDS[kind]()
-    out = x if in_place else KINDS[kind]()
-    comm.allreduce(x, out=out, **HOW[how])
-    (known,) = comm._engine.plans.values()
-    assert comm._engine.plan("allreduce", x, None if in_place else out, **HOW[how]) is known
-    comm.allreduce(x, out=out, **HOW[how])
-    assert list(comm._engine.plans.values()) == [known]
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_another_call_has_another_key(comm: mpicoll.Communicator, kind: str) -> None:
-    x, y = KINDS[kind](), KINDS[kind]()
-    comm.allreduce(x, out=y)
-    others: list[dict[str, Any]] = [
-        {"x": x, "op": "sum"},
-        {"x": y, "out": x, "op": "sum"},
-        {"x": x, "out": y, "op": "min"},
-        {"x": x, "out": y, "op": "sum", "algorithm": "ring"},
-    ]
-    for known, other in enumerate(others, 1):
-        assert len(comm._engine.plans) == known
-        comm._engine.plan("allreduce", **other)
-    assert len(comm._engine.plans) == 5
 
 
 def test_each_layout_of_one_memory_has_a_plan(comm: mpicoll.Communicator) -> None:
@@ -92,47 +51,6 @@ def test_each_layout_of_one_memory_has_a_plan(comm: mpicoll.Communicator) -> Non
             assert (x == expected).all()
             x[...] = own
             assert memory.tobytes() == before.tobytes()
-    alike = comm._engine.calls is not None  # then two are the same to the kernel, which keeps one of them
-    assert len(comm._engine.plans) == len(layouts) - alike
-
-
-@pytest.mark.parametrize("operation", ["bcast", "gather", "scan", "exscan", "reduce_scatter", "alltoallv"])
-def test_outputs_with_gaps(comm: mpicoll.Communicator, operation: str) -> None:
-    """Only what a call writes is written back: what it leaves as it is, and what is between, stays."""
-    size, root = comm.size, comm.size - 1
-    table: dict[str, tuple[int, int, dict[str, Any]]] = {
-        "bcast": (3, 0, {"root": root}),
-        "gather": (3, 3 * size, {"root": root}),
-        "scan": (3, 3, {}),
-        "exscan": (3, 3, {}),
-        "reduce_scatter": (3 * size, 3, {}),
-        "alltoallv": (3 * size, 3 * size, {"sendcounts": [3] * size, "recvcounts": [3] * size}),
-    }
-    n, m, more = table[operation]
-    for turn in range(3):
-        wide_x, wide_y = np.full((n, 2), comm.rank + turn + 1.0), np.full((m, 2), 7.0)
-        arrays = [(wide_x[:, 0].copy(), wide_y[:, 0].copy()), (wide_x[:, 0], wide_y[:, 0])]
-        for x, y in arrays:
-            getattr(comm, operation)(x, **more, **({"out": y} if m else {}))
-        for plain, gaps in zip(*arrays, strict=True):
-            assert (plain == gaps).all()
-        assert (wide_x[:, 1] == comm.rank + turn + 1).all()
-        assert (wide_y[:, 1] == 7).all()
-
-
-def test_memory_of_other_objects(comm: mpicoll.Communicator) -> None:
-    """It is taken anew in each call, because an object may have other memory then."""
-    x = bytearray(np.arange(4.0).tobytes())
-    view = np.arange(4.0).data
-    for n in (4, 4, 9, 4):
-        x[:] = np.arange(float(n)).tobytes()
-        y = np.asarray(x).view(np.int8)
-        comm.bcast(x, root=0)
-        comm.bcast(view, root=0)
-        assert (y == np.frombuffer(np.arange(float(n)).tobytes(), np.int8)).all()
-        del y
-    assert 2 <= len(comm._engine.plans) <= 4
-    assert view.tolist() == [0.0, 1.0, 2.0, 3.0]
 
 
 def test_messages_with_gaps_are_bound_once(comm: mpicoll.Communicator) -> None:
@@ -158,40 +76,9 @@ def test_messages_with_gaps_are_bound_once(comm: mpicoll.Communicator) -> None:
     assert min(known) >= 5
 
 
-@pytest.mark.mpi(min_size=2)
-def test_a_message_of_another_length_is_not_written_between_elements(comm: mpicoll.Communicator) -> None:
-    y = np.full((4, 2), 7.0)
-    if comm.rank == 0:
-        comm.isend(np.ones(3), 1).wait()
-    if comm.rank == 1:
-        with pytest.raises(MessageError, match="4 elements of float64 from rank 0; 3 arrived"):
-            comm.recv(y[:, 0], 0)
-        assert (y[:, 1] == 7).all()
-        assert y[3, 0] == 7
-
-
-def test_what_was_used_last_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    plans: Plans[int] = Plans()
-    monkeypatch.setattr(Plans, "LIMIT", 8)
-    get = plans.get
-    plans.keep("often", 0)
-    for n in range(100):
-        plans.keep(n, n)
-        assert plans.find("often") == 0
-        assert [plans.find(last) for last in range(max(0, n - 6), n + 1)] == [*range(max(0, n - 6), n + 1)]
-    assert get(99) == 99
-    assert plans.find(50) is None
-    plans.clear()
-    assert plans.find("often") is None
-
-
 @pytest.mark.parametrize("kind", ["numpy", "torch", "torch, bfloat16"])
-def test_arrays_elsewhere_need_no_plan_of_their_own(
-    comm: mpicoll.Communicator, kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Among ranks of one node. But memory that overlaps is still refused, and one memory is in place."""
-    if not comm._engine.info.shares_memory:
-        pytest.skip("the kernel makes no calls here")
+def test_arrays_elsewhere_are_taken_by_a_plan_that_is_known(comm: mpicoll.Communicator, kind: str) -> None:
+    """But memory that overlaps is still refused, and one memory is in place."""
     memory, total = np.concatenate([KINDS["numpy"]()] * 6), float(comm.size)
     given: Any = memory if kind == "numpy" else torch.from_numpy(memory)
     given = given if kind != "torch, bfloat16" else given.bfloat16()
@@ -202,16 +89,14 @@ def test_arrays_elsewhere_need_no_plan_of_their_own(
     comm.allreduce(part(0), out=part(5))
     comm.allreduce(part(0))
     comm.allgather(part(0), out=KINDS[kind]().repeat(comm.size))
-    with monkeypatch.context() as nothing_is_bound:
-        nothing_is_bound.setattr(comm._engine, "_steps", None)
-        for begin in (5, 12, 20):
-            part(begin)[...] = begin + comm.rank
-            expected = [comm.size * begin + sum(range(comm.size))] * 5
-            assert comm.allreduce(part(begin)).tolist() == expected
-            comm.allreduce(part(begin), out=part(0))
-            assert part(0).tolist() == expected
-            everybody = comm.allgather(part(begin))
-            assert everybody[:, 0].tolist() == [begin + r for r in range(comm.size)]
+    for begin in (5, 12, 20):
+        part(begin)[...] = begin + comm.rank
+        expected = [comm.size * begin + sum(range(comm.size))] * 5
+        assert comm.allreduce(part(begin)).tolist() == expected
+        comm.allreduce(part(begin), out=part(0))
+        assert part(0).tolist() == expected
+        everybody = comm.allgather(part(begin))
+        assert everybody[:, 0].tolist() == [begin + r for r in range(comm.size)]
     with pytest.raises(ArgumentError, match=r"out: expected .* overlap"):
         comm.allreduce(part(12), out=part(14))
     part(12)[...] = 1

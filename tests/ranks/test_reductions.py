@@ -17,14 +17,11 @@ import mpicoll
 from mpicoll import Op
 from mpicoll.arrays import kernels
 from mpicoll.errors import ArgumentError, LaunchError
+from mpicoll.fabrics.routes import exchange
 from mpicoll.launch.mpi_init import check_arithmetic
+from tests import oracle
 
 pytestmark = pytest.mark.sizes(1, 2, 4)
-
-
-@pytest.fixture(scope="module")
-def comm() -> mpicoll.Communicator:
-    return mpicoll.Communicator(MPI.COMM_WORLD)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -110,12 +107,6 @@ def test_operations_by_their_names_in_mpi4py(comm: mpicoll.Communicator, name: s
         assert len(fresh._engine.plans) == 1
 
 
-def test_objects_by_mpi4pys_names(comm: mpicoll.Communicator) -> None:
-    assert comm.allreduce_object(comm.rank + 1, MPI.SUM) == comm.size * (comm.size + 1) // 2
-    assert comm.allreduce_object(comm.rank, MPI.MAX) == comm.size - 1
-    assert comm.allreduce_object((-comm.rank, comm.rank), MPI.MINLOC) == (1 - comm.size, comm.size - 1)
-
-
 @pytest.mark.parametrize(
     "factor", [Fraction(1, 4), Decimal("0.25"), np.float32(0.25), np.complex64(0.25), np.longdouble(0.25), 2**70]
 )
@@ -125,15 +116,6 @@ def test_factors_of_every_kind_of_number(comm: mpicoll.Communicator, factor: Any
     for algorithm in (None, "native", "ring"):
         y = comm.allreduce(x, Op.premul_sum(factor), algorithm=algorithm)
         assert (y == 4 * comm.size * complex(factor)).all()
-
-
-def test_each_rank_has_its_own_factor(comm: mpicoll.Communicator) -> None:
-    for dtype in (torch.float32, torch.bfloat16, torch.float64):
-        x = torch.ones(5, dtype=dtype)
-        comm.allreduce(x, Op.premul_sum(comm.rank + 1.0), out=x)
-        assert (x == comm.size * (comm.size + 1) / 2).all()
-    z = comm.allreduce(np.ones(2, complex), Op.premul_sum(1j))
-    assert (z == comm.size * 1j).all()
 
 
 def test_factors_that_are_equal_but_not_the_same(comm: mpicoll.Communicator) -> None:
@@ -168,9 +150,101 @@ def test_a_view_that_torch_conjugates_is_not_its_memory(comm: mpicoll.Communicat
         return  # only the root has an output
     with pytest.raises(ArgumentError, match=f"{operation}: out: expected memory that does not overlap x's"):
         getattr(comm, operation)(x, out=out)
-
-
-def test_both_are_the_same_view(comm: mpicoll.Communicator) -> None:
     u = torch.tensor([1 + 2j, 3 - 1j])
-    comm.allreduce(u.conj(), out=u.conj())
-    assert (u == comm.size * torch.tensor([1 + 2j, 3 - 1j])).all()
+    comm.scan(u.conj(), out=u.conj())  # both are the same view
+    assert (u == (comm.rank + 1) * torch.tensor([1 + 2j, 3 - 1j])).all()
+
+
+# -- 16-bit floats that travel as float32 --
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("n", [0, 1, 1001, 70_000])
+@pytest.mark.parametrize("op", ["sum", "prod", "avg"])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_floats_that_travel_as_float32(comm: mpicoll.Communicator, dtype: str, op: str, n: int) -> None:
+    kind = getattr(torch, dtype)
+    fill = np.random.default_rng(n)
+    for collective in ("allreduce", "reduce", "reduce_scatter"):
+        shape = (comm.size, n) if collective == "reduce_scatter" else (n,)
+        inputs = [oracle.values(fill, dtype, shape, op) for _ in range(comm.size)]
+        expected = oracle.outcome(collective, inputs, op, comm.size - 1, dtype)[comm.rank]
+        x = torch.from_numpy(inputs[comm.rank].copy()).to(kind)
+        root = {"root": comm.size - 1} if collective == "reduce" else {}
+        given: Any = x.clone()
+        result = getattr(comm, collective)(given, op=op, algorithm="wide", **root)
+        assert comm.last_route == "wide"
+        assert torch.equal(given.nan_to_num(7), x.nan_to_num(7))
+        if expected is not None:
+            np.testing.assert_array_equal(result.float().numpy().ravel(), expected)
+        if collective == "reduce_scatter":  # its own block may be the output
+            mine = given[comm.rank]
+            comm.reduce_scatter(given, op=op, out=mine, algorithm="wide")
+            np.testing.assert_array_equal(mine.float().numpy(), expected)
+    y: Any = torch.full((9,), 2.0, dtype=kind)
+    comm.allreduce(y, Op.premul_sum(0.5), out=y, algorithm="wide")
+    assert (y == comm.size).all()
+
+
+@pytest.mark.mpi(min_size=3)
+def test_a_wide_sum_is_rounded_once(comm: mpicoll.Communicator) -> None:
+    """256 + 1 + 1 is 258, which bfloat16 has. 256 + 1 is not: it would be rounded to 256."""
+    x = torch.full((5,), {0: 256.0, 1: 1.0, 2: 1.0}.get(comm.rank, 0.0), dtype=torch.bfloat16)
+    y: Any = comm.allreduce(x, algorithm="wide")
+    assert (y == 258.0).all()
+
+
+@pytest.mark.mpi(min_size=2)
+def test_two_wide_plans_that_take_turns(comm: mpicoll.Communicator) -> None:
+    """They use the same memory for their float32 values."""
+    x, y = torch.ones(300, dtype=torch.bfloat16), torch.ones(70, dtype=torch.bfloat16)
+    calls = [comm.bind("allreduce", each, out=each, algorithm="wide") for each in (x, y)]
+    for _ in range(3):
+        for call in calls:
+            call()
+    assert (x == comm.size**3).all()
+    assert (y == comm.size**3).all()
+
+
+@pytest.mark.mpi(min_size=2)
+def test_wide_serves_sums_and_products_of_16_bit_floats_alone(comm: mpicoll.Communicator) -> None:
+    with pytest.raises(ArgumentError, match=r"sum of float32 \(wide is for sums and products of 16-bit"):
+        comm.allreduce(np.ones(3, np.float32), algorithm="wide")
+    with pytest.raises(ArgumentError, match=r"min of float16 \(wide is"):  # an MPI library's minimum may lose a NaN
+        comm.allreduce(np.ones(3, np.float16), "min", algorithm="wide")
+    with pytest.raises(ArgumentError, match="given 'wide'"):
+        comm.scan(np.ones(3, np.float16), algorithm="wide")
+
+
+# -- the exchange --
+
+
+@pytest.fixture
+def short_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An exchange has one partner at a time, and slices of a few elements: several rounds of both are needed."""
+    monkeypatch.setattr(exchange, "PARTNERS", 1)
+    monkeypatch.setattr(exchange, "SHORT", 0)
+    monkeypatch.setattr(exchange, "CHUNK", 256)
+    monkeypatch.setattr(exchange, "SLICE", 8)
+
+
+def given(rank: int, count: int) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
+    return np.random.default_rng([7, rank]).integers(-1000, 1000, count).astype(np.float32)
+
+
+@pytest.mark.usefixtures("short_steps")
+@pytest.mark.parametrize("count", [1, 2, 1001])
+def test_an_exchange_with_one_partner_at_a_time(comm: mpicoll.Communicator, count: int) -> None:
+    rank, size = comm.rank, comm.size
+    everybodys = [given(r, count) for r in range(size)]
+    expected = np.max(everybodys, 0)
+    assert np.array_equal(comm.allreduce(given(rank, count), op="max", algorithm="exchange"), expected)
+    for root in range(size):
+        found = comm.reduce(given(rank, count), op="max", root=root, algorithm="exchange")
+        assert (found is None) == (rank != root)
+        assert found is None or np.array_equal(found, expected)
+    blocks = np.stack([x + rank for x in everybodys])
+    mine = comm.reduce_scatter(blocks, op="max", algorithm="exchange")
+    assert np.array_equal(mine, everybodys[rank] + size - 1)
+    up_to_mine = comm.scan(given(rank, count), op="max", algorithm="exchange")
+    assert np.array_equal(up_to_mine, np.max(everybodys[: rank + 1], 0))

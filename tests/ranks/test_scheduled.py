@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import weakref
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -22,11 +23,6 @@ from tests.sharing import SHARED
 pytestmark = pytest.mark.sizes(1, 2, 4)
 
 UNEVEN = ("gather", "allgather", "scatter", "reduce_scatter", "alltoall")
-
-
-@pytest.fixture(scope="module")
-def comm() -> mpicoll.Communicator:
-    return mpicoll.Communicator()
 
 
 def served(operation: str) -> list[str]:
@@ -74,17 +70,11 @@ def test_every_algorithm_in_small_pieces(
     monkeypatch.setattr("mpicoll.fabrics.transports.mpi_requests.GATHERED", gathered)
     for a in list(algorithms.algorithms(collective)):
         if a.segment is not None:
-            algorithms.add(small(a))
+            algorithms.add(replace(a, segment=256))
         for n in (0, 1, comm.size - 1, 30, 61, 500):
             for root in {0, comm.size - 1} if COLLECTIVES[collective].rooted else {0}:
                 called(comm, collective, a.name, n, "uint8" if n == 500 else "float64", root)
     comm.free()
-
-
-def small(a: algorithms.Algorithm) -> algorithms.Algorithm:
-    from dataclasses import replace
-
-    return replace(a, segment=256)
 
 
 def crossing(at: Place) -> Steps:
@@ -183,15 +173,6 @@ def test_two_level_algorithms_where_ranks_are_on_several_nodes(
             np.testing.assert_array_equal(out, mine)
 
 
-def test_whatever_can_be_moved(comm: mpicoll.Communicator) -> None:
-    """Elements that are no numbers travel by schedules too."""
-    x = np.array([("a", 1), ("bc", 2)], dtype=[("name", "U3"), ("n", "i2")])
-    y = x.copy() if comm.rank == 0 else np.zeros_like(x)
-    comm.bcast(y, algorithm="binomial_tree")
-    assert (y == x).all()
-    assert (comm.allgather(y, algorithm="ring") == x).all()
-
-
 def test_barriers(comm: mpicoll.Communicator) -> None:
     """Nobody leaves before the last has come: the ranks of a node have one clock."""
     for a in served("barrier"):
@@ -224,21 +205,13 @@ def test_plans_give_their_requests_back(comm: mpicoll.Communicator) -> None:
     """More plans than are kept, on a communicator that is freed afterwards."""
     part = comm.split(0)
     assert part is not None
-    for _ in range(3):
-        for i in range(1, 500):
+    for _ in range(2):
+        for i in range(1, 1200):
             x = np.ones(i)
             part.allreduce(x, out=x, algorithm="ring")
             assert (x == comm.size).all()
+    assert len(part._engine.plans) <= part._engine.plans.LIMIT
     part.free()
-
-
-def test_nan_and_infinity_are_results(comm: mpicoll.Communicator) -> None:
-    with np.errstate(all="raise"):
-        x = np.array([np.nan, 1e308, np.inf], np.float64)
-        comm.allreduce(x, out=x, algorithm="ring")
-    assert np.isnan(x[0])
-    assert np.isinf(x[2])
-    assert np.isinf(x[1]) == (comm.size > 1)
 
 
 @pytest.mark.mpi(min_size=4)

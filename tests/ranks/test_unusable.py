@@ -7,6 +7,7 @@ import gc
 import os
 import signal
 import time
+import weakref
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from typing import Any
@@ -16,14 +17,11 @@ import pytest
 from mpi4py import MPI
 
 import mpicoll
-from mpicoll.arrays.buffers import Buffer
 from mpicoll.calls.plan import CachedPlan
-from mpicoll.communicator.engine import base
-from mpicoll.errors import ArgumentError, MessageError, StateError
+from mpicoll.errors import MessageError, StateError
 from mpicoll.fabrics.mpi import MPIFabric
 from mpicoll.launch import board
-from mpicoll.supervise import watch
-from mpicoll.supervise.record import LENGTH, Record, Recorder
+from mpicoll.supervise.record import Record
 from tests.ranks.children import in_child
 from tests.sharing import NEEDS_SHARED
 
@@ -106,95 +104,6 @@ def test_a_handler_whose_own_call_is_refused() -> None:
         signal.signal(signal.SIGALRM, before)
 
 
-def test_a_communicator_that_closes_while_a_call_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Python runs then, and with it a signal's handler."""
-    comm = mpicoll.Communicator()
-    x = np.ones(2)
-    turn = Recorder._turn
-
-    def turned(recorder: Recorder) -> None:
-        turn(recorder)
-        if comm._engine.calls is not None:
-            comm._engine.calls.forget(False)
-
-    monkeypatch.setattr(Recorder, "_turn", turned)
-    for _ in range(2 * LENGTH):
-        comm.allreduce(np.ones(2), out=x)
-    assert list(x) == [comm.size] * 2
-
-
-def test_no_communicator_of_mpi_is_named() -> None:
-    with pytest.raises(ArgumentError, match=r"Communicator: comm: expected .* not freed; given MPI\.COMM_NULL"):
-        mpicoll.Communicator(MPI.COMM_NULL)
-
-
-def test_a_second_exception_while_the_first_is_dealt_with(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A signal's handler may raise at any moment, and the ranks' calls are compared for seconds."""
-    comm = mpicoll.Communicator()
-
-    def failing() -> None:
-        raise RuntimeError("the first one")
-
-    def compare(_: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(watch, "compare", compare)
-    monkeypatch.setattr(comm._engine, "watched", object())
-    kept = len(base.cut_short)
-    with pytest.raises(KeyboardInterrupt):
-        comm._engine.execute(CachedPlan([failing], Record("scan")), "scan")
-    assert len(base.cut_short) == kept + 1
-    monkeypatch.undo()
-    check_unusable(comm, np.ones(1), "its scan ended midway.*the first one")
-
-
-def test_a_plan_that_was_handed_in_before() -> None:
-    comm = mpicoll.Communicator()
-    x = np.ones(1)
-    plan = comm._engine.plan("allreduce", x, op="sum")
-
-    def interrupted() -> None:
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        comm._engine.execute(CachedPlan([interrupted], Record("scan")), "scan")
-    with pytest.raises(StateError, match=r"allreduce: .* its scan ended midway"):
-        comm._engine.execute(plan, "allreduce")
-    assert x[0] == 1
-
-
-@pytest.mark.mpi(min_size=2)
-def test_what_leaves_a_communicator_sound() -> None:
-    """A message that is too long or too short has been taken; a wrong argument has moved nothing."""
-    with mpicoll.Communicator() as comm:
-        for sent in (3, 5):
-            if comm.rank == 0:
-                comm.send(np.ones(sent), 1)
-            elif comm.rank == 1:
-                with pytest.raises(MessageError, match="recv: "):
-                    comm.recv(np.zeros(4), 0)
-            assert comm.allreduce(np.ones(1))[0] == comm.size
-        with pytest.raises(mpicoll.errors.ArgumentError):
-            comm.allreduce(np.ones(2), out=np.ones(3))
-        assert comm.allreduce(np.ones(1))[0] == comm.size
-
-
-def test_threads_that_make_different_calls() -> None:
-    def differ(comm: mpicoll.Communicator) -> str:
-        if comm.rank == 0:
-            with pytest.raises(MessageError, match="rank 1 is in"):
-                comm.allreduce(np.ones(3), algorithm="linear")
-            with pytest.raises(StateError, match="its allreduce ended midway"):
-                comm.allreduce(np.ones(3), algorithm="linear")
-            comm.allgather_object("never")
-        else:
-            comm.allreduce(np.ones(4), algorithm="linear")
-        return "an end"
-
-    with mpicoll.threads(2) as ranks, pytest.raises((MessageError, StateError)):
-        ranks.run(differ)
-
-
 # -- a forked child ---------------------------------------------------------------------------------------------------
 
 
@@ -244,8 +153,7 @@ def test_a_child_of_a_thread_that_is_a_rank() -> None:
 @pytest.mark.slow
 @pytest.mark.mpi(min_size=2)
 @pytest.mark.processes
-@pytest.mark.parametrize("out", ["new", "strided"])
-def test_a_collective_cut_short_keeps_its_arrays(monkeypatch: pytest.MonkeyPatch, out: str) -> None:
+def test_a_collective_cut_short_keeps_its_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
     """MPI may write to them later: nothing else may lie there."""
     monkeypatch.setenv("MPICOLL_SHARED_MEMORY", "0")
 
@@ -257,8 +165,7 @@ def test_a_collective_cut_short_keeps_its_arrays(monkeypatch: pytest.MonkeyPatch
 
     rank, n = MPI.COMM_WORLD.rank, 1 << 18
     pair = mpicoll.Communicator().split(0 if rank < 2 else None)
-    x = np.ones(n, np.float32)
-    room = np.zeros(2 * n, np.float32)[::2] if out == "strided" else None
+    x, room = np.ones(n, np.float32), np.zeros(n, np.float32)
     if pair is not None and rank == 0:
         before = signal.signal(signal.SIGALRM, cut)
 
@@ -271,8 +178,10 @@ def test_a_collective_cut_short_keeps_its_arrays(monkeypatch: pytest.MonkeyPatch
                 reduce()
         finally:
             signal.signal(signal.SIGALRM, before)
-        # What it reads, and what it writes.
-        assert sum(it.nbytes for it in arrays_in(base.cut_short[-1])) >= 2 * x.nbytes
+        kept = [weakref.ref(x), weakref.ref(room)]
+        del x, room
+        gc.collect()
+        assert all(array() is not None for array in kept)
     elif pair is not None:
         process = MPI.COMM_WORLD.recv(source=0)
         while not board.last_call(0).startswith(f"reduce sum of {n} float32"):
@@ -281,19 +190,6 @@ def test_a_collective_cut_short_keeps_its_arrays(monkeypatch: pytest.MonkeyPatch
         os.kill(process, signal.SIGALRM)
         pair.reduce(x, algorithm="binomial_tree")
     MPI.COMM_WORLD.Barrier()
-
-
-def arrays_in(kept: Any) -> list[Any]:
-    """The arrays that the frames of a call that was cut short hold."""
-    _, trace, frames = kept
-    inner = []
-    while trace is not None:
-        inner.append(trace.tb_frame)
-        trace = trace.tb_next
-    found = {id(v): v for frame in (*frames, *inner) for v in frame.f_locals.values()}
-    buffers = {id(b.array): b.array for b in found.values() if isinstance(b, Buffer) and b.array is not None}
-    arrays = {i: v for i, v in found.items() if isinstance(v, np.ndarray)}
-    return list({**arrays, **buffers}.values())
 
 
 # -- too many ---------------------------------------------------------------------------------------------------------

@@ -11,15 +11,14 @@ import pytest
 from mpi4py import MPI
 
 from mpicoll.algorithms.collectives import COLLECTIVES
-from mpicoll.arrays.dtypes import DTYPES
 from mpicoll.bench import sweep
-from mpicoll.bench.backends import Torchlike, Unavailable, open_backend
-from mpicoll.bench.cases import Case
+from mpicoll.bench.backends import Unavailable, open_backend
 from mpicoll.bench.memory import Arena, Buffers
 from mpicoll.bench.options import Options, read
 from mpicoll.bench.records import Report
 from mpicoll.bench.session import Session, open_session
 from mpicoll.bench.timing import Runner, clocks, measure
+from mpicoll.errors import ArgumentError
 from tests.sharing import SHARED
 
 pytestmark = [pytest.mark.mpi, pytest.mark.sizes(1, 2), pytest.mark.first_mpi]
@@ -98,22 +97,23 @@ class Refusing:
         pass
 
 
-@pytest.mark.parametrize("backend", ["mpi", "mpicoll"])
-def test_right_results_are_found_right(session: Session, backend: str) -> None:
+@pytest.mark.parametrize(
+    ("backend", "device"), [("mpi", "cpu"), ("mpicoll", "cpu"), pytest.param("mpicoll", "cuda", marks=pytest.mark.cuda)]
+)
+def test_right_results_are_found_right(backend: str, device: str) -> None:
+    """Each size has its floor."""
+    if device == "cuda" and not pytest.importorskip("torch").cuda.is_available():
+        pytest.skip("torch finds no GPU here")
+    session = open_session(MPI.COMM_WORLD, device)
     opened = open_backend(backend, session)
-    report = swept(session, options("all"), {backend: opened})
-    assert report.wrong == 0
-    assert {row.collective for row in report.rows} == set(COLLECTIVES)
-    assert all(len(row.times_us) >= 5 and min(row.times_us) > 0 for row in report.rows)
-    opened.close()
-
-
-def test_each_size_has_its_floor(session: Session) -> None:
-    opened = open_backend("mpi", session)
-    report = swept(session, options("allreduce,bcast,barrier"), {"mpi": opened})
+    report = swept(session, options("all", device=device), {backend: opened})
+    assert backend == "mpi" or report.notes == []
     assert set(report.copies) == {row.size for row in report.rows} - {0}
     assert all(us > 0 for us in report.copies.values())
     assert len(set(map(str, session.world.allgather(report.copies)))) == 1
+    assert report.wrong == 0
+    assert {row.collective for row in report.rows} == set(COLLECTIVES)
+    assert all(len(row.times_us) >= 5 and min(row.times_us) > 0 for row in report.rows)
     opened.close()
 
 
@@ -155,6 +155,19 @@ def test_a_refusal_is_noted_and_the_rest_goes_on(session: Session, on_rank: int 
     opened.close()
 
 
+def test_what_cannot_be_measured_says_why(session: Session) -> None:
+    backends, notes = sweep.open_backends(["nccl", "mpi"], session)
+    assert list(backends) == ["mpi"]
+    assert [(n.backend, n.collective) for n in notes] == [("nccl", None)]
+    assert notes[0].reason in ("there is no GPU", "torch is not installed") or "--device cuda" in notes[0].reason
+    report = swept(session, options("allreduce,bcast", dtype="bfloat16"), backends)
+    assert {row.collective for row in report.rows} == {"bcast"}
+    assert {n.reason for n in report.notes} == {"MPI has no datatype for bfloat16"}
+    with pytest.raises(ArgumentError, match="--max: expected buffers of"):
+        swept(session, replace(options("allreduce"), max=1 << 50), {})
+    backends["mpi"].close()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "int8", "uint64", "bool", "complex128"])
 def test_every_dtype(session: Session, dtype: str) -> None:
@@ -179,14 +192,6 @@ def test_arrays_in_shared_memory(session: Session) -> None:
         report = swept(session, chosen, {"mpi": open_backend("mpi", session), "shared": opened})
         assert report.wrong == 0
         assert {row.route for row in report.rows if row.backend == "shared"} == {"shared"}
-    opened.close()
-
-
-def test_bare_mpi_says_why_it_has_no_bfloat16(session: Session) -> None:
-    opened = open_backend("mpi", session)
-    report = swept(session, options("allreduce,bcast", dtype="bfloat16"), {"mpi": opened})
-    assert {row.collective for row in report.rows} == {"bcast"}
-    assert {n.reason for n in report.notes} == {"MPI has no datatype for bfloat16"}
     opened.close()
 
 
@@ -267,45 +272,3 @@ def test_a_gpu_has_two_clocks(session: Session, monkeypatch: pytest.MonkeyPatch)
     assert runner.on_device == [3000.0] * len(runner.times)
     assert min(runner.times) >= 2000
     assert set(clocks("cuda:0")) == {"times_us", "event_p50_us"}
-
-
-def test_a_backend_that_is_not_there_is_noted(session: Session) -> None:
-    backends, notes = sweep.open_backends(["nccl", "mpi"], session)
-    assert list(backends) == ["mpi"]
-    assert [n.backend for n in notes] == ["nccl"]
-    assert notes[0].collective is None
-    assert notes[0].reason in ("there is no GPU", "torch is not installed") or "--device cuda" in notes[0].reason
-
-
-def test_buffers_that_cannot_fit_are_refused(session: Session) -> None:
-    from mpicoll.errors import ArgumentError
-
-    with pytest.raises(ArgumentError, match="--max: expected buffers of"):
-        swept(session, replace(options("allreduce"), max=1 << 50), {})
-
-
-@pytest.mark.cuda
-def test_on_a_gpu() -> None:
-    """The ranks may share it."""
-    torch = pytest.importorskip("torch")
-    if not torch.cuda.is_available():
-        pytest.skip("torch finds no GPU here")
-    session = open_session(MPI.COMM_WORLD, "cuda")
-    opened = open_backend("mpicoll", session)
-    report = swept(session, options("all", device="cuda"), {"mpicoll": opened})
-    assert report.notes == []
-    assert {row.collective for row in report.rows} == set(COLLECTIVES)
-    assert report.wrong == 0
-    opened.close()
-
-
-def test_the_elements_of_a_vector_do_not_become_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
-    torch = pytest.importorskip("torch")
-
-    def refuse(tensor: object) -> Any:
-        raise AssertionError("each element takes a kilobyte")
-
-    monkeypatch.setattr(torch.Tensor, "__iter__", refuse)
-    case = Case(COLLECTIVES["allreduce"], 4, DTYPES["float32"], "sum", 0, 0, 2, "in-place")
-    for pair in Arena().buffers(case):
-        assert callable(Torchlike(torch.distributed, str).bind(pair))

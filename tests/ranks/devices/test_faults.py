@@ -19,12 +19,11 @@ from mpicoll.algorithms.collectives import COLLECTIVES
 from mpicoll.errors import ArgumentError, DeviceError, DeviceFailure, MismatchError, StateError
 from mpicoll.fabrics.routes.devices import staged
 from tests import oracle
+from tests.devices.checks import MOVING
 from tests.devices.on import ROUTES, OnSimulated, laid_out
 from tests.devices.simulated import Simulated
 
 pytestmark = pytest.mark.first_mpi
-
-MOVING = [name for name in COLLECTIVES if name != "barrier"]
 LAST = 40
 """More than the things of one kind that any of these calls asks for."""
 

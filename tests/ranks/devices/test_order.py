@@ -19,6 +19,7 @@ from mpicoll.algorithms.collectives import COLLECTIVES
 from mpicoll.devices.device import Event, Stream
 from mpicoll.fabrics.routes.devices import staged
 from tests import oracle
+from tests.devices.checks import MOVING
 from tests.devices.on import LAYOUTS, ROUTES, Array, On, OnSimulated, laid_out, later_and_later, routes_of
 
 pytestmark = pytest.mark.first_mpi
@@ -28,7 +29,6 @@ CALLS = 10_000
 """A twentieth of them where ranks take turns on cores: then each call waits for the system's scheduler."""
 TOGETHER = 20
 """Calls between two looks at their results."""
-MOVING = [name for name in COLLECTIVES if name != "barrier"]
 
 
 @pytest.fixture(autouse=True)

@@ -110,26 +110,6 @@ def test_half_of_the_blocks_is_the_program_s(comm: mpicoll.Communicator, monkeyp
     del taken
 
 
-def test_an_error_of_the_host_s_route(comm: mpicoll.Communicator, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the program streams then comes after what the device still writes."""
-    on, fresh, run = OnSimulated(), comm.split(0), staged._InPieces._run
-    assert fresh is not None
-    x = on.array(np.ones(LENGTH), "float64")
-    on.device.current().synchronize()
-
-    def failing(self: staged._InPieces) -> None:
-        run(self)
-        raise RuntimeError("the host's route")
-
-    monkeypatch.setattr(staged._InPieces, "_run", failing)
-    on.device.costs = Costs(latency=0.05)
-    with pytest.raises(RuntimeError, match="the host's route"):
-        fresh.allreduce(x, out=x, algorithm="staged")
-    on.copy(x, kept := on.array(np.full(LENGTH, 7.0), "float64"))
-    assert np.all(on.values(x) == 7)
-    del kept
-
-
 def test_slots_are_free_when_the_device_is_done(comm: mpicoll.Communicator) -> None:
     """The memory of a communicator that is gone is another array's, and the device may still be at work there."""
     on, fresh = OnSimulated(), comm.split(0)

@@ -15,12 +15,12 @@ from torch.nn.parallel import DistributedDataParallel
 
 from mpicoll.errors import ArgumentError
 from mpicoll.torch import ddp as of_reducer
-from tests.ranks.torch.programs.overlap import backward_waits
 from tests.ranks.torch.programs.training import (
     STEPS,
     WIDTH,
     Batch,
     assert_equal_to_rounding,
+    backward_waits,
     convnet,
     images,
     loss_of,
@@ -33,27 +33,21 @@ from tests.ranks.torch.programs.training import (
     vectors,
 )
 
-PROGRAMS = [(convnet, images), (transformer, tokens)]
+WAYS: dict[str, tuple[Callable[[], nn.Module], Callable[[int], Batch], dict[str, Any]]] = {
+    "one bucket": (convnet, images, {}),
+    "many buckets": (convnet, images, {"bucket_cap_mb": 0.001}),
+    "transformer": (transformer, tokens, {"bucket_cap_mb": 0.001}),
+    "static graph": (convnet, images, {"bucket_cap_mb": 0.001, "static_graph": True}),
+    "views": (convnet, images, {"bucket_cap_mb": 0.001, "gradient_as_bucket_view": True}),
+}
 
 
-@pytest.mark.parametrize("bucket_mb", [25, 0.001], ids=["one bucket", "many buckets"])
-@pytest.mark.parametrize(("make", "data"), PROGRAMS, ids=["convnet", "transformer"])
-def test_ddp(
-    make: Callable[[], nn.Module], data: Callable[[int], Batch], bucket_mb: float, rank: int, size: int
-) -> None:
-    alone = train(make(), map(data, range(STEPS)))
-    ddp = DistributedDataParallel(make(), bucket_cap_mb=bucket_mb)
+@pytest.mark.parametrize("way", WAYS)
+def test_ddp(way: str, rank: int, size: int) -> None:
+    make, data, options = WAYS[way]
+    ddp = DistributedDataParallel(make(), process_group=dist.new_group(), **options)
     train(ddp, (part(data(step), rank, size) for step in range(STEPS)))
-    assert_equal_to_rounding(ddp, alone)
-
-
-@pytest.mark.parametrize("how", ["static_graph", "gradient_as_bucket_view"])
-def test_ddp_options(how: str, rank: int, size: int) -> None:
-    alone = train(convnet(), map(images, range(STEPS)))
-    options: dict[str, Any] = {how: True}
-    ddp = DistributedDataParallel(convnet(), bucket_cap_mb=0.001, **options)
-    train(ddp, (part(images(step), rank, size) for step in range(STEPS)))
-    assert_equal_to_rounding(ddp, alone)
+    assert_equal_to_rounding(ddp, train(make(), map(data, range(STEPS))))
 
 
 def test_sparse_gradients_are_refused(rank: int) -> None:
@@ -155,6 +149,9 @@ def test_with_and_without_overlap(
     overlap: str, moment: float, waits: bool, monkeypatch: pytest.MonkeyPatch, rank: int, size: int
 ) -> None:
     """The backward pass waits for no longer than a moment: another rank may wait for a message that comes later."""
+    monkeypatch.setenv("MPICOLL_DDP_OVERLAP", "yes")
+    with pytest.raises(ArgumentError, match="MPICOLL_DDP_OVERLAP: expected 0 or 1, or nothing; given 'yes'"):
+        of_reducer.waits()
     monkeypatch.setenv("MPICOLL_DDP_OVERLAP", overlap)
     monkeypatch.setattr("mpicoll.torch.ddp.MOMENT", moment)
     group = dist.new_group()
@@ -165,26 +162,3 @@ def test_with_and_without_overlap(
     train(ddp, (part(vectors(step), rank, size) for step in range(STEPS)))
     assert_equal_to_rounding(ddp, alone)
     dist.destroy_process_group(group)
-
-
-def test_a_switch_that_says_neither(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MPICOLL_DDP_OVERLAP", "yes")
-    with pytest.raises(ArgumentError, match="MPICOLL_DDP_OVERLAP: expected 0 or 1, or nothing; given 'yes'"):
-        of_reducer.waits()
-
-
-def test_two_models_on_two_groups(rank: int, size: int) -> None:
-    """The models take turns, and each group has a communicator of its own."""
-    groups = [dist.new_group(), dist.new_group()]
-    alone = [train(make(), map(data, range(STEPS))) for make, data in PROGRAMS]
-    ddps = [DistributedDataParallel(make(), process_group=g) for (make, _), g in zip(PROGRAMS, groups, strict=True)]
-    optimizers = [sgd(ddp.parameters()) for ddp in ddps]
-    for step in range(STEPS):
-        losses = [loss_of(ddp, part(data(step), rank, size)) for ddp, (_, data) in zip(ddps, PROGRAMS, strict=True)]
-        for optimizer in optimizers:
-            optimizer.zero_grad()
-        torch.stack(losses).sum().backward()
-        for optimizer in optimizers:
-            optimizer.step()
-    for ddp, one in zip(ddps, alone, strict=True):
-        assert_equal_to_rounding(ddp, one)

@@ -38,17 +38,17 @@ def assert_same(model: nn.Module, expected: nn.Module, rtol: float, atol: float)
         torch.testing.assert_close(found[name], p.detach(), rtol=rtol, atol=atol)
 
 
-@pytest.mark.parametrize("memory_of_group", [False, True])
-def test_fully_shard(memory_of_group: bool, rank: int, size: int) -> None:
+@pytest.mark.parametrize("way", ["plain", "memory of the group", "hybrid"])
+def test_fully_shard(way: str, rank: int, size: int) -> None:
+    """Hybrid: sharded within each row of a two-dimensional mesh, replicated across them."""
     alone = train(transformer(), map(tokens, range(STEPS)))
-    model = sharded(init_device_mesh("cpu", (size,)))
-    if memory_of_group:
+    rows = 1 if way != "hybrid" or size % 2 else 2
+    mesh = init_device_mesh("cpu", (rows, size // rows), mesh_dim_names=("replicate", "shard"))
+    model = sharded(mesh if way == "hybrid" else mesh["shard"])
+    if way == "memory of the group":
         cast(FSDPModule, model).set_allocate_memory_from_process_group_for_comm(True)
-    assert (
-        sum(cast(DTensor, p).to_local().numel() for p in model.parameters())
-        < sum(p.numel() for p in alone.parameters())
-        or size == 1
-    )
+    mine = sum(cast(DTensor, p).to_local().numel() for p in model.parameters())
+    assert mine < sum(p.numel() for p in alone.parameters()) or size == rows
     train(model, (part(tokens(step), rank, size) for step in range(STEPS)))
     assert_same(model, alone, 1e-4, 1e-5)
 
@@ -62,16 +62,6 @@ def test_mixed_precision(reduced_in: torch.dtype, rank: int, size: int) -> None:
     train(model, (part(tokens(step), rank, size) for step in range(STEPS)))
     assert all(p.dtype == torch.float32 for p in model.parameters())
     assert_same(model, alone, 5e-2, 2e-2)
-
-
-def test_hybrid_sharding(rank: int, size: int) -> None:
-    """Sharded within each row of a two-dimensional mesh, replicated across them."""
-    shape = (1, size) if size % 2 else (2, size // 2)
-    mesh = init_device_mesh("cpu", shape, mesh_dim_names=("replicate", "shard"))
-    alone = train(transformer(), map(tokens, range(STEPS)))
-    model = sharded(mesh)
-    train(model, (part(tokens(step), rank, size) for step in range(STEPS)))
-    assert_same(model, alone, 1e-4, 1e-5)
 
 
 def test_clipping_and_accumulation(rank: int, size: int) -> None:

@@ -13,7 +13,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from mpicoll.errors import ArgumentError
 from mpicoll.torch.private import BACKENDS_IN_PYTHON
-from tests.ranks.torch.programs.rows import everybodys, refused_without_backends_in_python, row, total
+from tests.ranks.torch.programs.training import everybodys, refused_without_backends_in_python, row, total
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")  # torch has newer names for some
 
@@ -79,14 +79,6 @@ def test_monitored_barrier_by_torchs_function() -> None:
     world.monitored_barrier()
 
 
-@needs(dist, "record_comm")
-def test_a_name_for_the_profiler(size: int) -> None:
-    x = torch.ones(1)
-    with dist.record_comm("step 1"):
-        dist.all_reduce(x)
-    assert x.item() == size
-
-
 def test_rendezvous(rank: int, size: int) -> None:
     """A program may meet once more beside the group. It gets a store that all ranks share."""
     store, given_rank, given_size = next(dist.rendezvous("mpi://"))
@@ -94,6 +86,12 @@ def test_rendezvous(rank: int, size: int) -> None:
     store.set(f"of {rank}", str(rank))
     assert [store.get(f"of {r}") for r in range(size)] == [str(r).encode() for r in range(size)]
     dist.barrier()
+
+
+@needs(dist, "record_comm")
+def test_a_name_for_the_profiler(size: int) -> None:
+    with dist.record_comm("step 1"):
+        dist.barrier()
 
 
 def test_breakpoint(rank: int, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,23 +116,16 @@ def test_breakpoint(rank: int, size: int, monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.parametrize("async_op", [False, True])
 def test_all_reduce_coalesced(rank: int, size: int, async_op: bool) -> None:
-    xs = [row(rank), row(rank)[:2] * 2]
-    future = dist.all_reduce_coalesced(xs, async_op=async_op)
+    """And all_gather_coalesced."""
+    xs, outs = [row(rank), row(rank)[:2] * 2], [[torch.empty(3), torch.empty(2)] for _ in range(size)]
+    gathered = dist.all_gather_coalesced(outs, [x.clone() for x in xs], async_op=async_op)
+    reduced = dist.all_reduce_coalesced(xs, async_op=async_op)
     if async_op:
-        future.wait()
-    assert torch.equal(xs[0], total(size))
-    assert torch.equal(xs[1], total(size)[:2] * 2)
-
-
-@pytest.mark.parametrize("async_op", [False, True])
-def test_all_gather_coalesced(rank: int, size: int, async_op: bool) -> None:
-    outs = [[torch.empty(3), torch.empty(2)] for _ in range(size)]
-    future = dist.all_gather_coalesced(outs, [row(rank), row(rank)[:2] * 2], async_op=async_op)
-    if async_op:
-        future.wait()
-    for r, (first, second) in enumerate(outs):
-        assert torch.equal(first, row(r))
-        assert torch.equal(second, row(r)[:2] * 2)
+        reduced.wait()
+        gathered.wait()
+    assert torch.equal(torch.cat(xs), torch.cat([total(size), total(size)[:2] * 2]))
+    for r, found in enumerate(outs):
+        assert torch.equal(torch.cat(found), torch.cat([row(r), row(r)[:2] * 2]))
 
 
 @needs(dist, "all_gather_single")
@@ -239,7 +230,12 @@ def test_functional_batches(rank: int, size: int) -> None:
 # -- meshes -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_mesh_of_two_dimensions(rank: int, size: int) -> None:
+def test_a_mesh_of_a_group(rank: int, size: int) -> None:
+    """And a mesh of two dimensions."""
+    g = dist.new_group(list(range(size)))
+    mesh = DeviceMesh.from_group(g, "cpu")
+    assert mesh.get_group() is g
+    assert mesh.size() == size
     mesh = init_device_mesh("cpu", (1, size), mesh_dim_names=("rows", "columns"))
     assert (mesh.get_rank(), mesh.get_local_rank("columns")) == (rank, rank)
     assert list(mesh.get_coordinate() or ()) == [0, rank]
@@ -247,13 +243,3 @@ def test_a_mesh_of_two_dimensions(rank: int, size: int) -> None:
     assert dist.get_process_group_ranks(rows) == [rank]
     assert dist.get_process_group_ranks(columns) == list(range(size))
     assert mesh.get_group("columns") is columns
-    x = row(rank)
-    dist.all_reduce(x, group=columns)
-    assert torch.equal(x, total(size))
-
-
-def test_a_mesh_of_a_group(rank: int, size: int) -> None:
-    g = dist.new_group(list(range(size)))
-    mesh = DeviceMesh.from_group(g, "cpu")
-    assert mesh.get_group() is g
-    assert mesh.size() == size

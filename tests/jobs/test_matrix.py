@@ -25,7 +25,7 @@ def test_every_file_runs_somewhere() -> None:
 @pytest.mark.parametrize(
     ("file", "usual", "everywhere"),
     [
-        ("ranks/test_plans.py", ({2}, {3}), ({2}, {3})),
+        ("ranks/test_libraries.py", ({2}, {3}), ({2}, {3})),
         ("ranks/test_random.py", ({1, 2, 4}, {3}), ({1, 2, 3, 4}, {1, 2, 3})),
         ("ranks/torch/test_groups.py", ({2}, {3}), ({1, 2, 3, 4}, {1, 2, 3})),
         ("jobs/test_matrix.py", ({matrix.JOBS}, set()), ({matrix.JOBS}, set())),

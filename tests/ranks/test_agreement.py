@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import pickle
 import re
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -14,15 +13,10 @@ import pytest
 from mpi4py import MPI
 
 import mpicoll
-from mpicoll.algorithms.steps import Nodes
 from mpicoll.calls.call import checked
 from mpicoll.calls.choose import choose
-from mpicoll.calls.settings import Settings
 from mpicoll.errors import ArgumentError, MismatchError, StateError, TimeoutError
-from mpicoll.fabrics.mpi import MPIFabric
 from mpicoll.launch import cores
-from mpicoll.supervise.watch import _watchers
-from tests.sharing import SHARED
 
 pytestmark = [pytest.mark.mpi(min_size=2), pytest.mark.processes]
 X = np.arange(6.0)
@@ -82,24 +76,6 @@ def test_every_rank_is_told_who_called_what(comm: mpicoll.Communicator, mistake:
     assert re.fullmatch(rf"  rank {last}: .*{others}.*", table[1])
     with pytest.raises(StateError, match="cannot be used any more"):
         comm.barrier()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("blocks", [True, False])
-def test_the_watcher_compares_what_ranks_have_not(comm: mpicoll.Communicator, blocks: bool) -> None:
-    """The coordinator knows of calls that it has not compared, when ranks see that the next one differs: that is
-    theirs."""
-    for _ in range(2):
-        comm.allreduce(X)
-        comm.iallreduce(X).wait()
-    for watcher in _watchers.values():
-        watcher._loop.call_soon_threadsafe(watcher.agent.tell, True)
-    time.sleep(0.02)  # it knows
-    x = X[comm.rank :]
-    with pytest.raises(MismatchError):
-        comm.allreduce(x) if blocks else comm.iallreduce(x).wait()
-    time.sleep(1.1)  # it has looked twice
-    MPI.COMM_WORLD.Barrier()
 
 
 def test_a_part_of_the_ranks_is_named_as_in_the_job(comm: mpicoll.Communicator) -> None:
@@ -279,23 +255,6 @@ def test_all_ranks_choose_what_rank_0_does(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setenv("MPICOLL_ALGORITHM", "allreduce:rang" if rank == 0 else "")
     with mpicoll.Communicator() as comm, pytest.raises(ArgumentError, match=r"MPICOLL_ALGORITHM: .*given 'rang'"):
         comm.allreduce(np.ones(2))
-
-
-def test_a_node_of_several_has_the_rules_of_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was preferred when the whole was made is kept. The ranks of the node have the kernel."""
-    monkeypatch.setenv("MPICOLL_ALGORITHM", "allreduce:ring")
-    with monkeypatch.context() as several:
-        several.setattr(MPIFabric, "_found_nodes", lambda fabric: Nodes(tuple(range(fabric.size))))
-        comm = mpicoll.Communicator()
-        part = comm.split(0)
-    monkeypatch.setenv("MPICOLL_ALGORITHM", "allreduce:native")
-    assert part is not None
-    for each in (comm, part, comm.node):
-        assert each._engine.info.settings == Settings("allreduce:ring")
-    assert not comm._engine.info.kernel
-    assert comm.node._engine.info.kernel == SHARED
-    part.free()
-    comm.free()
 
 
 @pytest.mark.parametrize(

@@ -46,11 +46,6 @@ def size(own_device: None) -> int:
     return dist.get_world_size()
 
 
-@pytest.fixture(scope="module")
-def comm() -> mpicoll.Communicator:
-    return mpicoll.Communicator()
-
-
 class LikeCuPy:
     """What mpicoll sees of a CuPy array: an interface to memory, which here is a tensor's."""
 

@@ -474,19 +474,26 @@ def test_results_lie_where_inputs_do(comm: mpicoll.Communicator) -> None:
     assert blocks.own_at(ordinary.ctypes.data, 1) is None
 
 
-def test_memory_that_one_rank_cannot_open(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("number", "why"), [(errno.ENOMEM, r"this process may have no more memory \(ulimit -v\)"), (errno.EIO, "Errno 5")]
+)
+def test_memory_that_one_rank_cannot_open(
+    comm: mpicoll.Communicator, monkeypatch: pytest.MonkeyPatch, number: int, why: str
+) -> None:
     """The others do not take its next call for what is missing of this one: none has a wrong result."""
-    with mpicoll.Communicator() as world, monkeypatch.context() as patched:
-        comm = world.split(0)  # no other test has its memory
-        assert comm is not None
-        xs = [comm.empty(1 << 17, np.float64) for _ in range(2)]
-        if comm.rank == 0:
-            patched.setattr("mpicoll.fabrics.routes.node.opened", _is_refused)
-        requests = [comm.iallreduce(x, out=x) for x in xs]
-        for request in requests[: 1 if comm.rank else 2]:  # nobody completes the others' last one
-            with pytest.raises(MessageError, match=r"cannot be opened|another rank makes another call"):
-                request.wait()
 
+    def refuse(_: object) -> None:
+        raise OSError(number, "the system's word")
 
-def _is_refused(_: object) -> object:
-    raise OSError(errno.EMFILE, "too many")
+    xs = [comm.zeros(1 << 17) for _ in range(2)]
+    if comm.rank == 0:
+        monkeypatch.setattr("mpicoll.fabrics.routes.node.opened", refuse)
+    what = rf"allreduce: the \d+ bytes of memory that rank \d+ gives \(process \d+\) cannot be opened: .*{why}"
+    requests = [comm.iallreduce(x, out=x) for x in xs]
+    with pytest.raises(
+        MessageError, match=what if comm.rank == 0 else r"cannot be opened|another rank makes another call"
+    ):
+        requests[0].wait()
+    if comm.rank == 0:  # nobody completes the others' last one
+        with pytest.raises(MessageError, match=r"cannot be opened|another rank makes another call"):
+            requests[1].wait()

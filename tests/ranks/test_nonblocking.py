@@ -217,20 +217,6 @@ def test_each_call_under_way_has_its_own_scratch_memory(comm: mpicoll.Communicat
             assert_equal(request.result, np.full(300_000, float(comm.size * (comm.size + 1))))
 
 
-def test_wrong_arguments_name_the_call(comm: mpicoll.Communicator) -> None:
-    x = np.ones(3)
-    with pytest.raises(ArgumentError, match="iallreduce: out: expected 3 elements"):
-        comm.iallreduce(x, out=np.ones(4))
-    with pytest.raises(ArgumentError, match="iallreduce: algorithm: expected None or one of"):
-        comm.iallreduce(x, algorithm="rong")
-    with pytest.raises(ArgumentError, match="ibcast: root: expected a rank"):
-        comm.ibcast(x, root=comm.size)
-    with pytest.raises(ArgumentError, match=r"bind: operation: expected a collective.*'allrduce'"):
-        comm.bind("allrduce", x)
-    with pytest.raises(ArgumentError, match="bind: args: expected the arguments of allreduce"):
-        comm.bind("allreduce", x, wrong=1)
-
-
 def test_a_collective_cannot_be_given_up(comm: mpicoll.Communicator) -> None:
     for x, algorithm in ((np.ones(2), None), (np.ones(2), "ring")):
         request = comm.iallreduce(x, algorithm=algorithm) if comm.rank == 0 else None
@@ -309,28 +295,3 @@ def test_neighbours_on_a_grid(comm: mpicoll.Communicator) -> None:
         comm.neighbor_allgather(np.ones(3))
     line.free()
     cart.Free()
-
-
-def test_ranks_that_are_threads(comm: mpicoll.Communicator) -> None:
-    if comm.rank:
-        return  # one process is enough
-
-    def program(here: mpicoll.Communicator) -> list[float]:
-        x = np.full(3, here.rank + 1.0)
-        request = here.iallreduce(x)
-        other = here.ibcast(x if here.rank == 0 else np.zeros(3))
-        if here.rank == 0:
-            here.send(x, 1, tag=3)
-        elif here.rank == 1:
-            assert here.probe(0, None).tag == 3
-            here.recv(np.zeros(3), None, None)
-        other.wait()
-        request.wait()
-        assert other.result.tolist() == [1.0] * 3
-        call = here.bind("allreduce", x, out=x)
-        call()
-        here.free()
-        return [*request.result, *x]
-
-    with mpicoll.threads(3) as ranks:
-        assert ranks.run(program) == [[6.0] * 6] * 3

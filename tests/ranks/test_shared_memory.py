@@ -9,7 +9,6 @@ import resource
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +19,7 @@ import torch
 import mpicoll
 from mpicoll.calls.choose import NODE, SHARED
 from mpicoll.communicator import memory
-from mpicoll.errors import ArgumentError, DtypeError, MessageError, StateError
-from mpicoll.fabrics.mpi import MPIFabric
-from mpicoll.fabrics.routes import node
+from mpicoll.errors import ArgumentError, DtypeError, StateError
 from mpicoll.machine import blocks, shared_memory
 from tests.ranks.children import in_child
 from tests.sharing import NEEDED
@@ -112,22 +109,6 @@ def test_many_arrays_leave_files_to_the_program(comm: mpicoll.Communicator) -> N
         assert (x == comm.size).all()
 
 
-@pytest.mark.mpi(min_size=2)
-@pytest.mark.parametrize(
-    ("number", "why"), [(errno.ENOMEM, r"this process may have no more memory \(ulimit -v\)"), (errno.EIO, "Errno 5")]
-)
-def test_memory_that_cannot_be_opened(monkeypatch: pytest.MonkeyPatch, number: int, why: str) -> None:
-    def refuses(place: blocks.Place) -> None:
-        raise OSError(number, "the system's word")
-
-    with mpicoll.Communicator() as comm:
-        monkeypatch.setattr(node, "opened", refuses)
-        x = comm.zeros(LONG)
-        what = rf"allreduce: the \d+ bytes of memory that rank 0 gives \(process \d+\) cannot be opened: .*{why}"
-        with pytest.raises(MessageError, match=what):
-            comm.allreduce(x, out=x)
-
-
 def test_what_is_not_shared(comm: mpicoll.Communicator, monkeypatch: pytest.MonkeyPatch) -> None:
     def lies_in_a_block(x: Any) -> bool:
         return blocks.own_at(x.ctypes.data, x.nbytes) is not None
@@ -182,18 +163,6 @@ def test_a_free_block_whose_memory_does_not_come_back(
         other = comm.empty(nbytes, np.uint8)
     assert other.ctypes.data != address
     assert comm.empty(nbytes, np.uint8).ctypes.data == address
-
-
-def test_none_in_an_elastic_job(comm: mpicoll.Communicator, monkeypatch: pytest.MonkeyPatch) -> None:
-    memory._warn.cache_clear()
-    monkeypatch.setattr(MPIFabric, "elastic", property(lambda fabric: fabric))
-    fabric = comm._engine.fabric
-    monkeypatch.setattr(fabric, "info", replace(fabric.info, shares_memory=False))
-    if comm.rank == 0:
-        with pytest.warns(UserWarning, match="ordinary arrays: the job is elastic"):
-            comm.empty(LONG)
-    else:
-        comm.empty(LONG)
 
 
 def test_a_child_process_makes_arrays_of_its_own(comm: mpicoll.Communicator) -> None:

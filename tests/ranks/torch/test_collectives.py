@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import time
 import weakref
 from itertools import product
-from typing import Any
 
 import numpy as np
 import pytest
@@ -174,21 +172,6 @@ def test_gradients_and_graphs_are_left_alone(size: int) -> None:
     y.sum().backward()
     assert x.grad is not None
     assert torch.equal(x.grad, torch.full((3,), 2.0))
-
-
-def test_barrier(rank: int, size: int) -> None:
-    """No rank leaves before the last has come. The ranks of a node have one clock."""
-    for late in range(size):
-        for async_op in (False, True):
-            time.sleep(0.05 if rank == late else 0)
-            came = time.monotonic_ns()
-            work = dist.barrier(async_op=async_op)
-            if async_op:
-                assert work is not None
-                assert work.wait() is True
-            moments: list[Any] = [None] * size
-            dist.all_gather_object(moments, (came, time.monotonic_ns()))
-            assert max(came for came, _ in moments) <= min(left for _, left in moments), (late, async_op)
 
 
 def draw(rng: np.random.Generator, g: Group, seed: int) -> Case:

@@ -61,14 +61,3 @@ def test_messages_of_objects(groups: list[Group], rank: int, size: int) -> None:
             anyone = {"src": 0} if through_torch() else {}  # it takes objects from a rank that is named alone
             assert dist.recv_object_list(one, **anyone, group=g.handle) == 0
             assert one == [1]
-
-
-def test_objects_keep_their_place_among_async_collectives(rank: int, size: int) -> None:
-    works_ = []
-    x = torch.ones(100)
-    for i in range(10):
-        works_.append(dist.all_reduce(x, dist.ReduceOp.MAX, async_op=True))
-        found: list[Any] = [None] * size
-        dist.all_gather_object(found, (rank, i))
-        assert found == [(r, i) for r in range(size)]
-    assert all(w is not None and w.is_completed() for w in works_)

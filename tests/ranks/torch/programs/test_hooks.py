@@ -31,14 +31,24 @@ OURS = {torch.bfloat16: hooks.bf16_compress_hook, torch.float16: hooks.fp16_comp
 by_dtype = pytest.mark.parametrize("dtype", OURS, ids=str)
 
 
-@by_dtype
-def test_trains_as_in_32_bits(dtype: torch.dtype, rank: int, size: int) -> None:
+HOOKS: dict[str, tuple[Callable[[DistributedDataParallel], None], float]] = {
+    "bfloat16": (lambda ddp: ddp.register_comm_hook(None, hooks.bf16_compress_hook), torch.finfo(torch.bfloat16).eps),
+    "float16": (lambda ddp: ddp.register_comm_hook(None, hooks.fp16_compress_hook), torch.finfo(torch.float16).eps),
+    "torch's": (lambda ddp: ddp.register_comm_hook(None, default_hooks.allreduce_hook), 1e-5),
+    "torch's in float16": (lambda ddp: ddp.register_comm_hook(None, default_hooks.fp16_compress_hook), 1e-3),
+    # Its other one in C++, FP16_COMPRESS, takes no result that Python has set.
+    "torch's in C++": (lambda ddp: ddp._register_builtin_comm_hook(dist.BuiltinCommHookType.ALLREDUCE), 1e-5),
+}
+
+
+@pytest.mark.parametrize("hook", HOOKS)
+def test_trains_as_in_32_bits(hook: str, rank: int, size: int) -> None:
     """To the rounding of each step's gradients: a gradient of at most 1 moves a parameter by 0.1 and what follows."""
-    alone = train(transformer(), map(tokens, range(STEPS)))
+    register, atol = HOOKS[hook]
     ddp = DistributedDataParallel(transformer(), bucket_cap_mb=0.001)
-    ddp.register_comm_hook(None, OURS[dtype])
+    register(ddp)
     train(ddp, (part(tokens(step), rank, size) for step in range(STEPS)))
-    assert_equal_to_rounding(ddp, alone, rtol=0, atol=10 * torch.finfo(dtype).eps * 0.1)
+    assert_equal_to_rounding(ddp, train(transformer(), map(tokens, range(STEPS))), rtol=1e-4, atol=atol)
 
 
 def gradient(hook: Any, state: Any, mine: float, group: Any = None) -> float:
@@ -78,23 +88,6 @@ def test_state_that_is_no_group() -> None:
         hooks.bf16_compress_hook("gloo", None)
     with pytest.raises(ArgumentError, match="compress_hook: group: expected a group that this rank is in"):
         hooks.bf16_compress_hook(mpicoll.torch.GroupMember.NON_GROUP_MEMBER, None)
-
-
-TORCHS: dict[str, Callable[[DistributedDataParallel], None]] = {
-    "allreduce": lambda ddp: ddp.register_comm_hook(None, default_hooks.allreduce_hook),
-    "fp16_compress": lambda ddp: ddp.register_comm_hook(None, default_hooks.fp16_compress_hook),
-    # Its other one in C++, FP16_COMPRESS, takes no result that Python has set.
-    "allreduce in C++": lambda ddp: ddp._register_builtin_comm_hook(dist.BuiltinCommHookType.ALLREDUCE),
-}
-
-
-@pytest.mark.parametrize("hook", TORCHS)
-def test_torchs(hook: str, rank: int, size: int) -> None:
-    ddp = DistributedDataParallel(mlp(), bucket_cap_mb=0.0001)
-    TORCHS[hook](ddp)
-    train(ddp, (part(vectors(step), rank, size) for step in range(STEPS)))
-    alone = train(mlp(), map(vectors, range(STEPS)))
-    assert_equal_to_rounding(ddp, alone, rtol=1e-4, atol=1e-3 if "fp16" in hook else 1e-5)
 
 
 def test_powersgd(rank: int, size: int) -> None:

@@ -12,7 +12,7 @@ from torch.distributed.nn import functional as torchs
 
 from mpicoll.torch import nn
 from tests.ranks.torch.cases import Group
-from tests.ranks.torch.differentiable import CASES, Case, inputs, weights
+from tests.ranks.torch.test_nn import CASES, Case, inputs, weights
 
 # torch's gradients of other reductions are not those of one process, and of _all_gather_base it has none but on NCCL.
 NAMES = [name for name in CASES if ", avg" not in name and ", premul" not in name and name != "_all_gather_base"]

@@ -155,10 +155,7 @@ def trained(mesh: DeviceMesh | None, steps: range) -> tuple[nn.Module, torch.opt
 
 def go_on(model: nn.Module, optimizer: torch.optim.Optimizer, mesh: DeviceMesh | None, steps: range) -> None:
     rank, size = (mesh.get_local_rank(), mesh.size()) if mesh else (0, 1)
-    for step in steps:
-        optimizer.zero_grad()
-        loss_of(model, part(tokens(step), rank, size)).backward()
-        optimizer.step()
+    train(model, (part(tokens(step), rank, size) for step in steps), lambda _: optimizer)
 
 
 def parameters_of(model: nn.Module) -> list[torch.Tensor]:

@@ -56,17 +56,6 @@ def test_works_that_nobody_keeps(rank: int, size: int) -> None:
     assert seen == [float(k * size) for k in range(20)]
 
 
-def test_a_short_one_completes_though_nobody_asks(size: int) -> None:
-    x = torch.ones(3)
-    for _ in range(3):
-        work = dist.all_reduce(x, async_op=True)
-        deadline = time.monotonic() + 30
-        while not work.is_completed() and time.monotonic() < deadline:
-            time.sleep(0.02)  # the thread falls asleep meanwhile
-        assert work.is_completed()
-    assert x[0].item() == size**3
-
-
 def test_a_wait_that_is_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
     """A signal's handler raises while the program's thread carries out what it waits for."""
     group: Any = dist.new_group()

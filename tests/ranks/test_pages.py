@@ -1,13 +1,14 @@
 """The pages on migration from mpi4py and Horovod: both sides of a row leave the same in every variable, on every rank.
 
-Horovod is not installed here. ``Horovod`` says what its calls mean, in NumPy's and mpi4py's words.
+Horovod is not installed here. ``horovod`` says what its calls mean, in NumPy's and mpi4py's words.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,10 @@ import torch
 from mpi4py import MPI
 
 import mpicoll
+import mpicoll.torch as dist
+from mpicoll.torch import hooks, nn
+from tests.pure.docs.scripts import script
+from tests.sharing import SHARED
 
 PAGES = Path(__file__).parents[2] / "docs/how-to"
 ROW = re.compile(r"^\| `(.*?)` \| `(.*?)` \|$", re.MULTILINE)
@@ -107,57 +112,40 @@ def test_both_sides_leave_the_same_as_mpi4py() -> None:
         assert left_by(ours) == left_by(theirs), of_mpicoll
 
 
-class Horovod:
+def horovod(world: MPI.Intracomm) -> SimpleNamespace:
     """The calls of horovod.torch that the page names."""
+    rank, size = world.rank, world.size
+    sums: dict[str, Any] = {"sum": np.sum, "average": np.mean, "max": np.max}
 
-    Sum, Average, Max = "sum", "average", "max"
+    def everybodys(x: Any) -> np.ndarray[Any, Any]:
+        return np.stack(world.allgather(x.numpy()))
 
-    def __init__(self, world: MPI.Intracomm) -> None:
-        self.world = world
-        self.rank, self.size = world.Get_rank, world.Get_size
+    def allreduce(x: Any, op: str = "average") -> Any:
+        return torch.from_numpy(sums[op](everybodys(x), axis=0))
 
-    def local_rank(self) -> int:
-        return int(self.world.Split_type(MPI.COMM_TYPE_SHARED).rank)
+    def broadcast(x: Any, root_rank: int) -> Any:
+        return torch.from_numpy(everybodys(x)[root_rank])
 
-    def _all(self, x: Any) -> np.ndarray[Any, Any]:
-        return np.stack(self.world.allgather(x.numpy()))
-
-    def allreduce(self, x: Any, op: str = Average) -> Any:
-        combine = getattr(np, {"sum": "sum", "average": "mean", "max": "max"}[op])
-        return torch.from_numpy(combine(self._all(x), axis=0))
-
-    def allreduce_(self, x: Any, op: str = Average) -> Any:
-        return x.copy_(self.allreduce(x, op))
-
-    def allreduce_async_(self, x: Any, op: str = Average) -> Any:
-        return self.allreduce_(x, op)
-
-    def synchronize(self, handle: Any) -> Any:
-        return handle
-
-    def broadcast(self, x: Any, root_rank: int) -> Any:
-        return torch.from_numpy(self._all(x)[root_rank])
-
-    def broadcast_(self, x: Any, root_rank: int) -> Any:
-        return x.copy_(self.broadcast(x, root_rank))
-
-    def allgather(self, x: Any) -> Any:
-        return torch.from_numpy(np.concatenate(self._all(x)))
-
-    def reducescatter(self, x: Any, op: str = Average) -> Any:
-        return self.allreduce(x, op).chunk(self.size())[self.rank()]
-
-    def alltoall(self, x: Any) -> Any:
-        return torch.cat([torch.from_numpy(each).chunk(self.size())[self.rank()] for each in self._all(x)])
-
-    def barrier(self) -> None:
-        self.world.barrier()
-
-    def broadcast_object(self, obj: Any, root_rank: int) -> Any:
-        return self.world.bcast(obj, root_rank)
-
-    def allgather_object(self, obj: Any) -> list[Any]:
-        return self.world.allgather(obj)
+    return SimpleNamespace(
+        Sum="sum",
+        Average="average",
+        Max="max",
+        rank=world.Get_rank,
+        size=world.Get_size,
+        barrier=world.barrier,
+        local_rank=lambda: world.Split_type(MPI.COMM_TYPE_SHARED).rank,
+        allreduce=allreduce,
+        allreduce_=lambda x, op="average": x.copy_(allreduce(x, op)),
+        allreduce_async_=lambda x, op="average": x.copy_(allreduce(x, op)),
+        synchronize=lambda handle: handle,
+        broadcast=broadcast,
+        broadcast_=lambda x, root_rank: x.copy_(broadcast(x, root_rank)),
+        allgather=lambda x: torch.from_numpy(np.concatenate(everybodys(x))),
+        reducescatter=lambda x, op="average": allreduce(x, op).chunk(size)[rank],
+        alltoall=lambda x: torch.cat([torch.from_numpy(each).chunk(size)[rank] for each in everybodys(x)]),
+        broadcast_object=lambda obj, root_rank: world.bcast(obj, root_rank),
+        allgather_object=world.allgather,
+    )
 
 
 @pytest.mark.mpi(min_size=2)
@@ -167,7 +155,7 @@ def test_both_sides_leave_the_same_as_horovod() -> None:
     exec(before, ours)
     try:
         theirs = {k: v.clone() if isinstance(v, torch.Tensor) else v for k, v in ours.items()}
-        theirs["hvd"] = Horovod(MPI.COMM_WORLD)
+        theirs["hvd"] = horovod(MPI.COMM_WORLD)
         assert len(rows) > 15
         for of_horovod, of_mpicoll in rows:
             exec(of_horovod, theirs)
@@ -175,3 +163,41 @@ def test_both_sides_leave_the_same_as_horovod() -> None:
             assert left_by(ours) == left_by(theirs), of_mpicoll
     finally:
         ours["dist"].destroy_process_group()
+
+
+# -- each function of the API pages has an example, which all ranks can run --
+
+REFERENCE = Path(__file__).parents[2] / "docs/reference"
+FUNCTION = re.compile(r"^\.\. auto(?:method|function):: mpicoll\.([\w.]+)", re.MULTILINE)
+calls = script("examples_of_calls")
+
+
+def names() -> Iterator[str]:
+    for page in ("api.rst", "api_torch.rst"):
+        yield from FUNCTION.findall((REFERENCE / page).read_text())
+    yield from (f"torch.nn.{name}" for name in nn.__all__)
+    yield from (f"torch.hooks.{name}" for name in vars(hooks) if name.endswith("_compress_hook"))
+
+
+def test_each_function_has_an_example() -> None:
+    assert [name for name in names() if not calls.example_of(name)] == []
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.any_mpi
+def test_the_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in names():
+        example = calls.example_of(name)
+        compile(example, name, "exec")
+        if name in calls.NOT_RUN or (name == "Communicator.shared" and not SHARED):
+            continue
+        known: dict[str, Any] = {}
+        exec(calls.BEFORE_TORCH if name.startswith("torch.") else calls.BEFORE, known)
+        try:
+            exec(example, known)
+        finally:
+            if name.startswith("torch."):
+                dist.destroy_process_group()
+            else:
+                known["comm"].free()

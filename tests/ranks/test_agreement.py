@@ -13,10 +13,14 @@ import pytest
 from mpi4py import MPI
 
 import mpicoll
+from mpicoll.algorithms.steps import Nodes
 from mpicoll.calls.call import checked
 from mpicoll.calls.choose import choose
+from mpicoll.calls.settings import Settings
 from mpicoll.errors import ArgumentError, MismatchError, StateError, TimeoutError
+from mpicoll.fabrics.mpi import MPIFabric
 from mpicoll.launch import cores
+from tests.sharing import SHARED
 
 pytestmark = [pytest.mark.mpi(min_size=2), pytest.mark.processes]
 X = np.arange(6.0)
@@ -276,3 +280,20 @@ def test_ranks_that_take_turns_on_cores(
     monkeypatch.setattr(cores, "ranks_here", lambda: launched or 1)
     monkeypatch.setattr(os, "cpu_count", lambda: 64)
     assert cores.oversubscribed(world) == expected
+
+
+def test_a_node_of_several_has_the_rules_of_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was preferred when the whole was made is kept. The ranks of the node have the kernel."""
+    monkeypatch.setenv("MPICOLL_ALGORITHM", "allreduce:ring")
+    with monkeypatch.context() as several:
+        several.setattr(MPIFabric, "_found_nodes", lambda fabric: Nodes(tuple(range(fabric.size))))
+        comm = mpicoll.Communicator()
+        part = comm.split(0)
+    monkeypatch.setenv("MPICOLL_ALGORITHM", "allreduce:native")
+    assert part is not None
+    for each in (comm, part, comm.node):
+        assert each._engine.info.settings == Settings("allreduce:ring")
+    assert not comm._engine.info.kernel
+    assert comm.node._engine.info.kernel == SHARED
+    part.free()
+    comm.free()

@@ -159,7 +159,7 @@ CASES = (
         "c.bcast(np.zeros(3, np.dtype([])), algorithm='binomial_tree')",
         "DtypeError: ... bcast: x: expected elements of at least one byte",
     ),
-    ("c.allreduce(memoryview(y).toreadonly(), out=memoryview(y).toreadonly())", "allreduce: x: ... read-only"),
+    ("c.allreduce(memoryview(y).toreadonly(), out=memoryview(y).toreadonly())", "allreduce: out: ... read-only"),
     ("c.iallreduce(np.ones(3), out=np.ones(4))", "iallreduce: out: expected 3 elements"),
     ("c.iallreduce(y, algorithm='rong')", "iallreduce: algorithm: expected None or one of"),
     ("c.ibcast(y, root=c.size)", "ibcast: root: expected a rank"),

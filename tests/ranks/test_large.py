@@ -31,7 +31,7 @@ def test_uneven_blocks_and_messages_in_pieces(comm: mpicoll.Communicator, monkey
     monkeypatch.setattr(choose, "MAX_COUNT", 4)
     for collective in test_scheduled.UNEVEN:
         test_scheduled.test_uneven_blocks_by_every_algorithm_that_takes_them(comm, collective)
-    test_communicator.test_slots(comm)
+    test_communicator.in_place(comm, "float64")
     monkeypatch.setattr(choose, "MAX_COUNT", 100)
     test_communicator.test_messages_around_a_ring(comm)
 

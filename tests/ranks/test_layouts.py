@@ -182,7 +182,9 @@ def test_lent_memory_stays_while_a_call_is_under_way(kind: str) -> None:
         assert bytes(memoryview(y)) == bytes([sum(range(comm.size + 1))] * 9)
         if isinstance(x, bytearray):
             del request
-            x.extend(b"more")  # nothing holds it any more
+            x.extend(b"more" * 50)  # nothing holds it any more, and its memory is another one
+            comm.bcast(x)
+            assert x == bytes([1] * 9) + b"more" * 50
 
 
 # -- plans: they serve the memory that they were bound for --

@@ -13,7 +13,6 @@ from mpi4py import MPI
 
 import mpicoll
 from mpicoll import Op
-from mpicoll.arrays import kernels
 from mpicoll.errors import ArgumentError, LaunchError
 from mpicoll.fabrics.routes import exchange
 from mpicoll.launch.mpi_init import check_arithmetic
@@ -34,24 +33,6 @@ def test_16_bit_sums_are_rounded_once(comm: mpicoll.Communicator, dtype: torch.d
     assert torch.equal(mine, exact.to(dtype))
     everyone = comm.allgather(mine.view(torch.int16))
     assert all(torch.equal(everyone[r], everyone[0]) for r in range(comm.size))
-
-
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-@pytest.mark.parametrize("algorithm", ["exchange", "recursive_doubling"])
-def test_equal_bits_where_only_some_ranks_have_the_kernel(
-    dtype: str, algorithm: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of NaNs, too, whatever bits they were."""
-    with mpicoll.Communicator() as comm:
-        if comm.rank == 0:
-            monkeypatch.setattr(kernels, "kernel", None)
-        for op in ("sum", "max"):
-            for n in (3, 100, 20_000):
-                bits = np.random.default_rng([n, comm.rank]).integers(-(1 << 15), 1 << 15, n, np.int16)
-                x = torch.from_numpy(bits).view(getattr(torch, dtype))
-                comm.allreduce(x, op, out=x, algorithm=algorithm)
-                everyone = comm.allgather(x.view(torch.int16))
-                assert all(torch.equal(each, everyone[0]) for each in everyone), (op, n)
 
 
 @pytest.mark.parametrize("name", ["SUM", "PROD", "MIN", "MAX", "BAND", "BOR", "BXOR", "LAND", "LOR", "LXOR"])

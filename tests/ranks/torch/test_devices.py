@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+import mpicoll
 from mpicoll.errors import ArgumentError, DeviceError, DeviceFailure, StateError, TimeoutError
 from tests.devices.tensors import SimulatedGpu, values
 from tests.ranks.torch.api import dist, ours_alone
@@ -165,6 +166,20 @@ def test_a_stream_that_captures_a_graph(gpu: SimulatedGpu, async_op: bool) -> No
     pending.wait()
     dist.all_reduce(x)
     assert values(x) == [dist.get_world_size() ** 2]
+
+
+def test_a_call_that_is_refused_does_not_count(gpu: SimulatedGpu) -> None:
+    """Other ranks may be refused before they begin it: in the queue of a group that has work, for one."""
+    comm = mpicoll.Communicator()
+    x = gpu.tensor([1.0])
+    comm.allreduce(x, out=x)
+    begun = comm._engine.recorder.begun
+    gpu.capturing = threading.get_ident()
+    with pytest.raises(StateError, match="the current stream is capturing"):
+        comm.allreduce(x, out=x)
+    gpu.capturing = 0
+    assert comm._engine.recorder.begun == begun
+    comm.free()
 
 
 @pytest.mark.parametrize(("number", "waits"), [(1, True), (2, True), (2, False)])

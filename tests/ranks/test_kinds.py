@@ -10,7 +10,6 @@ import pytest
 from mpi4py import MPI
 
 import mpicoll
-from mpicoll.communicator.engine import kinds
 from mpicoll.errors import ArgumentError, MessageError
 
 torch = pytest.importorskip("torch")
@@ -143,7 +142,3 @@ def test_tags(comm: mpicoll.Communicator) -> None:
     tag, x, y = comm._engine.most_tag, np.ones(1), np.zeros(1)
     comm.sendrecv(x, comm.rank, y, comm.rank, tag, tag)
     assert y[0] == 1
-    for kind in (*kinds._NAMES, "record"):
-        assert kinds.of_program(kinds.on_wire(9, kind)) == 9
-        assert kinds.is_kind(kinds.on_wire(9, kind), kind)
-        assert kinds.kind_of(kinds.on_wire(9, kind)) == ("another dtype" if kind == "record" else kind)

@@ -87,24 +87,15 @@ def test_tensors_are_let_go(rank: int) -> None:
     assert [ref() for ref in gone] == [None, None]
 
 
-@pytest.mark.parametrize("functional", [False, True], ids=["all_reduce", "functional"])
-def test_a_collective_before_a_message(functional: bool, rank: int, size: int) -> None:
+def test_a_collective_before_a_message(rank: int, size: int) -> None:
     """Rank 1 joins the collective only when it has rank 0's message, which rank 0 sends after starting it."""
     operators = torch.ops._c10d_functional
-    x = torch.ones(1)
     if rank == 1:
         dist.recv(torch.empty(1), 0)
-    if functional:
-        started = operators.all_reduce(x, "sum", dist.group.WORLD.group_name)
-    else:
-        work = dist.all_reduce(x, async_op=True)
+    started = operators.all_reduce(torch.ones(1), "sum", dist.group.WORLD.group_name)
     if rank == 0 and size > 1:
         dist.send(torch.ones(1), 1)
-    if functional:
-        x = operators.wait_tensor(started)
-    else:
-        work.wait()
-    assert x.item() == size
+    assert operators.wait_tensor(started).item() == size
 
 
 def test_errors_reach_cpp(monkeypatch: pytest.MonkeyPatch, rank: int, size: int) -> None:

@@ -237,7 +237,7 @@ def test_alltoallv(comm: mpicoll.Communicator, lies: str) -> None:
         ]
         first, last = (
             (comm.empty if lies == "shared" or (lies == "mixed" and own.random() < 0.5) else np.empty)(
-                1 << 17, np.float32
+                size * SLOT, np.float32
             )
             for _ in range(2)
         )

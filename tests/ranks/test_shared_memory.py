@@ -170,19 +170,20 @@ def test_a_child_process_makes_arrays_of_its_own(comm: mpicoll.Communicator) -> 
     """Not in the blocks that are free in its parent."""
     inherited = comm.zeros(LONG)
     del inherited
-    read, write = os.pipe()
+    (made, has_made), (written, has_written) = os.pipe(), os.pipe()
     child = os.fork()
     if child == 0:
         own = comm.empty(LONG)
+        os.read(made, 1)  # the parent has made its own
         own.fill(666)
-        del own
-        os.write(write, b"!")
+        os.write(has_written, b"!")
         os._exit(0)
     x = comm.zeros(LONG)
-    assert os.read(read, 1) == b"!"
+    os.write(has_made, b"!")
+    assert os.read(written, 1) == b"!"
     assert os.waitpid(child, 0)[1] == 0
-    os.close(read)
-    os.close(write)
+    for file in (made, has_made, written, has_written):
+        os.close(file)
     assert not x.any()
 
 

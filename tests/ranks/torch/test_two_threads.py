@@ -75,18 +75,6 @@ def test_a_group_for_each_thread(others: ThreadPoolExecutor) -> None:
         work.result()
 
 
-def test_what_a_future_calls_is_no_second_thread(size: int) -> None:
-    """Its callback runs on the group's own thread while this one waits for what it called after."""
-    group = dist.new_group()
-    for _ in range(20):
-        x, y = torch.ones(3), torch.ones(2)
-        work = dist.all_reduce(x, group=group, async_op=True)
-        late = work.get_future().then(lambda _, y=y: dist.all_reduce(y, group=group, async_op=True))
-        late.wait().wait()
-        summed(group)
-        assert (y == size).all()
-
-
 def test_what_a_callback_calls_comes_before_what_is_called_later(size: int) -> None:
     """On every rank: this thread may be at its next call before the callback has come to its own, or after."""
     for _ in range(100):

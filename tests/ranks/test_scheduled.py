@@ -17,7 +17,7 @@ from mpicoll.algorithms.steps import INPUT, OUTPUT, SCRATCH, Copy, Nodes, Place,
 from mpicoll.calls.choose import names
 from mpicoll.errors import ArgumentError
 from mpicoll.fabrics.mpi import MPIFabric
-from tests import oracle
+from tests.devices.checks import check
 from tests.sharing import SHARED
 
 pytestmark = pytest.mark.sizes(1, 2, 4)
@@ -30,30 +30,17 @@ def served(operation: str) -> list[str]:
     return [a for a in names(operation) if SHARED or a != "node"]
 
 
-def called(comm: mpicoll.Communicator, collective: str, algorithm: str, n: int, dtype: str, root: int) -> None:
-    """One call on new arrays, out of place, against the oracle; reductions in place as well."""
-    table = COLLECTIVES[collective]
-    fill = np.random.default_rng([n, root])
-    shape = (comm.size, n) if table.gives == "p" else (n,)
-    inputs = [oracle.values(fill, dtype, shape) for _ in range(comm.size)]
-    expected = oracle.outcome(collective, inputs, root=root, dtype=dtype)[comm.rank]
-    x = inputs[comm.rank].copy()
-    arguments: dict[str, Any] = {"algorithm": algorithm} | ({"root": root} if table.rooted else {})
-    if collective == "scatter":
-        arguments["out"] = np.zeros(n, x.dtype)
-    elif table.reduces and table.elementwise:
-        arguments["out"] = np.zeros_like(x)
-    call = getattr(comm, collective)
-    result = call(x, **arguments)
-    where = f"{collective} by {algorithm}: {n} of {dtype}, root {root}, rank {comm.rank} of {comm.size}"
-    if expected is not None:
-        np.testing.assert_array_equal(np.ravel(result), expected, err_msg=where)
-    if collective != "bcast":
-        np.testing.assert_array_equal(x, inputs[comm.rank], err_msg=where + ": its input")
-    if table.reduces and table.elementwise:
-        call(x, **{**arguments, "out": x})
-        if expected is not None:
-            np.testing.assert_array_equal(x, expected, err_msg=where + ", in place")
+class OnHost:
+    """Arrays of the host, as ``check`` uses those of a device."""
+
+    def array(self, values: Any, dtype: str) -> Any:
+        return np.array(values, dtype)
+
+    def values(self, x: Any) -> Any:
+        return np.asarray(x)
+
+
+ON_HOST: Any = OnHost()
 
 
 @pytest.mark.parametrize("gathered", [0, 1 << 16], ids=["each run a message", "runs gathered"])
@@ -63,8 +50,6 @@ def test_every_algorithm_in_small_pieces(
     comm: mpicoll.Communicator, monkeypatch: pytest.MonkeyPatch, collective: str, gathered: int
 ) -> None:
     """Pieces of 64 bytes: windows of two, last ones that are shorter, pipelines of several segments."""
-    fresh = mpicoll.Communicator()  # without plans that were bound for other pieces
-    comm = fresh
     monkeypatch.setattr("mpicoll.fabrics.transports.mpi_requests.PIECE", 64)
     monkeypatch.setattr("mpicoll.fabrics.transports.mpi_requests.GATHERED", gathered)
     for a in list(algorithms.algorithms(collective)):
@@ -72,8 +57,8 @@ def test_every_algorithm_in_small_pieces(
             algorithms.add(replace(a, segment=256))
         for n in (0, 1, comm.size - 1, 30, 61, 500):
             for root in {0, comm.size - 1} if COLLECTIVES[collective].rooted else {0}:
-                called(comm, collective, a.name, n, "uint8" if n == 500 else "float64", root)
-    comm.free()
+                dtype = "uint8" if n == 500 else "float64"
+                check(comm, ON_HOST, collective, a.name, dtype, "sum", (n,), "plain", root)
 
 
 def crossing(at: Place) -> Steps:
@@ -165,7 +150,7 @@ def test_two_level_algorithms_where_ranks_are_on_several_nodes(
     comm: mpicoll.Communicator, monkeypatch: pytest.MonkeyPatch, node: tuple[int, ...]
 ) -> None:
     """The nodes are made up: ranks of one node talk in messages, too."""
-    size, rank = comm.size, comm.rank
+    size = comm.size
     nodes = Nodes.named(node[r % len(node)] for r in range(size))
     monkeypatch.setattr(MPIFabric, "_found_nodes", lambda fabric: nodes)
     with mpicoll.Communicator() as several:
@@ -173,16 +158,10 @@ def test_two_level_algorithms_where_ranks_are_on_several_nodes(
         for a in [a for a in algorithms.algorithms() if a.name == "two_level" and COLLECTIVES[a.collective].moves]:
             for n in (0, 1, 30, 5000):  # 40 kB in a block: a message of several is longer than what is gathered
                 for root in range(size) if COLLECTIVES[a.collective].rooted else (0,):
-                    called(several, a.collective, a.name, n, "float64", root)
-        counts = [(3 * r + 1) % 4 for r in range(size)]
-        whole, ends = np.arange(3.0 * sum(counts)).reshape(-1, 3), np.cumsum(counts)
-        mine = whole[ends[rank] - counts[rank] : ends[rank]]
+                    check(several, ON_HOST, a.collective, a.name, "float64", "sum", (n,), "plain", root)
         for root in range(size):
-            got = several.gatherv(mine, counts, root, algorithm="two_level")
-            np.testing.assert_array_equal(whole if got is None else got, whole)
-            assert (got is None) == (rank != root)
-            out = several.scatterv(whole, counts, root, out=np.zeros_like(mine), algorithm="two_level")
-            np.testing.assert_array_equal(out, mine)
+            for collective in ("gather", "scatter"):
+                uneven(several, collective, "two_level", root)
 
 
 def test_barriers(comm: mpicoll.Communicator) -> None:

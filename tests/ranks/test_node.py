@@ -24,6 +24,8 @@ from mpicoll.errors import ArgumentError, MessageError
 from mpicoll.fabrics.routes.node import SLOT
 from mpicoll.machine import blocks
 from tests import oracle
+from tests.devices.checks import check
+from tests.ranks.test_scheduled import OnHost
 from tests.sharing import NEEDED
 
 pytestmark = [*NEEDED, pytest.mark.sizes(2, 4)]
@@ -157,18 +159,13 @@ def test_random_calls(comm: mpicoll.Communicator, algorithm: str | None) -> None
     assert served.keys() == {NODE, SHARED} if algorithm else served[SHARED] == able or DRAWS < 150
 
 
-@pytest.mark.parametrize("op", [name for name in OPS if name != "premul_sum"])
+@pytest.mark.parametrize("op", OPS)
 def test_every_reduction(comm: mpicoll.Communicator, op: str) -> None:
-    fill = np.random.default_rng(5)
     for name, kind in DTYPES.items():
-        if kind.kind not in OPS[op][0] or kind.storage is not None:
-            continue
-        for count in (3, SLOT // kind.itemsize + 1):
-            inputs = [oracle.values(fill, name, (count,), op) for _ in range(comm.size)]
-            expected = oracle.outcome("allreduce", inputs, op, 0, name)[comm.rank]
-            for out in (None, np.empty(count, name), inputs[comm.rank]):
-                found = comm.allreduce(inputs[comm.rank], op, out=out, algorithm=NODE)
-                np.testing.assert_array_equal(found, expected, err_msg=f"{op} of {count} {name}")
+        if kind.kind in OPS[op][0]:
+            on: Any = OnHost("torch" if kind.storage else "numpy")
+            for count in (3, SLOT // kind.itemsize + 1):
+                check(comm, on, "allreduce", NODE, name, op, (count,), "plain")
 
 
 @pytest.mark.parametrize("count", [0, 1, SLOT // 4, SLOT // 4 + 1, SLOT])

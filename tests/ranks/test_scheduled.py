@@ -17,6 +17,7 @@ from mpicoll.algorithms.steps import INPUT, OUTPUT, SCRATCH, Copy, Nodes, Place,
 from mpicoll.calls.choose import names
 from mpicoll.errors import ArgumentError
 from mpicoll.fabrics.mpi import MPIFabric
+from tests.arrays import KINDS, back
 from tests.devices.checks import check
 from tests.sharing import SHARED
 
@@ -31,16 +32,19 @@ def served(operation: str) -> list[str]:
 
 
 class OnHost:
-    """Arrays of the host, as ``check`` uses those of a device."""
+    """Arrays of one kind on the host, as ``check`` uses those of a device."""
+
+    def __init__(self, kind: str) -> None:
+        self._make = KINDS[kind]
 
     def array(self, values: Any, dtype: str) -> Any:
-        return np.array(values, dtype)
+        return self._make(values, dtype)
 
     def values(self, x: Any) -> Any:
-        return np.asarray(x)
+        return back(x)
 
 
-ON_HOST: Any = OnHost()
+ON_HOST: Any = OnHost("numpy")
 
 
 @pytest.mark.parametrize("gathered", [0, 1 << 16], ids=["each run a message", "runs gathered"])

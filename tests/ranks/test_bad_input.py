@@ -266,6 +266,7 @@ def numbers(size: int, dtype: Any = np.float64) -> np.ndarray[Any, Any]:
     return np.ones(6 * size, dtype)
 
 
+@pytest.mark.mpi(min_size=2)
 @pytest.mark.parametrize("check", CHECKS)
 @pytest.mark.parametrize("call", GIVES)
 def test_a_nan_is_named(call: str, check: str) -> None:

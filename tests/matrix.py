@@ -51,7 +51,7 @@ FOLDERS: dict[str, tuple[int, ...]] = {
     "tests/ranks/torch/programs": (2, 4),  # they have meshes of two by two, and uneven shards
 }
 """The marker `sizes` of all files of a folder."""
-AGAIN = ("async", "collectives", "inference_mode", "messages", "objects", "profiler")
+AGAIN = ("async", "collectives", "inference_mode", "messages", "profiler")
 THROUGH_TORCH = [f"tests/ranks/torch/test_{name}.py" for name in AGAIN]
 """Tests of mpicoll.torch that are run once more, with torch.distributed itself in its place, at so many ranks:"""
 RANKS_THROUGH_TORCH = (4, 3)

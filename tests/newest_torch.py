@@ -20,7 +20,7 @@ TESTS = [
     "tests/ranks/torch/test_signatures.py",
     "tests/ranks/torch/test_profiler.py",
     *(f"tests/ranks/torch/programs/test_{name}.py" for name in (
-        "ddp", "device_backend", "dtensor", "examples", "fsdp", "functional", "registered_groups", "seldom",
+        "ddp", "device_backend", "examples", "fsdp", "functional", "registered_groups", "seldom",
         "shared_memory", "works",
     )),
 ]  # fmt: skip

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mpicoll.cli.arguments import completes, of_collective, option, ranks
+from mpicoll.cli.arguments import completes, of_collective, option, ranks, writing
 from mpicoll.errors import ArgumentError, misspelt
 from mpicoll.units import count, nbytes, size_text
 
@@ -89,12 +89,14 @@ def handle(args: argparse.Namespace) -> int:
     found = compared(args.collective, names, ranks, root, machine, sizes)
     print(table(found))
     if plot:
-        draw(found, plot)
+        with writing(plot, "simulate", "--plot"):
+            draw(found, plot)
     if record:
-        record.write_text(json.dumps(found.as_dict(), indent=1) + "\n")
+        with writing(record, "simulate", "--json"):
+            record.write_text(json.dumps(found.as_dict(), indent=1) + "\n")
     if goal and names:
         nodes, of = machine.nodes(ranks), partial(schedule, args.collective, names[0])
-        with goal.open("w") as file:
+        with writing(goal, "simulate", "--goal"), goal.open("w") as file:
             write(file, lambda rank: of(rank, ranks, root, sizes[0], nodes), ranks, sizes[0], machine)
     return 0
 

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
+import mpicoll
+
 
 @pytest.fixture(scope="session", autouse=True)
 def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
@@ -13,3 +15,11 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         yield
+
+
+@pytest.fixture
+def comm() -> Iterator[mpicoll.Communicator]:
+    made = mpicoll.Communicator()
+    yield made
+    if not made.closed:
+        made.free()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
 
@@ -158,17 +159,24 @@ CASES = (
         "c.bcast(np.zeros(3, np.dtype([])), algorithm='binomial_tree')",
         "DtypeError: ... bcast: x: expected elements of at least one byte",
     ),
+    ("c.allreduce(memoryview(y).toreadonly(), out=memoryview(y).toreadonly())", "allreduce: out: ... read-only"),
+    ("c.iallreduce(np.ones(3), out=np.ones(4))", "iallreduce: out: expected 3 elements"),
+    ("c.iallreduce(y, algorithm='rong')", "iallreduce: algorithm: expected None or one of"),
+    ("c.ibcast(y, root=c.size)", "ibcast: root: expected a rank"),
+    ("c.bind('allrduce', y)", "bind: operation: expected a collective ... 'allrduce'"),
+    ("c.bind('allreduce', y, wrong=1)", "bind: args: expected the arguments of allreduce"),
     ("mpicoll.Communicator(5)", "Communicator: comm: ... 5"),
+    ("mpicoll.Communicator(MPI.COMM_NULL)", "Communicator: comm: ... not freed; given MPI.COMM_NULL"),
+    ("mpicoll.Communicator(check='all')", "Communicator: check: expected off, watch, full; given 'all'"),
+    ("mpicoll.Communicator(timeout=0)", "Communicator: timeout: expected seconds, more than 0; given 0"),
+    ("mpicoll.Communicator(timeout='soon')", "Communicator: timeout: expected seconds, more than 0; given 'soon'"),
+    ("mpicoll.Communicator(check_nan=1)", "Communicator: check_nan: expected True, False or None; given 1"),
+    ("mpicoll.Communicator(reproducible=1)", "Communicator: reproducible: expected True, False or None; given 1"),
     ("c.subset([0, 0])", "subset: ranks: ... [0, 0]"),
 )
 """Calls of a communicator ``c``, where ``y`` has five float64 zeros a rank, and what the error says, in this order: the
 class comes first where it is not ArgumentError itself."""
 KINDS = {"DtypeError:": DtypeError, "DeviceError:": DeviceError}
-
-
-@pytest.fixture(scope="module")
-def comm() -> mpicoll.Communicator:
-    return mpicoll.Communicator()
 
 
 @pytest.mark.parametrize(("call", "expected"), CASES)
@@ -181,6 +189,7 @@ def test_wrong_arguments(comm: mpicoll.Communicator, call: str, expected: str) -
         with pytest.raises(ArgumentError) as caught:
             eval(call, {**NAMES, "c": comm, "y": y})
         assert type(caught.value) is kind
+        assert isinstance(caught.value, ValueError)
         assert [w for w in words if w not in str(caught.value)] == [], str(caught.value)
     assert not y.any()
     assert comm.allreduce(np.ones(1))[0] == comm.size
@@ -237,17 +246,107 @@ def test_a_block_that_raises_on_one_rank_does_not_wait_for_the_others() -> None:
             comm.barrier()
 
 
-def test_errors_carry_the_whole_call() -> None:
-    e = ArgumentError("bcast", "root", "a rank, 0 to 3", "7")
-    assert (e.operation, e.argument, e.expected, e.given) == ("bcast", "root", "a rank, 0 to 3", "7")
-    assert isinstance(e, ValueError)
-    assert str(e) == "bcast: root: expected a rank, 0 to 3; given 7"
+# -- check_nan: a NaN is found before data moves, on the rank that gives it --
 
 
-def test_an_output_that_runs_backwards_into_the_input() -> None:
-    with mpicoll.Communicator() as comm:
-        whole = np.arange(100.0)
-        with pytest.raises(ArgumentError, match="out: expected memory that does not overlap"):
-            comm.allreduce(whole[:50], out=whole[79:29:-1])
-        comm.allreduce(whole[:50], out=whole[99:49:-1])  # they only meet
-        np.testing.assert_array_equal(whole[99:49:-1], comm.size * np.arange(50))
+CHECKS = ("off", "watch")
+"""With the full check the other ranks would wait for the rank that raises."""
+GIVES: dict[str, Callable[[mpicoll.Communicator, Any], Any]] = {
+    "allreduce": lambda c, x: c.allreduce(x),
+    "allreduce in place": lambda c, x: c.allreduce(x, out=x),
+    "scan": lambda c, x: c.scan(x),
+    "allgather": lambda c, x: c.allgather(x),
+    "allgatherv": lambda c, x: c.allgatherv(x, [len(x)] * c.size),
+    "alltoall": lambda c, x: c.alltoall(x),
+    "reduce_scatter": lambda c, x: c.reduce_scatter(x, out=np.empty(x.size // c.size, x.dtype)),
+}
+
+
+def numbers(size: int, dtype: Any = np.float64) -> np.ndarray[Any, Any]:
+    return np.ones(6 * size, dtype)
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("check", CHECKS)
+@pytest.mark.parametrize("call", GIVES)
+def test_a_nan_is_named(call: str, check: str) -> None:
+    comm = mpicoll.Communicator(check=check, check_nan=True)
+    GIVES[call](comm, numbers(comm.size))
+    x = numbers(comm.size)
+    x[5] = np.nan
+    named = "xs" if call in ("alltoall", "reduce_scatter") else "x"
+    with pytest.raises(
+        ArgumentError, match=rf": {named}: expected no NaN, .* given NaN at index 5 on rank {comm.rank}$"
+    ):
+        GIVES[call](comm, x)
+    with pytest.raises(StateError, match="was refused on this rank, so its ranks may be at different calls"):
+        comm.barrier()
+
+
+@pytest.mark.parametrize("dtype", [n for n in dir(torch) if n.startswith("float8")])
+def test_bytes_that_are_nans(dtype: str) -> None:
+    """torch says of each of the 256 bytes whether it is a NaN."""
+    of = getattr(torch, dtype)
+    every = torch.arange(256, dtype=torch.uint8).view(of)
+    nans = every.float().isnan()
+    assert nans.any()
+    comm = mpicoll.Communicator(check_nan=True)
+    comm.allgather(every[~nans])
+    for at in [*nans.nonzero()]:
+        each = mpicoll.Communicator(check_nan=True)
+        x = torch.zeros(3, dtype=torch.uint8)
+        x[2] = int(at)
+        with pytest.raises(ArgumentError, match="NaN at index 2"):
+            each.allgather(x.view(of))
+
+
+@pytest.mark.parametrize(
+    "dtype", ["f2", "f4", "f8", "c8", "c16", ">f4", "longdouble", ">c16", "clongdouble", "bfloat16"]
+)
+def test_every_dtype_that_has_nans(dtype: str) -> None:
+    """Also in a call that is known, whose plan looks again, and in arrays with gaps."""
+    for step in (1, 3):
+        comm = mpicoll.Communicator(check_nan=True)
+        x: Any = torch.ones(90_000).bfloat16() if dtype == "bfloat16" else np.ones(90_000, dtype)
+        for _ in range(3):
+            comm.allgather(x[::step])
+        x[step * 20_001] = np.nan
+        with pytest.raises(
+            ArgumentError, match=f"allgather: x: expected no NaN.*NaN at index 20001 on rank {comm.rank}"
+        ):
+            comm.allgather(x[::step])
+
+
+def test_a_nan_in_a_half_of_a_complex32() -> None:
+    comm = mpicoll.Communicator(check_nan=True)
+    halves = torch.ones(12, dtype=torch.float16)
+    comm.allgather(halves.view(torch.complex32))
+    halves[7] = float("nan")
+    with pytest.raises(ArgumentError, match="NaN at index 3"):
+        comm.allgather(halves.view(torch.complex32))
+
+
+def test_what_a_rank_does_not_give() -> None:
+    """A NaN in what will be overwritten is none of its input, and integers have none."""
+    with mpicoll.Communicator(check_nan=True) as comm:
+        x = np.full(3, np.nan if comm.rank else 1.0)
+        comm.bcast(x)
+        assert (x == 1).all()
+        out = np.full((comm.size, 3), np.nan)
+        out[comm.rank] = comm.rank
+        comm.allgather(out[comm.rank], out=out)
+        assert (out == np.arange(comm.size)[:, None]).all()
+        assert comm.allreduce(np.ones(2, np.int32))[0] == comm.size
+
+
+def test_the_environment_asks_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MPICOLL_CHECK_NAN", "1")
+    x = np.full(3, np.nan)
+    with mpicoll.Communicator(check_nan=False) as comm:
+        comm.allreduce(x)
+    comm = mpicoll.Communicator()
+    part = comm.split(0)
+    assert part is not None
+    for each in (part, comm):
+        with pytest.raises(ArgumentError, match="allreduce: x: expected no NaN"):
+            each.allreduce(x)

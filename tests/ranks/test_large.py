@@ -7,7 +7,7 @@ import pytest
 
 import mpicoll
 from mpicoll.calls import choose
-from tests.ranks import test_communicator, test_random
+from tests.ranks import test_communicator, test_random, test_scheduled
 
 pytestmark = pytest.mark.sizes(2)
 
@@ -27,15 +27,13 @@ def test_everything_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     test_random.test_random_calls([world, half, world])
 
 
-@pytest.mark.usefixtures("small_limit")
-def test_uneven_blocks_and_messages_in_pieces() -> None:
-    with mpicoll.Communicator() as comm:
-        for dtype in ("float64", "float16"):
-            test_communicator.test_v_variants(comm, lambda n: [80 * (r % 3) for r in range(n)], dtype)
-        test_communicator.test_alltoallv(comm)
-        test_communicator.test_slots(comm)
-        test_communicator.test_uneven_slots(comm)
-        test_communicator.test_messages_around_a_ring(comm)
+def test_uneven_blocks_and_messages_in_pieces(comm: mpicoll.Communicator, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choose, "MAX_COUNT", 4)
+    for collective in test_scheduled.UNEVEN:
+        test_scheduled.test_uneven_blocks_by_every_algorithm_that_takes_them(comm, collective)
+    test_communicator.in_place(comm, "float64")
+    monkeypatch.setattr(choose, "MAX_COUNT", 100)
+    test_communicator.test_messages_around_a_ring(comm)
 
 
 @pytest.mark.slow

@@ -10,10 +10,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from mpi4py import MPI
 from numpy.typing import NDArray
 
 import mpicoll
+from mpicoll.errors import ArgumentError
 
 pytestmark = pytest.mark.sizes(1, 2, 3, 4)
 
@@ -153,40 +155,8 @@ def test_other_rows_are_another_call() -> None:
     counts = [3] * comm.size
     for _ in range(2):
         comm.allgatherv(memory.reshape(3, 2), counts, gathered.reshape(-1, 2))
-        with pytest.raises(mpicoll.errors.ArgumentError, match=r"3 rows"):
+        with pytest.raises(ArgumentError, match=r"3 rows"):
             comm.allgatherv(memory.reshape(6, 1), counts, gathered.reshape(-1, 1))
-
-
-def test_neighbours_again() -> None:
-    """Arrays at the same place with other shapes are another call."""
-    ring = MPI.COMM_WORLD.Create_cart([MPI.COMM_WORLD.size], periods=[True])
-    comm = mpicoll.Communicator(ring)
-    before, after = ((comm.rank + step) % comm.size for step in (-1, 1))
-    x, out, other = np.empty(6), np.empty((2, 6)), np.empty((2, 6))
-    for turn in range(3):
-        x[:] = 10 * turn + comm.rank
-        out[:] = -1
-        assert comm.neighbor_allgather(x, out) is out
-        assert out.tolist() == [[10 * turn + before] * 6, [10 * turn + after] * 6]
-        comm.neighbor_alltoall(out, other)
-        if comm.size > 2:
-            assert other.tolist() == [[10 * turn + comm.rank] * 6] * 2
-        with pytest.raises(mpicoll.errors.ArgumentError):
-            comm.neighbor_alltoall(out.reshape(3, 4), other)
-    ring.Free()
-
-
-def test_nobody_again() -> None:
-    comm = mpicoll.Communicator()
-    x, y = np.ones(3), np.full(3, 7.0)
-    for _ in range(3):
-        assert comm.sendrecv(x, MPI.PROC_NULL, y, MPI.PROC_NULL) is y
-        comm.send(x, MPI.PROC_NULL)
-        assert comm.recv(y, MPI.PROC_NULL) is y
-        request = comm.irecv(y, MPI.PROC_NULL)
-        request.wait()
-        assert request.source == MPI.PROC_NULL
-    assert (y == 7).all()
 
 
 LENT: dict[str, Callable[[Sequence[int]], Any]] = {
@@ -212,14 +182,130 @@ def test_lent_memory_stays_while_a_call_is_under_way(kind: str) -> None:
         assert bytes(memoryview(y)) == bytes([sum(range(comm.size + 1))] * 9)
         if isinstance(x, bytearray):
             del request
-            x.extend(b"more")  # nothing holds it any more
+            x.extend(b"more" * 50)  # nothing holds it any more, and its memory is another one
+            comm.bcast(x)
+            assert x == bytes([1] * 9) + b"more" * 50
 
 
-def test_memory_that_nobody_may_write() -> None:
-    """Not either when an array that may be written to lay at this place in the call before."""
-    comm = mpicoll.Communicator()
-    memory = np.ones(5)
+# -- plans: they serve the memory that they were bound for --
+
+
+KINDS: dict[str, Callable[[], Any]] = {
+    "numpy": lambda: np.ones(5, np.float32),
+    "numpy, two dimensions": lambda: np.ones((5, 3), np.float32),
+    "numpy, no dimension": lambda: np.ones((), np.float32),
+    "numpy, with gaps": lambda: np.ones((5, 2), np.float32)[:, 0],
+    "numpy, in another order": lambda: np.ones((2, 3), np.float32).T,
+    "numpy, another type": lambda: np.ones(5, np.float32).view(Subclass),
+    "torch": lambda: torch.ones(5),
+    "torch, with gaps": lambda: torch.ones(5, 2)[:, 0],
+    "torch, bfloat16": lambda: torch.ones(5, dtype=torch.bfloat16),
+    "torch, parameter": lambda: torch.nn.Parameter(torch.ones(5)),
+}
+
+
+def test_each_layout_of_one_memory_has_a_plan(comm: mpicoll.Communicator) -> None:
+    """A plan never serves memory that it was not bound for, and copies in each call."""
+    memory = np.arange(64.0)
+    layouts = [
+        memory[:6], memory[:12:2], memory[:18:3], memory[5::-1], memory[:6].reshape(2, 3), memory[:6].reshape(3, 2).T,
+        memory[:12].reshape(3, 4)[:, :2], memory.reshape(8, 8)[:2, :3], memory.view(np.int64)[:12:2],
+    ]  # fmt: skip
     for _ in range(2):
-        comm.allreduce(memory.data, out=memory.data)
-        with pytest.raises(mpicoll.errors.ArgumentError, match="read-only"):
-            comm.allreduce(memory.data.toreadonly(), out=memory.data.toreadonly())
+        for x in layouts:
+            memory[:] = np.arange(64.0) + comm.rank
+            memory.view(np.int64)[1::2] += comm.rank if x.dtype == np.int64 else 0
+            own = x.copy()
+            expected = sum(comm.allgather_object(own))
+            before = memory.copy()
+            assert comm.allreduce(x, out=x) is x
+            assert (x == expected).all()
+            x[...] = own
+            assert memory.tobytes() == before.tobytes()
+
+
+def test_messages_with_gaps_are_bound_once(comm: mpicoll.Communicator) -> None:
+    after, before = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    grid = np.zeros((4, 6))
+    nobody = MPI.PROC_NULL
+    for turn in range(3):
+        grid[:] = 100 * turn + 10 * comm.rank
+        comm.sendrecv(grid[:, 1], after, grid[:, -1], before)
+        comm.sendrecv(grid[:, 2], after, grid[:, 2], before)
+        comm.sendrecv(grid[:, 1], nobody, grid[:, 0], nobody)
+        comm.sendrecv(grid[:, 1], after, grid[:, 0], nobody) if comm.rank < after else None
+        comm.sendrecv(grid[:, 1], nobody, grid[:, 0], before) if before < comm.rank else None
+        requests = [comm.irecv(grid[:, column], before, tag=column) for column in (3, 4)]
+        twice = [comm.isend(grid[:, 1], after, tag=column) for column in (3, 4)]
+        for request in (*requests, *twice):
+            request.wait()
+        came, own = 100 * turn + 10 * before, 100 * turn + 10 * comm.rank
+        first = came if before < comm.rank else own
+        assert grid.tolist() == [[first, own, came, came, came, came]] * 4
+
+
+@pytest.mark.parametrize("kind", ["numpy", "torch", "torch, bfloat16"])
+def test_arrays_elsewhere_are_taken_by_a_plan_that_is_known(comm: mpicoll.Communicator, kind: str) -> None:
+    """But memory that overlaps is still refused, and one memory is in place."""
+    memory, total = np.concatenate([KINDS["numpy"]()] * 6), float(comm.size)
+    given: Any = memory if kind == "numpy" else torch.from_numpy(memory)
+    given = given if kind != "torch, bfloat16" else given.bfloat16()
+
+    def part(begin: int, n: int = 5) -> Any:
+        return given[begin : begin + n]
+
+    comm.allreduce(part(0), out=part(5))
+    comm.allreduce(part(0))
+    comm.allgather(part(0), out=KINDS[kind]().repeat(comm.size))
+    for begin in (5, 12, 20):
+        part(begin)[...] = begin + comm.rank
+        expected = [comm.size * begin + sum(range(comm.size))] * 5
+        assert comm.allreduce(part(begin)).tolist() == expected
+        comm.allreduce(part(begin), out=part(0))
+        assert part(0).tolist() == expected
+        everybody = comm.allgather(part(begin))
+        assert everybody[:, 0].tolist() == [begin + r for r in range(comm.size)]
+    with pytest.raises(ArgumentError, match=r"out: expected .* overlap"):
+        comm.allreduce(part(12), out=part(14))
+    part(12)[...] = 1
+    for _ in range(2):
+        comm.allreduce(part(12), out=part(12))
+    assert part(12).tolist() == [total * total] * 5
+
+
+@pytest.mark.parametrize("operation", ["allreduce", "scan"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_result_is_a_new_array(comm: mpicoll.Communicator, kind: str, operation: str) -> None:
+    """Its kind, shape and dtype are those of the first one, whoever has made it."""
+    x = KINDS[kind]()
+    ranks = comm.size if operation == "allreduce" else comm.rank + 1
+    made = [getattr(comm, operation)(x) for _ in range(5)]
+    assert {(type(y), tuple(y.shape), y.dtype) for y in made} == {(type(made[0]), tuple(x.shape), x.dtype)}
+    for y in made:
+        y += 1  # which nobody else sees
+        assert (y == ranks + 1).all()
+    assert (x == 1).all()
+    empty = comm.allreduce(x[:0]) if x.ndim else None
+    assert empty is None or (empty.shape == x[:0].shape and empty.dtype == x.dtype)
+
+
+class Interrupted(np.ndarray[Any, Any]):
+    """An array at which Ctrl-C is pressed while its shape is read for the first time."""
+
+    was = False
+
+    @property  # type: ignore[misc]
+    def shape(self) -> Any:
+        if not Interrupted.was:
+            Interrupted.was = True
+            raise KeyboardInterrupt
+        return super().shape
+
+
+def test_what_a_handler_raises_while_a_new_array_is_made_is_not_lost(comm: mpicoll.Communicator) -> None:
+    comm.allreduce(np.ones(5))
+    x = np.ones(5).view(Interrupted)
+    Interrupted.was = False
+    with pytest.raises(KeyboardInterrupt):
+        comm.allreduce(x)
+    assert (comm.allreduce(x) == comm.size).all()

@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 
 import mpicoll
-from mpicoll.communicator.engine.requests import Request
 from mpicoll.errors import ArgumentError
+from tests.ranks.test_nonblocking import OPERATIONS
 
 
 class Frozen:
@@ -70,81 +70,13 @@ KINDS = [
         for dtype in ("float32", "bfloat16", "float16", "int32")
     ),
 ]
+SERVED = [name for name in OPERATIONS if not name.startswith(("barrier", "bcast", "scatter"))]
 every = pytest.mark.parametrize("make", KINDS)
-
-
-@pytest.fixture
-def comm() -> mpicoll.Communicator:
-    return mpicoll.Communicator()
 
 
 def given(rank: int, *shape: int) -> np.ndarray[Any, Any]:
     """Small whole numbers, which every dtype holds exactly, and their sums, too."""
-    return np.arange(np.prod(shape)).reshape(shape) % 5 + rank
-
-
-Case = Callable[[mpicoll.Communicator, Make], tuple[str, dict[str, Any], Any]]
-"""The method, its arguments, and the values of what it returns; None where it returns nothing."""
-
-
-def inputs(comm: mpicoll.Communicator, *shape: int) -> np.ndarray[Any, Any]:
-    return np.stack([given(rank, *shape) for rank in range(comm.size)])
-
-
-def last(comm: mpicoll.Communicator) -> int:
-    return comm.size - 1
-
-
-def rows_of(comm: mpicoll.Communicator, rank: int) -> np.ndarray[Any, Any]:
-    return given(rank, rank + 1, 2)
-
-
-def triangle(comm: mpicoll.Communicator) -> np.ndarray[Any, Any]:
-    return given(comm.rank, comm.size * (comm.size + 1) // 2, 2)
-
-
-def of_rank(comm: mpicoll.Communicator, rows: Any) -> Any:
-    start = comm.rank * (comm.rank + 1) // 2
-    return rows[start : start + comm.rank + 1]
-
-
-CASES: dict[str, Case] = {
-    "allreduce": lambda c, a: ("allreduce", {"x": a(given(c.rank, 3, 2))}, inputs(c, 3, 2).sum(0)),
-    "ring": lambda c, a: ("allreduce", {"x": a(given(c.rank, 7)), "algorithm": "ring"}, inputs(c, 7).sum(0)),
-    "max": lambda c, a: ("allreduce", {"x": a(given(c.rank, 7)), "op": "max"}, inputs(c, 7).max(0)),
-    "scalar": lambda c, a: ("allreduce", {"x": a(np.array(c.rank))}, np.array(sum(range(c.size)))),
-    "nothing": lambda c, a: ("allreduce", {"x": a(np.zeros(0))}, np.zeros(0)),
-    "reduce": lambda c, a: (
-        "reduce", {"x": a(given(c.rank, 5)), "root": last(c)}, inputs(c, 5).sum(0) if c.rank == last(c) else None
-    ),
-    "scan": lambda c, a: ("scan", {"x": a(given(c.rank, 5))}, inputs(c, 5)[: c.rank + 1].sum(0)),
-    "exscan": lambda c, a: ("exscan", {"x": a(given(c.rank, 5))}, inputs(c, 5)[: c.rank].sum(0) if c.rank else None),
-    "allgather": lambda c, a: ("allgather", {"x": a(given(c.rank, 2, 3))}, inputs(c, 2, 3)),
-    "gather": lambda c, a: (
-        "gather", {"x": a(given(c.rank, 4)), "root": last(c)}, inputs(c, 4) if c.rank == last(c) else None
-    ),
-    "reduce_scatter": lambda c, a: (
-        "reduce_scatter", {"xs": a(given(c.rank, c.size, 3))}, inputs(c, c.size, 3).sum(0)[c.rank]
-    ),
-    "alltoall": lambda c, a: ("alltoall", {"xs": a(given(c.rank, c.size, 2))}, inputs(c, c.size, 2)[:, c.rank]),
-    "allgatherv": lambda c, a: (
-        "allgatherv", {"x": a(rows_of(c, c.rank)), "counts": range(1, c.size + 1)},
-        np.concatenate([rows_of(c, rank) for rank in range(c.size)]),
-    ),
-    "gatherv": lambda c, a: (
-        "gatherv", {"x": a(rows_of(c, c.rank)), "counts": range(1, c.size + 1)},
-        np.concatenate([rows_of(c, rank) for rank in range(c.size)]) if c.rank == 0 else None,
-    ),
-    "reduce_scatterv": lambda c, a: (
-        "reduce_scatterv", {"xs": a(triangle(c)), "counts": range(1, c.size + 1)},
-        of_rank(c, sum(triangle(c) - c.rank + rank for rank in range(c.size))),
-    ),
-    "alltoallv": lambda c, a: (
-        "alltoallv", {"xs": a(given(c.rank, c.size, 2)), "sendcounts": [1] * c.size, "recvcounts": [1] * c.size},
-        inputs(c, c.size, 2)[:, c.rank],
-    ),
-}  # fmt: skip
-calls = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+    return np.asarray(np.arange(np.prod(shape)).reshape(shape) % 5 + rank)
 
 
 def check(result: Any, like: Any, expected: Any) -> None:
@@ -158,31 +90,35 @@ def check(result: Any, like: Any, expected: Any) -> None:
 
 
 @every
-@calls
-def test_the_result_is_an_array_of_the_same_library(comm: mpicoll.Communicator, make: Make, case: Case) -> None:
-    method, arguments, expected = case(comm, make)
-    x = arguments.get("x", arguments.get("xs"))
+@pytest.mark.parametrize("operation", SERVED)
+def test_the_result_is_an_array_of_the_same_library(comm: mpicoll.Communicator, make: Make, operation: str) -> None:
+    """Of calls that block or do not, and that are bound. None writes to the input, or to another call's result."""
+
+    def arguments(made: Make) -> dict[str, Any]:
+        of_numpy = OPERATIONS[operation](comm, lambda *shape: made(given(comm.rank, *shape)))
+        return of_numpy | ({"op": "sum"} if operation == "reduce_scatter" else {})  # an average may be no whole number
+
+    expected, ours = getattr(comm, operation)(**arguments(lambda x: x)), arguments(make)
+    x = ours.get("x", ours.get("xs"))
     before = values(x).copy()
-    first = getattr(comm, method)(**arguments)
-    check(first, x, expected)
-    check(getattr(comm, method)(**arguments), x, expected)
-    check(first, x, expected)  # the second call did not write to it
+    request, bound = getattr(comm, f"i{operation}")(**ours), comm.bind(operation, **ours)
+    results = [getattr(comm, operation)(**ours), getattr(comm, operation)(**ours), bound(), bound()]
+    request.wait()
+    for result in (request.result, *results):
+        check(result, x, expected)
+    assert expected is None or len({id(result) for result in results}) == 4
     np.testing.assert_array_equal(values(x), before)
 
 
 @every
-@calls
-def test_calls_that_do_not_block_and_calls_that_are_bound(comm: mpicoll.Communicator, make: Make, case: Case) -> None:
-    method, arguments, expected = case(comm, make)
-    x = arguments.get("x", arguments.get("xs"))
-    request = getattr(comm, f"i{method}")(**arguments)
-    request.wait()
-    check(request.result, x, expected)
-    call = comm.bind(method, **arguments)
-    results = [call(), call()]
-    for result in results:
-        check(result, x, expected)
-    assert results[0] is None or results[0] is not results[1]
+def test_other_shapes_and_an_output_that_is_given(comm: mpicoll.Communicator, make: Make) -> None:
+    for shape in ((), (0,), (3, 2)):
+        x, expected = make(given(comm.rank, *shape)), sum(given(r, *shape) for r in range(comm.size))
+        for algorithm in (None, "ring"):
+            check(comm.allreduce(x, algorithm=algorithm), x, expected)
+        out = writable(x)
+        assert comm.allreduce(x, out=out) is out
+        np.testing.assert_array_equal(values(out), expected)
 
 
 @every
@@ -201,27 +137,6 @@ def test_scatter(comm: mpicoll.Communicator, make: Make) -> None:
 
 
 @every
-def test_a_result_that_is_given_is_returned(comm: mpicoll.Communicator, make: Make) -> None:
-    x = make(given(comm.rank, 4))
-    out = writable(x)
-    assert comm.allreduce(x, out=out) is out
-    np.testing.assert_array_equal(values(out), inputs(comm, 4).sum(0))
-
-
-@every
-def test_bcast_and_messages_read_an_immutable_array(comm: mpicoll.Communicator, make: Make) -> None:
-    x = make(given(0, 4))
-    empty = np.zeros_like(writable(x))
-    mine = x if comm.rank == 0 else empty
-    assert comm.bcast(mine) is mine
-    np.testing.assert_array_equal(values(mine), given(0, 4))
-    if comm.size > 1:
-        empty[...] = 0
-        comm.sendrecv(x, (comm.rank + 1) % comm.size, empty, (comm.rank - 1) % comm.size)
-        np.testing.assert_array_equal(values(empty), given(0, 4))
-
-
-@every
 def test_an_immutable_array_is_never_written_to(comm: mpicoll.Communicator, make: Make) -> None:
     x = make(given(comm.rank, 4))
     expected = r"expected an array that can be written to; given one that is read-only \(np.array makes a copy"
@@ -235,6 +150,12 @@ def test_an_immutable_array_is_never_written_to(comm: mpicoll.Communicator, make
         with pytest.raises(ArgumentError, match=f"bcast: x: {expected}"):
             comm.bcast(x, root=(comm.rank + 1) % comm.size)
     np.testing.assert_array_equal(values(x), given(comm.rank, 4))
+    mine = x if comm.rank == 0 else np.zeros_like(writable(x))
+    assert comm.bcast(mine) is mine  # the root's is only read
+    np.testing.assert_array_equal(values(mine), given(0, 4))
+    before, came = (comm.rank - 1) % comm.size, np.zeros_like(writable(x))
+    comm.sendrecv(x, (comm.rank + 1) % comm.size, came, before)
+    np.testing.assert_array_equal(values(came), given(before, 4))
 
 
 class Fresh:
@@ -250,36 +171,27 @@ class Fresh:
         return 1, 0
 
 
-def bound(comm: mpicoll.Communicator, operation: str, *given: Any, **named: Any) -> None:
-    call = comm.bind(operation, *given, **named)
-    others = [np.full(200_000, 3, np.float32) for _ in range(5)]  # they would get memory that was freed too early
-    call()
-    assert len(others) == 5
-
-
-def received(comm: mpicoll.Communicator, y: Any, before: int, send: Callable[..., object], *given: object) -> None:
-    request = comm.irecv(y, before)
-    sent = send(*given)
-    request.wait()
-    if isinstance(sent, Request):
-        sent.wait()
-
-
-FRESH: dict[str, Callable[[mpicoll.Communicator, Any, int, int], object]] = {
-    "isend": lambda comm, y, after, before: received(comm, y, before, comm.isend, Fresh(7), after),
-    "bound send": lambda comm, y, after, before: received(comm, y, before, bound, comm, "send", Fresh(7), after),
-    "sendrecv": lambda comm, y, after, before: comm.sendrecv(Fresh(7), after, y, before),
-    "bound sendrecv": lambda comm, y, after, before: bound(comm, "sendrecv", Fresh(7), after, y, before),
-    "allreduce": lambda comm, y, after, before: comm.allreduce(Fresh(7), "max", out=y),
-    "bound allreduce": lambda comm, y, after, before: bound(comm, "allreduce", Fresh(7), "max", out=y),
-    "iallreduce": lambda comm, y, after, before: comm.iallreduce(Fresh(7), "max", out=y).wait(),
+Begins = Callable[[mpicoll.Communicator, Any, int, int], list[Callable[[], object]]]
+FRESH: dict[str, Begins] = {
+    "isend": lambda comm, y, after, before: [comm.irecv(y, before).wait, comm.isend(Fresh(7), after).wait],
+    "bound send": lambda comm, y, after, before: [comm.bind("send", Fresh(7), after), comm.irecv(y, before).wait],
+    "sendrecv": lambda comm, y, after, before: [lambda: comm.sendrecv(Fresh(7), after, y, before)],
+    "bound sendrecv": lambda comm, y, after, before: [comm.bind("sendrecv", Fresh(7), after, y, before)],
+    "allreduce": lambda comm, y, after, before: [lambda: comm.allreduce(Fresh(7), "max", out=y)],
+    "bound allreduce": lambda comm, y, after, before: [comm.bind("allreduce", Fresh(7), "max", out=y)],
+    "iallreduce": lambda comm, y, after, before: [comm.iallreduce(Fresh(7), "max", out=y).wait],
 }
+"""Calls that begin or are bound, and what completes them."""
 
 
 @pytest.mark.processes
 @pytest.mark.parametrize("call", FRESH)
-def test_memory_that_is_handed_out_for_one_call(call: str) -> None:
-    comm, y = mpicoll.Communicator(), np.zeros(200_000, np.float32)
-    FRESH[call](comm, y, (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size)
+def test_memory_that_is_handed_out_for_one_call(comm: mpicoll.Communicator, call: str) -> None:
+    y = np.zeros(200_000, np.float32)
+    begun = FRESH[call](comm, y, (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size)
+    others = [np.full(200_000, 3, np.float32) for _ in range(5)]  # they would get memory that was freed too early
+    for complete in begun:
+        complete()
     comm.barrier()
     assert (y == 7).all()
+    assert len(others) == 5

@@ -1,25 +1,31 @@
-"""Collectives of the kernel: every one against the oracle, through the slots, in pieces, with ranks that come late."""
+"""Collectives of the kernel: every one against the oracle, through the slots, in pieces, with ranks that come late, and
+where arrays lie in memory that ranks share."""
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from itertools import accumulate
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import mpicoll
 from mpicoll.algorithms.collectives import COLLECTIVES
 from mpicoll.arrays.dtypes import DTYPES, OPS
+from mpicoll.calls import choose
 from mpicoll.calls.choose import NODE, SHARED
 from mpicoll.errors import ArgumentError, MessageError
 from mpicoll.fabrics.routes.node import SLOT
+from mpicoll.machine import blocks
 from tests import oracle
-from tests.ranks.test_where_arrays_lie import drawn, expected_of, inputs_of, make
+from tests.devices.checks import check
+from tests.ranks.test_scheduled import OnHost
 from tests.sharing import NEEDED
 
 pytestmark = [*NEEDED, pytest.mark.sizes(2, 4)]
@@ -28,48 +34,138 @@ DRAWS = int(os.environ.get("MPICOLL_DRAWS", "150"))
 MOVING = [name for name, table in COLLECTIVES.items() if table.moves and table.prefix is None]
 LENGTHS = 1, 2, 3, 17, 300, 5_000, SLOT // 4 - 1, SLOT // 4, SLOT // 4 + 1, SLOT, SLOT + 3
 """Elements of four bytes: around what a slot has room for, and several pieces of it."""
+LONG_ONES = (1 << 17) // 4, 131_079, 100_001
+"""The shortest vector has so many bytes that ranks look where their arrays lie."""
+UNEVEN = ["gather", "allgather", "scatter", "reduce_scatter"]
+LONG = 8 * blocks.LEAST
+"""Elements: enough of them for any dtype."""
 
 
-@pytest.fixture
-def comm() -> Iterator[mpicoll.Communicator]:
-    with mpicoll.Communicator() as made:
-        yield made
+def drawn(rng: random.Random, size: int, lengths: Sequence[int]) -> dict[str, Any]:
+    """What all ranks draw alike."""
+    name = rng.choice(MOVING)
+    table = COLLECTIVES[name]
+    dtype = rng.choice(["float32", "float64", "int32", "uint8", "float16", "complex64", "bool"])
+    ops = {"bool": ["lor"], "complex64": ["sum"]}.get(dtype, ["sum", "max", "avg"])
+    count = rng.choice(lengths) * 4 // np.dtype(dtype).itemsize
+    if table.by_rank and not table.rooted:
+        count = count // size + 1
+    uneven = name in UNEVEN and rng.random() < 0.5
+    cuts = sorted(rng.randrange(size * count + 1) for _ in range(size - 1))
+    counts = [b - a for a, b in zip([0, *cuts], [*cuts, size * count], strict=True)] if uneven else [count] * size
+    return {
+        "name": name, "dtype": dtype, "op": rng.choice(ops), "root": rng.randrange(size), "counts": counts,
+        "uneven": uneven, "in place": rng.random() < 0.4, "memory": rng.choice(["shared"] * 4 + ["mixed", "ordinary"]),
+        "begins": rng.random() < 0.4,
+    }  # fmt: skip
 
 
-def test_random_calls(comm: mpicoll.Communicator) -> None:
-    """Of any length. Some arrays lie in shared memory, on some ranks or on all."""
+def inputs_of(d: dict[str, Any], fill: np.random.Generator, size: int) -> list[Any]:
+    """Each rank's input, its blocks one after another."""
+    table = COLLECTIVES[d["name"]]
+    whole = sum(d["counts"])
+    length = {"bcast": [d["counts"][0]] * size}.get(d["name"], d["counts"] if table.gives == "1" else [whole] * size)
+    return [oracle.values(fill, d["dtype"], (n,), d["op"]) for n in length]
+
+
+def expected_of(d: dict[str, Any], inputs: list[Any]) -> list[Any]:
+    """Each rank's result; None where it has none."""
+    name, size, root = d["name"], len(inputs), d["root"]
+    table, ends = COLLECTIVES[name], [0, *accumulate(d["counts"])]
+    if not d["uneven"]:
+        shaped = [x.reshape(size, -1) if table.gives == "p" else x for x in inputs]
+        return oracle.outcome(name, shaped, d["op"], root, d["dtype"])
+    if table.gathers:
+        return [np.concatenate(inputs) if table.gets_at(r, root) else None for r in range(size)]
+    total = inputs[root]
+    if table.reduces:
+        wide = [x.astype(oracle.held(d["dtype"])) for x in inputs]
+        total = oracle.rounded(oracle.reducer(d["op"], d["dtype"])(wide), d["dtype"])
+    return [total[ends[r] : ends[r + 1]] for r in range(size)]
+
+
+def make(comm: mpicoll.Communicator, d: dict[str, Any], inputs: list[Any], own: random.Random) -> tuple[Any, Any, bool]:
+    """Make the call. Returns its result, its input, and whether that must be as before."""
+    name, rank, root = d["name"], comm.rank, d["root"]
+    table, ends, mine = COLLECTIVES[name], [0, *accumulate(d["counts"])], inputs[rank]
+
+    def array(count: int) -> Any:
+        shared = d["memory"] == "shared" or (d["memory"] == "mixed" and own.random() < 0.5)
+        return (comm.empty if shared else np.empty)(count, mine.dtype)
+
+    gives = table.gives_at(rank, root)
+    x = out = None
+    block = slice(ends[rank], ends[rank + 1])
+    if table.gathers and d["in place"] and table.gets_at(rank, root):
+        out = array(ends[-1])
+        x = out[block]
+    elif table.scatters and d["in place"] and gives:
+        x = array(ends[-1])
+        out = x[block]
+    else:
+        if gives or table.elementwise:
+            x = array(mine.size)
+        if table.elementwise and d["in place"]:
+            out = x
+        elif table.gets_at(rank, root) and name != "bcast":
+            out = array(d["counts"][rank] if table.scatters else ends[-1] if table.gets == "p" else mine.size)
+    if x is not None:
+        x[...] = mine
+    given: dict[str, Any] = {} if name == "bcast" else {"out": out}
+    if "algorithm" in d:
+        given["algorithm"] = d["algorithm"]
+    if table.rooted:
+        given["root"] = root
+    if table.reduces:
+        given["op"] = d["op"]
+    if d["uneven"]:
+        given["counts"] = d["counts"]
+    method = f"{name}v" if d["uneven"] else name
+    if not d["begins"]:
+        result = getattr(comm, method)(x, **given)
+    else:
+        request = getattr(comm, f"i{method}")(x, **given)
+        if own.random() < 0.5:
+            time.sleep(own.random() * 0.003)
+        request.wait()
+        result = request.result
+    return result, x, not d["in place"] and name != "bcast"
+
+
+@pytest.mark.parametrize("algorithm", [NODE, None])
+def test_random_calls(comm: mpicoll.Communicator, algorithm: str | None) -> None:
+    """Of any length by the kernel, and of so long ones that ranks look where arrays lie. Some lie in shared memory, on
+    some ranks or on all."""
     seed = int(os.environ.get("MPICOLL_SEED", "20261128"))
     print(f"MPICOLL_SEED={seed}")
     common, own = random.Random(seed), random.Random(seed + 1 + comm.rank)
-    routes = set()
+    served: dict[str, set[tuple[str, bool]]] = {}
     for i in range(DRAWS):
-        d = drawn(common, comm.size, MOVING, LENGTHS) | {"algorithm": NODE}
+        d = drawn(common, comm.size, LENGTHS if algorithm else LONG_ONES)
+        d |= {"algorithm": algorithm} if algorithm else {}
         inputs = inputs_of(d, np.random.default_rng([seed, i]), comm.size)
         expected = expected_of(d, inputs)[comm.rank]
         if own.random() < 0.1:
             time.sleep(own.random() * 0.003)
         result, x, unchanged = make(comm, d, inputs, own)
-        routes.add(comm.last_route)
         where = f"draw {i} on rank {comm.rank} of {comm.size}, {comm.last_route}: {d}"
         if expected is not None:
             np.testing.assert_array_equal(np.ravel(result), expected, err_msg=where)
         if x is not None and unchanged:
             np.testing.assert_array_equal(x, inputs[comm.rank], err_msg=where)
-    assert routes == {NODE, SHARED}
+        served.setdefault(comm.last_route, set()).add((d["name"], d["uneven"]))
+        assert d["memory"] != "ordinary" or comm.last_route != SHARED, where
+    able = {(name, uneven) for name in MOVING for uneven in (False, *([True] * (name in UNEVEN)))}
+    assert served.keys() == {NODE, SHARED} if algorithm else served[SHARED] == able or DRAWS < 150
 
 
-@pytest.mark.parametrize("op", [name for name in OPS if name != "premul_sum"])
+@pytest.mark.parametrize("op", OPS)
 def test_every_reduction(comm: mpicoll.Communicator, op: str) -> None:
-    fill = np.random.default_rng(5)
     for name, kind in DTYPES.items():
-        if kind.kind not in OPS[op][0] or kind.storage is not None:
-            continue
-        for count in (3, SLOT // kind.itemsize + 1):
-            inputs = [oracle.values(fill, name, (count,), op) for _ in range(comm.size)]
-            expected = oracle.outcome("allreduce", inputs, op, 0, name)[comm.rank]
-            for out in (None, np.empty(count, name), inputs[comm.rank]):
-                found = comm.allreduce(inputs[comm.rank], op, out=out, algorithm=NODE)
-                np.testing.assert_array_equal(found, expected, err_msg=f"{op} of {count} {name}")
+        if kind.kind in OPS[op][0]:
+            on: Any = OnHost("torch" if kind.storage else "numpy")
+            for count in (3, SLOT // kind.itemsize + 1):
+                check(comm, on, "allreduce", NODE, name, op, (count,), "plain")
 
 
 @pytest.mark.parametrize("count", [0, 1, SLOT // 4, SLOT // 4 + 1, SLOT])
@@ -116,12 +212,6 @@ def test_each_rank_has_a_factor(comm: mpicoll.Communicator, count: int) -> None:
     assert (found == sum((r + 1) * (1j - 1) for r in range(comm.size))).all()
 
 
-def test_sums_of_short_floats_are_rounded_once(comm: mpicoll.Communicator) -> None:
-    x = np.full(SLOT, 1.0 if comm.rank else 2048.0, np.float16)  # 2048 + 1 is 2048
-    expected = np.float16(np.float32(2048 + comm.size - 1))
-    assert (comm.allreduce(x, algorithm=NODE) == expected).all()
-
-
 def test_elements_longer_than_a_slot(comm: mpicoll.Communicator) -> None:
     """They are only moved, byte by byte."""
     x = np.full(3, comm.rank, np.dtype([("a", "u1", (SLOT + 5,))]))
@@ -130,29 +220,31 @@ def test_elements_longer_than_a_slot(comm: mpicoll.Communicator) -> None:
         assert (gathered[rank] == np.full(3, rank, x.dtype)).all()
 
 
-def test_alltoallv(comm: mpicoll.Communicator) -> None:
+@pytest.mark.parametrize("lies", ["ordinary", "shared", "mixed"])
+def test_alltoallv(comm: mpicoll.Communicator, lies: str) -> None:
     """Each rank knows its own counts alone, of which many are 0."""
     common, rank, size = np.random.default_rng(3), comm.rank, comm.size
+    own, routes = random.Random(rank), []
     for turn in range(40):
-        most = [3, 400, SLOT // 4 // size + 5, SLOT][turn % 4]
+        most = [3, 400, SLOT // 4 // size + 5, SLOT][turn % 4] if lies == "ordinary" else 9_000
         counts = common.integers(0, most, (size, size)) * (common.random((size, size)) < 0.7)
-        blocks = [
+        parts = [
             [np.arange(n, dtype=np.float32) + 7 * i + 100 * j for j, n in enumerate(row)]
             for i, row in enumerate(counts)
         ]
-        x = np.concatenate(blocks[rank])
-        found = comm.alltoallv(x, counts[rank].tolist(), counts[:, rank].tolist(), algorithm=NODE)
-        np.testing.assert_array_equal(found, np.concatenate([blocks[i][rank] for i in range(size)]))
-
-
-def test_an_alltoallv_of_counts_that_differ(comm: mpicoll.Communicator) -> None:
-    """Before data moves, and on the rank that expects something else."""
-    counts = [4] * comm.size
-    taken = [*counts]
-    taken[(comm.rank + 1) % comm.size] += 1
-    x = np.zeros(4 * comm.size)
-    with pytest.raises(MessageError, match=r"alltoallv: expected 5 elements from rank \d; it sends 4"):
-        comm.alltoallv(x, counts, taken, algorithm=NODE)
+        first, last = (
+            (comm.empty if lies == "shared" or (lies == "mixed" and own.random() < 0.5) else np.empty)(
+                size * SLOT, np.float32
+            )
+            for _ in range(2)
+        )
+        xs, out = first[: counts[rank].sum()], last[: counts[:, rank].sum()]
+        xs[...] = np.concatenate(parts[rank])
+        how = {"algorithm": NODE} if lies == "ordinary" else {}
+        assert comm.alltoallv(xs, counts[rank].tolist(), counts[:, rank].tolist(), out=out, **how) is out
+        np.testing.assert_array_equal(out, np.concatenate([parts[i][rank] for i in range(size)]))
+        routes.append(comm.last_route)
+    assert lies != "shared" or routes.count(SHARED) >= len(routes) * 3 // 4
 
 
 @pytest.mark.mpi(min_size=2)
@@ -179,21 +271,6 @@ def test_a_rank_waits_for_those_whose_data_it_gets(comm: mpicoll.Communicator, o
             comm.recv(told, first)
             found = call()
         np.testing.assert_array_equal(found, expected)
-
-
-@pytest.mark.parametrize("operation", ["barrier", "bcast", "allreduce", "reduce", "scan", "gather", "reduce_scatter"])
-def test_the_kernel_alone_begins_a_repeated_call(
-    comm: mpicoll.Communicator, monkeypatch: pytest.MonkeyPatch, operation: str
-) -> None:
-    """Off the root, too, where ``out`` is not used."""
-    x, table = np.ones((comm.size, 3)), COLLECTIVES[operation]
-    arguments: list[Any] = [x] * table.moves
-    given: dict[str, Any] = {}
-    if operation not in ("barrier", "bcast"):
-        given["out"] = np.empty((comm.size, *x.shape) if table.gathers else x.shape[1:] if table.scatters else x.shape)
-    getattr(comm, f"i{operation}")(*arguments, **given).wait()
-    monkeypatch.setattr(comm._engine, "begun", None)
-    getattr(comm, f"i{operation}")(*arguments, **given).wait()
 
 
 @pytest.mark.mpi(min_size=2)
@@ -248,19 +325,25 @@ def test_ranks_that_make_different_calls(count: int) -> None:
             assert (x == 1.0 + comm.rank).all()
 
 
-def test_messages_move_while_a_rank_waits(comm: mpicoll.Communicator) -> None:
-    """The sender comes to the barrier only when the receiver, which is there already, has taken the message."""
-    message = np.full(1 << 20, comm.rank)
+@pytest.mark.parametrize("call", ["barrier", "shared"])
+def test_messages_move_while_a_rank_waits(comm: mpicoll.Communicator, call: str) -> None:
+    """The sender comes to the call only when the receiver, which is there already, has taken the message."""
+    message, x = np.full(1 << 20, comm.rank), comm.zeros(1 << 16)
+
+    def wait() -> None:
+        comm.barrier(algorithm=NODE) if call == "barrier" else comm.allreduce(x, out=x)
+
     if comm.rank == 0:
         taken = np.empty_like(message)
         request = comm.irecv(taken, 1)
-        comm.barrier(algorithm=NODE)
+        wait()
         request.wait()
         assert (taken == 1).all()
     else:
         if comm.rank == 1:
             comm.send(message, 0)
-        comm.barrier(algorithm=NODE)
+        wait()
+    assert comm.last_route == (NODE if call == "barrier" else SHARED)
 
 
 def test_ranks_that_are_alone(comm: mpicoll.Communicator) -> None:
@@ -294,3 +377,119 @@ def test_an_alltoallv_whose_counts_differ_on_one_rank_fails_on_all(count: int, s
     with pytest.raises(MessageError, match=said):
         call(xs, counts, expected, out)
     assert (out == -1).all(), "nothing has moved"
+
+
+# -- where arrays lie --
+
+
+def test_only_a_collective_with_an_algorithm_of_its_own_is_not_made_where_arrays_lie(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("MPICOLL_ALGORITHM", "bcast:linear")
+    with mpicoll.Communicator() as comm:
+        x = comm.zeros(LONG, np.float32)
+        comm.allreduce(x, out=x)
+        assert comm.last_route == SHARED
+        comm.bcast(x)
+        assert comm.last_route == "linear"
+        comm.allreduce(x, out=x, algorithm="ring")
+        assert comm.last_route == "ring"
+
+
+def test_an_average_where_the_sum_is_too_large(comm: mpicoll.Communicator) -> None:
+    x = comm.empty(LONG, np.float16)
+    x.fill(60000)
+    comm.allreduce(x, "avg", out=x)
+    assert comm.last_route == SHARED
+    assert (x == 60000).all()
+
+
+def test_some_ranks_have_ordinary_arrays(comm: mpicoll.Communicator) -> None:
+    """In one call, and in the next one none has. Each call is right, and goes where its arrays lie if all can."""
+    for odd in range(comm.size):
+        for made in (np.empty, comm.empty):
+            x = made(LONG) if comm.rank == odd else comm.empty(LONG)
+            for _ in range(2):
+                x.fill(comm.rank)
+                comm.allreduce(x, out=x)
+                assert comm.last_route == (NODE if made is np.empty else SHARED)
+                assert (x == sum(range(comm.size))).all()
+
+
+def test_long_moves_of_ordinary_arrays_are_the_mpis(comm: mpicoll.Communicator) -> None:
+    for made, route in ((np.empty, "native"), (comm.empty, SHARED)) * 2:
+        x = made(choose.LONG_MOVES // 8)
+        x.fill(comm.rank)
+        comm.bcast(x, root=1)
+        assert comm.last_route == route
+        assert (x == 1).all()
+
+
+def test_short_arrays_and_those_with_gaps_are_ordinary_ones(comm: mpicoll.Communicator) -> None:
+    whole = comm.empty((LONG, 2))
+    torchs = torch.from_numpy(whole)
+    xs: list[Any] = [whole.reshape(-1)[: blocks.LEAST // 8 - 1], whole[:, 1], torchs[:, 1]]
+    for x in xs:
+        for _ in range(2):
+            whole.fill(1)
+            comm.allreduce(x, out=x)
+            assert comm.last_route == NODE
+            assert (x == comm.size).all()
+
+
+def test_arrays_that_come_and_go(comm: mpicoll.Communicator) -> None:
+    """Each rank gives other arrays, of which some lie where others lay."""
+    mine, kept = random.Random(comm.rank), []
+    for k in range(200):
+        x = comm.empty(LONG + mine.choice([0, 8, 4096]))[:LONG]
+        x.fill(k + comm.rank)
+        kept.append(x)
+        del kept[: mine.randrange(len(kept))]
+        comm.allreduce(x, out=x)
+        assert comm.last_route == SHARED
+        assert (x == comm.size * k + sum(range(comm.size))).all()
+
+
+def test_results_lie_where_inputs_do(comm: mpicoll.Communicator) -> None:
+    x = comm.empty((comm.size, LONG), np.float32)
+    x.fill(comm.rank)
+    bound = comm.bind("allreduce", x)
+    for _ in range(3):
+        assert (bound() == sum(range(comm.size))).all()
+        assert comm.last_route == SHARED
+    for given in (x, torch.from_numpy(x), torch.from_numpy(x).view(torch.bfloat16)):
+        for name in ("allreduce", "reduce_scatter", "allgather", "alltoall"):
+            getattr(comm, name)(given)
+            assert comm.last_route == SHARED, (name, type(given))
+    gathered = comm.allgather(x)
+    assert gathered.shape == (comm.size, comm.size, LONG)
+    assert all((gathered[r] == r).all() for r in range(comm.size))
+    at_root = comm.reduce(x)
+    assert comm.last_route == SHARED
+    assert at_root is None or (at_root == sum(range(comm.size))).all()
+    ordinary = comm.allreduce(np.ones(LONG))
+    assert blocks.own_at(ordinary.ctypes.data, 1) is None
+
+
+@pytest.mark.parametrize(
+    ("number", "why"), [(errno.ENOMEM, r"this process may have no more memory \(ulimit -v\)"), (errno.EIO, "Errno 5")]
+)
+def test_memory_that_one_rank_cannot_open(monkeypatch: pytest.MonkeyPatch, number: int, why: str) -> None:
+    """The others do not take its next call for what is missing of this one: none has a wrong result."""
+    comm = mpicoll.Communicator()  # which is never freed, because the others' last call is never complete
+
+    def refuse(_: object) -> None:
+        raise OSError(number, "the system's word")
+
+    xs = [comm.zeros(1 << 17) for _ in range(2)]
+    if comm.rank == 0:
+        monkeypatch.setattr("mpicoll.fabrics.routes.node.opened", refuse)
+    what = rf"allreduce: the \d+ bytes of memory that rank \d+ gives \(process \d+\) cannot be opened: .*{why}"
+    requests = [comm.iallreduce(x, out=x) for x in xs]
+    with pytest.raises(
+        MessageError, match=what if comm.rank == 0 else r"cannot be opened|another rank makes another call"
+    ):
+        requests[0].wait()
+    if comm.rank == 0:  # nobody completes the others' last one
+        with pytest.raises(MessageError, match=r"cannot be opened|another rank makes another call"):
+            requests[1].wait()

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from decimal import Decimal
 from fractions import Fraction
-from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,16 +13,13 @@ from mpi4py import MPI
 
 import mpicoll
 from mpicoll import Op
-from mpicoll.arrays import kernels
 from mpicoll.errors import ArgumentError, LaunchError
+from mpicoll.fabrics.routes import exchange
 from mpicoll.launch.mpi_init import check_arithmetic
+from tests.devices.checks import check
+from tests.ranks.test_scheduled import OnHost
 
 pytestmark = pytest.mark.sizes(1, 2, 4)
-
-
-@pytest.fixture(scope="module")
-def comm() -> mpicoll.Communicator:
-    return mpicoll.Communicator(MPI.COMM_WORLD)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -39,60 +34,6 @@ def test_16_bit_sums_are_rounded_once(comm: mpicoll.Communicator, dtype: torch.d
     assert torch.equal(mine, exact.to(dtype))
     everyone = comm.allgather(mine.view(torch.int16))
     assert all(torch.equal(everyone[r], everyone[0]) for r in range(comm.size))
-
-
-def test_the_example_of_rounding(
-    comm: mpicoll.Communicator, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The route that mpicoll chooses rounds once. Sums that are rounded after each addition lose every 1."""
-    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "examples")
-    example = import_module("rounding")
-    found = example.sums(comm)
-    once = np.float16(2048.0 + comm.size - 1)
-    assert found["default"] == [once] * comm.size
-    assert set(found["linear"]) <= {2048.0, once}
-    assert len(found["ring"]) == comm.size
-    example.main()
-    assert len(capsys.readouterr().out.splitlines()) == (5 if comm.rank == 0 else 0)
-
-
-@pytest.mark.parametrize("n", [7, 600_000])
-@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
-def test_nan_propagates_to_every_rank(comm: mpicoll.Communicator, dtype: str, n: int) -> None:
-    for op in ("min", "max"):
-        for at in range(comm.size):
-            x = np.arange(n, dtype=dtype)
-            if comm.rank == at:
-                x[n // 2] = np.nan
-            comm.allreduce(x, op, out=x)
-            assert np.isnan(x[n // 2])
-            assert np.isnan(x).sum() == 1
-
-
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-@pytest.mark.parametrize("algorithm", ["exchange", "recursive_doubling"])
-def test_equal_bits_where_only_some_ranks_have_the_kernel(
-    dtype: str, algorithm: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of NaNs, too, whatever bits they were."""
-    with mpicoll.Communicator() as comm:
-        if comm.rank == 0:
-            monkeypatch.setattr(kernels, "kernel", None)
-        for op in ("sum", "max"):
-            for n in (3, 100, 20_000):
-                bits = np.random.default_rng([n, comm.rank]).integers(-(1 << 15), 1 << 15, n, np.int16)
-                x = torch.from_numpy(bits).view(getattr(torch, dtype))
-                comm.allreduce(x, op, out=x, algorithm=algorithm)
-                everyone = comm.allgather(x.view(torch.int16))
-                assert all(torch.equal(each, everyone[0]) for each in everyone), (op, n)
-
-
-@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "uint16", "int32", "int64"])
-def test_integer_sums_wrap(comm: mpicoll.Communicator, dtype: str) -> None:
-    x = np.full(300, np.iinfo(dtype).max, dtype)
-    with np.errstate(over="ignore"):
-        expected = np.array(np.iinfo(dtype).max, dtype) * np.array(comm.size, dtype)
-    assert (comm.allreduce(x) == expected).all()
 
 
 @pytest.mark.parametrize("name", ["SUM", "PROD", "MIN", "MAX", "BAND", "BOR", "BXOR", "LAND", "LOR", "LXOR"])
@@ -110,12 +51,6 @@ def test_operations_by_their_names_in_mpi4py(comm: mpicoll.Communicator, name: s
         assert len(fresh._engine.plans) == 1
 
 
-def test_objects_by_mpi4pys_names(comm: mpicoll.Communicator) -> None:
-    assert comm.allreduce_object(comm.rank + 1, MPI.SUM) == comm.size * (comm.size + 1) // 2
-    assert comm.allreduce_object(comm.rank, MPI.MAX) == comm.size - 1
-    assert comm.allreduce_object((-comm.rank, comm.rank), MPI.MINLOC) == (1 - comm.size, comm.size - 1)
-
-
 @pytest.mark.parametrize(
     "factor", [Fraction(1, 4), Decimal("0.25"), np.float32(0.25), np.complex64(0.25), np.longdouble(0.25), 2**70]
 )
@@ -125,15 +60,6 @@ def test_factors_of_every_kind_of_number(comm: mpicoll.Communicator, factor: Any
     for algorithm in (None, "native", "ring"):
         y = comm.allreduce(x, Op.premul_sum(factor), algorithm=algorithm)
         assert (y == 4 * comm.size * complex(factor)).all()
-
-
-def test_each_rank_has_its_own_factor(comm: mpicoll.Communicator) -> None:
-    for dtype in (torch.float32, torch.bfloat16, torch.float64):
-        x = torch.ones(5, dtype=dtype)
-        comm.allreduce(x, Op.premul_sum(comm.rank + 1.0), out=x)
-        assert (x == comm.size * (comm.size + 1) / 2).all()
-    z = comm.allreduce(np.ones(2, complex), Op.premul_sum(1j))
-    assert (z == comm.size * 1j).all()
 
 
 def test_factors_that_are_equal_but_not_the_same(comm: mpicoll.Communicator) -> None:
@@ -163,6 +89,9 @@ VIEWS: dict[str, Any] = {
 @pytest.mark.parametrize("operation", ["allreduce", "reduce", "scan"])
 def test_a_view_that_torch_conjugates_is_not_its_memory(comm: mpicoll.Communicator, view: str, operation: str) -> None:
     """Taken for a call in place, it gave the reduction of what lies there."""
+    u = torch.tensor([1 + 2j, 3 - 1j])
+    comm.scan(u.conj(), out=u.conj())  # both are the same view
+    assert (u == (comm.rank + 1) * torch.tensor([1 + 2j, 3 - 1j])).all()
     x, out = VIEWS[view](torch.tensor([1 + 2j, 3 - 1j]))
     if operation == "reduce" and comm.rank:
         return  # only the root has an output
@@ -170,7 +99,82 @@ def test_a_view_that_torch_conjugates_is_not_its_memory(comm: mpicoll.Communicat
         getattr(comm, operation)(x, out=out)
 
 
-def test_both_are_the_same_view(comm: mpicoll.Communicator) -> None:
-    u = torch.tensor([1 + 2j, 3 - 1j])
-    comm.allreduce(u.conj(), out=u.conj())
-    assert (u == comm.size * torch.tensor([1 + 2j, 3 - 1j])).all()
+# -- 16-bit floats that travel as float32 --
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("n", [0, 1, 1001, 70_000])
+@pytest.mark.parametrize("op", ["sum", "prod", "avg", "premul_sum"])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_floats_that_travel_as_float32(comm: mpicoll.Communicator, dtype: str, op: str, n: int) -> None:
+    tensors: Any = OnHost("torch")
+    for collective in ("allreduce", "reduce", "reduce_scatter"):
+        check(comm, tensors, collective, "wide", dtype, op, (n,), "plain", comm.size - 1)
+        assert comm.last_route == "wide"
+    x = torch.full((comm.size, n), 2.0, dtype=getattr(torch, dtype))
+    comm.reduce_scatter(x, out=x[comm.rank], algorithm="wide")
+    assert (x[comm.rank] == 2.0 * comm.size).all()
+
+
+@pytest.mark.mpi(min_size=3)
+def test_a_wide_sum_is_rounded_once(comm: mpicoll.Communicator) -> None:
+    """256 + 1 + 1 is 258, which bfloat16 has. 256 + 1 is not: it would be rounded to 256."""
+    x = torch.full((5,), {0: 256.0, 1: 1.0, 2: 1.0}.get(comm.rank, 0.0), dtype=torch.bfloat16)
+    y: Any = comm.allreduce(x, algorithm="wide")
+    assert (y == 258.0).all()
+
+
+@pytest.mark.mpi(min_size=2)
+def test_two_wide_plans_that_take_turns(comm: mpicoll.Communicator) -> None:
+    """They use the same memory for their float32 values."""
+    x, y = torch.ones(300, dtype=torch.bfloat16), torch.ones(70, dtype=torch.bfloat16)
+    calls = [comm.bind("allreduce", each, out=each, algorithm="wide") for each in (x, y)]
+    for _ in range(3):
+        for call in calls:
+            call()
+    assert (x == comm.size**3).all()
+    assert (y == comm.size**3).all()
+
+
+@pytest.mark.mpi(min_size=2)
+def test_wide_serves_sums_and_products_of_16_bit_floats_alone(comm: mpicoll.Communicator) -> None:
+    with pytest.raises(ArgumentError, match=r"sum of float32 \(wide is for sums and products of 16-bit"):
+        comm.allreduce(np.ones(3, np.float32), algorithm="wide")
+    with pytest.raises(ArgumentError, match=r"min of float16 \(wide is"):  # an MPI library's minimum may lose a NaN
+        comm.allreduce(np.ones(3, np.float16), "min", algorithm="wide")
+    with pytest.raises(ArgumentError, match="given 'wide'"):
+        comm.scan(np.ones(3, np.float16), algorithm="wide")
+
+
+# -- the exchange --
+
+
+@pytest.fixture
+def short_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An exchange has one partner at a time, and slices of a few elements: several rounds of both are needed."""
+    monkeypatch.setattr(exchange, "PARTNERS", 1)
+    monkeypatch.setattr(exchange, "SHORT", 0)
+    monkeypatch.setattr(exchange, "CHUNK", 256)
+    monkeypatch.setattr(exchange, "SLICE", 8)
+
+
+def given(rank: int, count: int) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
+    return np.random.default_rng([7, rank]).integers(-1000, 1000, count).astype(np.float32)
+
+
+@pytest.mark.usefixtures("short_steps")
+@pytest.mark.parametrize("count", [1, 2, 1001])
+def test_an_exchange_with_one_partner_at_a_time(comm: mpicoll.Communicator, count: int) -> None:
+    rank, size = comm.rank, comm.size
+    everybodys = [given(r, count) for r in range(size)]
+    expected = np.max(everybodys, 0)
+    assert np.array_equal(comm.allreduce(given(rank, count), op="max", algorithm="exchange"), expected)
+    for root in range(size):
+        found = comm.reduce(given(rank, count), op="max", root=root, algorithm="exchange")
+        assert (found is None) == (rank != root)
+        assert found is None or np.array_equal(found, expected)
+    blocks = np.stack([x + rank for x in everybodys])
+    mine = comm.reduce_scatter(blocks, op="max", algorithm="exchange")
+    assert np.array_equal(mine, everybodys[rank] + size - 1)
+    up_to_mine = comm.scan(given(rank, count), op="max", algorithm="exchange")
+    assert np.array_equal(up_to_mine, np.max(everybodys[: rank + 1], 0))

@@ -7,9 +7,8 @@ import gc
 import os
 import resource
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +17,11 @@ import pytest
 import torch
 
 import mpicoll
-from mpicoll.calls.choose import SHARED
+from mpicoll.calls.choose import NODE, SHARED
 from mpicoll.communicator import memory
-from mpicoll.errors import ArgumentError, DtypeError, MessageError, StateError
-from mpicoll.fabrics.mpi import MPIFabric
-from mpicoll.fabrics.routes import node
+from mpicoll.errors import ArgumentError, DtypeError, StateError
 from mpicoll.machine import blocks, shared_memory
+from tests.ranks.children import in_child
 from tests.sharing import NEEDED
 
 LONG = 8 * blocks.LEAST
@@ -31,12 +29,6 @@ LONG = 8 * blocks.LEAST
 MIB = 1 << 20
 
 pytestmark = [*NEEDED, pytest.mark.sizes(2, 4)]
-
-
-@pytest.fixture
-def comm() -> Iterator[mpicoll.Communicator]:
-    with mpicoll.Communicator() as made:
-        yield made
 
 
 def test_memory_is_used_again(comm: mpicoll.Communicator) -> None:
@@ -64,23 +56,9 @@ def test_memory_is_given_back(comm: mpicoll.Communicator) -> None:
         x = comm.zeros(n, np.uint8)
         assert not x.any()
         x[-1] = 1
-        comm.allreduce(x, out=x)
-        assert comm.last_route == SHARED
-        assert (x[0], x[-1]) == (0, comm.size)
         del x
     assert kept() - before <= max(blocks.LEAST_FREE, blocks.FACTOR * max(lengths)) + max(lengths)
     assert kept() - before < sum(lengths) // 2
-
-
-def test_how_much_all_blocks_keep(comm: mpicoll.Communicator, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(blocks, "LEAST_FREE", 0)
-    monkeypatch.setattr(blocks._pool, "_most_used", 0)
-    blocks._pool.empty()
-    before = kept()
-    for n in (20, 23, 26, 29, 32):
-        arrays = [comm.empty(n * MIB, np.uint8) for _ in range(3)]
-        assert kept() - before <= blocks.FACTOR * 3 * n * MIB + n * MIB
-        arrays.clear()
 
 
 def test_what_free_blocks_have_goes_first_where_memory_is_short(
@@ -110,21 +88,6 @@ def test_an_absurd_length_hides_no_other_reason(comm: mpicoll.Communicator, monk
     assert [str(each.message) for each in caught] == [f"{why} {n}" for n in lengths if comm.rank == 0]
 
 
-def test_a_child_process_gives_nothing_back_of_its_parents(
-    comm: mpicoll.Communicator, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(blocks, "LEAST_FREE", 0)
-    monkeypatch.setattr(blocks, "FACTOR", 0)
-    x, others = comm.empty(LONG), [comm.empty(LONG) for _ in range(4)]
-    x.fill(7)
-    child = os.fork()
-    if child == 0:
-        del x, others
-        os._exit(0)
-    assert os.waitpid(child, 0)[1] == 0
-    assert (x == 7).all()
-
-
 def test_many_arrays_leave_files_to_the_program(comm: mpicoll.Communicator) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     open_now = len(os.listdir("/proc/self/fd"))
@@ -146,22 +109,6 @@ def test_many_arrays_leave_files_to_the_program(comm: mpicoll.Communicator) -> N
         assert (x == comm.size).all()
 
 
-@pytest.mark.mpi(min_size=2)
-@pytest.mark.parametrize(
-    ("number", "why"), [(errno.ENOMEM, r"this process may have no more memory \(ulimit -v\)"), (errno.EIO, "Errno 5")]
-)
-def test_memory_that_cannot_be_opened(monkeypatch: pytest.MonkeyPatch, number: int, why: str) -> None:
-    def refuses(place: blocks.Place) -> None:
-        raise OSError(number, "the system's word")
-
-    with mpicoll.Communicator() as comm:
-        monkeypatch.setattr(node, "opened", refuses)
-        x = comm.zeros(LONG)
-        what = rf"allreduce: the \d+ bytes of memory that rank 0 gives \(process \d+\) cannot be opened: .*{why}"
-        with pytest.raises(MessageError, match=what):
-            comm.allreduce(x, out=x)
-
-
 def test_what_is_not_shared(comm: mpicoll.Communicator, monkeypatch: pytest.MonkeyPatch) -> None:
     def lies_in_a_block(x: Any) -> bool:
         return blocks.own_at(x.ctypes.data, x.nbytes) is not None
@@ -179,20 +126,6 @@ def test_what_is_not_shared(comm: mpicoll.Communicator, monkeypatch: pytest.Monk
             assert not lies_in_a_block(comm.empty(12_345_678, np.uint8))
     else:
         assert not lies_in_a_block(comm.empty(12_345_678, np.uint8))
-
-
-@pytest.mark.parametrize(
-    ("shape", "dtype", "argument"),
-    [(-1, "f4", "shape"), ((2, -3), "f4", "shape"), (1.5, "f4", "shape"), ("ab", "f4", "shape"),
-     ((2, None), "f4", "shape"), ((1,) * 70, "f4", "shape"), (2**62, "f4", "shape"), ((0, 2**70), "f4", "shape"),
-     (4, "nothing", "dtype"), (4, [("a", "f4")] * 2, "dtype"), (4, torch.float32, "dtype")],
-)  # fmt: skip
-def test_bad_input(comm: mpicoll.Communicator, shape: Any, dtype: Any, argument: str) -> None:
-    with pytest.raises(ArgumentError, match=f"empty: {argument}: expected .*; given") as caught:
-        comm.empty(shape, dtype)
-    with pytest.raises(ArgumentError, match="empty_like: x: expected an array of NumPy's; given"):
-        comm.empty_like([1.0])  # type: ignore[arg-type]
-    assert caught.type is (DtypeError if argument == "dtype" else ArgumentError)
 
 
 def test_none_where_a_rank_shares_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -213,6 +146,7 @@ def test_none_where_a_rank_shares_nothing(monkeypatch: pytest.MonkeyPatch) -> No
         for _ in range(3):
             comm.allreduce(x, out=x)
             assert comm.last_route == "native"
+        assert not used(comm)
 
 
 def test_a_free_block_whose_memory_does_not_come_back(
@@ -232,86 +166,83 @@ def test_a_free_block_whose_memory_does_not_come_back(
     assert comm.empty(nbytes, np.uint8).ctypes.data == address
 
 
-def test_none_in_an_elastic_job(comm: mpicoll.Communicator, monkeypatch: pytest.MonkeyPatch) -> None:
-    memory._warn.cache_clear()
-    monkeypatch.setattr(MPIFabric, "elastic", property(lambda fabric: fabric))
-    fabric = comm._engine.fabric
-    monkeypatch.setattr(fabric, "info", replace(fabric.info, shares_memory=False))
-    if comm.rank == 0:
-        with pytest.warns(UserWarning, match="ordinary arrays: the job is elastic"):
-            comm.empty(LONG)
-    else:
-        comm.empty(LONG)
-
-
-@pytest.mark.parametrize("is_free", [True, False])
-def test_a_handler_makes_an_array_while_another_is_made(
-    comm: mpicoll.Communicator, monkeypatch: pytest.MonkeyPatch, is_free: bool
-) -> None:
-    """Each gets memory of its own: a block that is free, or a new one. Nor does a finalizer touch what is half
-    changed."""
-    n, made = 5 * LONG + 1, list[Any]()
-    held = [comm.empty(n) for _ in range(8)]
-    where, what = (blocks._Pool, "_claim") if is_free else (blocks, "new_file")
-    change = getattr(where, what)
-
-    def interrupted(*given: Any) -> Any:
-        if not made:
-            made.append(None)
-            made[0] = comm.empty(n)
-        return change(*given)
-
-    if is_free:
-        held.clear()
-    monkeypatch.setattr(where, what, interrupted)
-    kept = [comm.empty(n), *made, *(comm.empty(n) for _ in range(3))]
-    assert len(kept) == 5
-    assert all(blocks.own_at(each.ctypes.data, each.nbytes) is not None for each in kept)
-    assert len({each.ctypes.data for each in kept}) == 5
-
-
 def test_a_child_process_makes_arrays_of_its_own(comm: mpicoll.Communicator) -> None:
     """Not in the blocks that are free in its parent."""
     inherited = comm.zeros(LONG)
     del inherited
-    read, write = os.pipe()
+    (made, has_made), (written, has_written) = os.pipe(), os.pipe()
     child = os.fork()
     if child == 0:
         own = comm.empty(LONG)
+        os.read(made, 1)  # the parent has made its own
         own.fill(666)
-        del own
-        os.write(write, b"!")
+        os.write(has_written, b"!")
         os._exit(0)
     x = comm.zeros(LONG)
-    assert os.read(read, 1) == b"!"
+    os.write(has_made, b"!")
+    assert os.read(written, 1) == b"!"
     assert os.waitpid(child, 0)[1] == 0
-    os.close(read)
-    os.close(write)
+    for file in (made, has_made, written, has_written):
+        os.close(file)
     assert not x.any()
 
 
+def test_children_share_their_parents_arrays(comm: mpicoll.Communicator, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What they drop is not given back."""
+    monkeypatch.setattr(blocks, "LEAST_FREE", 0)
+    monkeypatch.setattr(blocks, "FACTOR", 0)
+    x, others, arrays = comm.zeros(LONG), [comm.empty(LONG) for _ in range(4)], comm.shared(LONG)
+    for each in others:
+        each.fill(7)
+    comm.barrier()
+
+    def check() -> None:
+        x[0] = 1
+        others.clear()
+        for each in arrays:
+            each[comm.rank] = 7
+
+    in_child(check)
+    comm.barrier()
+    assert x[0] == 1
+    assert all((each[: comm.size] == 7).all() for each in arrays)
+    assert all((each == 7).all() for each in others)
+    comm.allreduce(x, out=x)
+    assert (x[0], comm.last_route) == (comm.size, SHARED)
+
+
+WRONG: list[tuple[Any, Any, str]] = [
+    (-1, "f4", "shape"), ((2, -3), "f4", "shape"), (1.5, "f4", "shape"), ("ab", "f4", "shape"),
+    ((1,) * 70, "f4", "shape"), (2**62, "f4", "shape"), ((0, 2**70), "f4", "shape"), (4, "nothing", "dtype"),
+    (4, [("a", "f4")] * 2, "dtype"), (4, torch.float32, "dtype"), (4, object, "dtype"), (4, "S", "dtype"),
+]  # fmt: skip
+
+
 @pytest.mark.filterwarnings("ignore:mpicoll. comm.empty makes ordinary arrays")
-def test_arrays_that_are_too_long_for_any_file(comm: mpicoll.Communicator) -> None:
-    for call in (comm.empty, comm.shared):
-        with pytest.raises(ArgumentError, match=r"shape: expected that of an array of NumPy's; given .* too big"):
-            call(2**62)
+@pytest.mark.parametrize(("shape", "dtype", "argument"), WRONG)
+def test_bad_input(comm: mpicoll.Communicator, shape: Any, dtype: Any, argument: str) -> None:
+    for name in ("empty", "shared"):
+        if name == "empty" and dtype in (object, "S"):
+            continue  # an ordinary array may have any dtype
+        with pytest.raises(ArgumentError, match=f"{name}: {argument}: expected .*; given") as caught:
+            getattr(comm, name)(shape, dtype)
+        assert caught.type is (DtypeError if argument == "dtype" else ArgumentError)
+
+
+def test_other_wrong_arguments(comm: mpicoll.Communicator) -> None:
+    with pytest.raises(ArgumentError, match="empty_like: x: expected an array of NumPy's; given"):
+        comm.empty_like([1.0])  # type: ignore[arg-type]
+    other = int(comm.rank == 0)
+    with pytest.raises(ArgumentError, match=rf"expected those of rank {other}, \({2 + other},\) of float64"):
+        comm.shared(2 + min(comm.rank, 1))
     with pytest.raises(StateError, match="cannot share"):
         comm.shared(2**59)
-
-
-def test_a_child_process_has_the_same_memory(comm: mpicoll.Communicator) -> None:
-    x = comm.zeros(LONG)
-    child = os.fork()
-    if child == 0:
-        x[0] = 1
-        del x
-        gc.collect()
-        os._exit(0)
-    assert os.waitpid(child, 0)[1] == 0
-    assert x[0] == 1
-    comm.allreduce(x, out=x)
-    assert x[0] == comm.size
-    assert comm.last_route == SHARED
+    with pytest.MonkeyPatch.context() as patch:
+        if comm.rank == 0:
+            patch.setenv("MPICOLL_SHARED_MEMORY", "0")
+        with pytest.raises(StateError, match="shared: the ranks cannot share 24 bytes each"):
+            mpicoll.Communicator().shared(3)
+    assert len(comm.shared(3)) == comm.size
 
 
 @pytest.mark.parametrize(
@@ -334,27 +265,8 @@ def test_shared(shape: Any, dtype: str) -> None:
             comm.barrier()
 
 
-def test_shared_in_a_child() -> None:
-    """It reads and writes the arrays of all ranks, as its parent does."""
-    with mpicoll.Communicator() as comm:
-        arrays = comm.shared(LONG)
-        comm.barrier()
-        child = os.fork()
-        if child == 0:
-            for each in arrays:
-                each[comm.rank] = 7
-            os._exit(0)
-        assert os.waitpid(child, 0)[1] == 0
-        comm.barrier()
-        assert all((each[: comm.size] == 7).all() for each in arrays)
-
-
 @pytest.mark.slow
 def test_shared_is_given_back() -> None:
-    def mapped() -> int:
-        gc.collect()
-        return Path("/proc/self/maps").read_text().count("/memfd:mpicoll-")
-
     with mpicoll.Communicator() as comm:
         before, files = mapped(), len(os.listdir("/proc/self/fd"))
         for _ in range(10):
@@ -368,29 +280,96 @@ def test_shared_is_given_back() -> None:
         assert len(os.listdir("/proc/self/fd")) == files
 
 
-def test_shared_of_different_shapes() -> None:
+# -- memory in which the ranks meet --
+
+
+def mapped() -> int:
+    """How many blocks of memory that ranks share this process has."""
+    gc.collect()  # what earlier tests have left would be given back at any moment
+    return Path("/proc/self/maps").read_text().count("/memfd:mpicoll")
+
+
+def used(comm: mpicoll.Communicator) -> bool:
+    """Some calls are right; whether the kernel made them. All ranks know whether it does."""
+    routes = set()
+    for count in (1, 100_000):
+        x = np.arange(count, dtype=np.float64)
+        comm.allreduce(x, out=x)
+        assert np.array_equal(x, comm.size * np.arange(count))
+        routes.add(comm.last_route)
+    mine = routes == {NODE}
+    assert routes == ({NODE} if mine else {"native"})
+    assert comm._engine.info.kernel == comm._engine.fabric.info.shares_memory == mine
+    assert comm.allgather_object(mine) == [mine] * comm.size
+    return mine
+
+
+def test_it_is_made_with_the_communicator_and_given_back() -> None:
+    mpicoll.Communicator().free()  # from the first one on, the process has connections for its watcher
+    before, files = mapped(), len(os.listdir("/proc/self/fd"))
     with mpicoll.Communicator() as comm:
-        other = int(comm.rank == 0)
-        with pytest.raises(ArgumentError, match=rf"expected those of rank {other}, \({2 + other},\) of float64"):
-            comm.shared(2 + min(comm.rank, 1))
-        assert len(comm.shared(3)) == comm.size
+        assert mapped() == before + comm.size
+        assert used(comm)
+        part = comm.split(0)
+        assert part is not None
+        assert used(part)
+        assert mapped() == before + 2 * comm.size
+        assert len(os.listdir("/proc/self/fd")) == files
+        part.free()
+    assert mapped() == before
+    assert len(os.listdir("/proc/self/fd")) == files
 
 
-def test_shared_where_ranks_cannot() -> None:
-    with mpicoll.Communicator() as comm, pytest.MonkeyPatch.context() as patch:
+def full(*_: object) -> None:
+    raise OSError(errno.ENOSPC, "no space left")
+
+
+def test_no_memory_left_for_one_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The others hear of it. A communicator that has its memory goes on."""
+    with mpicoll.Communicator() as comm:
         if comm.rank == 0:
-            patch.setenv("MPICOLL_SHARED_MEMORY", "0")
-        with pytest.raises(StateError, match="shared: the ranks cannot share 24 bytes each"):
-            comm.shared(3)
+            monkeypatch.setattr(os, "posix_fallocate", full)
+        with mpicoll.Communicator() as later:
+            assert not used(later)
+        assert used(comm)
 
 
-@pytest.mark.parametrize("given", [-1, "three", (2, -5), 1.5])
-def test_shared_of_no_shape(comm: mpicoll.Communicator, given: Any) -> None:
-    with pytest.raises(ArgumentError, match="shared: shape: expected an int of 0 or more"):
-        comm.shared(given)
-    with pytest.raises(ArgumentError, match=r"shared: shape: expected that of an array of NumPy's; given .*found 70"):
-        comm.shared((1,) * 70)
-    nonsense: list[Any] = [object, "S", []]
-    for dtype in nonsense:
-        with pytest.raises(DtypeError, match="shared: dtype: expected numbers"):
-            comm.shared(3, dtype)
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [
+        ("mark_of", lambda pid, file: 1),  # in another namespace, a rank's number may be another process's
+        ("new_file", lambda nbytes: os.memfd_create("mpicoll-")),  # to read beyond its end would kill the rank
+        ("new_file", lambda nbytes: os.pipe()[1]),
+    ],
+    ids=["another file", "shorter", "none"],
+)
+def test_a_file_of_another_process_that_is_shorter(
+    name: str, wrong: Callable[..., int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or another one, or none."""
+    with mpicoll.Communicator() as plain:
+        if plain.rank == 0:
+            monkeypatch.setattr(shared_memory, name, wrong)
+        with mpicoll.Communicator() as comm:
+            assert not used(comm)
+
+
+def test_all_communicators_together_have_a_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those beyond it have none, until others are freed. One rank's budget decides for all."""
+    gc.collect()
+    before = {*shared_memory._own}
+    with mpicoll.Communicator() as world:
+        [one] = [block.nbytes for block in list(shared_memory._own) if block not in before]
+        held = sum(block.nbytes for block in list(shared_memory._own))
+        if world.rank == 0:
+            monkeypatch.setattr(shared_memory, "BUDGET", held + 2 * one + one // 2)
+        groups = [part for part in (world.split(0) for _ in range(4)) if part is not None]
+        assert [used(part) for part in groups] == [True, True, False, False]
+        groups.pop(0).free()
+        gc.collect()
+        again = world.split(0)
+        assert again is not None
+        assert used(again)
+        assert not used(groups[1])  # it was refused, and stays as it is
+        for part in (*groups, again):
+            part.free()

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
-from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 from mpi4py import MPI
 
 from benchmarks import fit_machine as fit
-from benchmarks.fit_machine import Prediction, Probe, errors, fitted
+from benchmarks.fit_machine import Probe, fitted
 from mpicoll import algorithms
-from mpicoll.algorithms.steps import INPUT, OUTPUT, Copy, Recv, RecvReduce, Schedule, Send, one
+from mpicoll.algorithms.steps import Schedule
 from mpicoll.analysis.cost.machines import Level, Machine
 from mpicoll.analysis.cost.presets import from_dict
 
@@ -59,39 +57,8 @@ def test_the_present_machine() -> None:
     assert all(0 < p.predicted < 10 for p in predictions)
 
 
-def probes(machine: Machine, rng: np.random.Generator) -> list[Probe]:
-    """As the machine would answer, within 2 %."""
-    sizes = [1 << k for k in range(6, 25, 2)]
-
-    def probe(nbytes: list[int], steps: list[list[tuple[Any, ...]]], blocks: int = 1) -> Probe:
-        empty = Probe([Schedule("alltoall", "probe", blocks, tuple(s)) for s in steps], nbytes, [1.0] * len(nbytes))
-        took = empty.predicted(machine) * rng.uniform(0.98, 1.02, len(nbytes))
-        return replace(empty, seconds=took.tolist())
-
-    def both(*actions: Callable[[int], Any]) -> list[list[tuple[Any, ...]]]:
-        return [[tuple(action(1 - r) for action in actions)] for r in range(2)]
-
-    def back(sends: list[tuple[Any, ...]], receives: list[tuple[Any, ...]]) -> list[list[tuple[Any, ...]]]:
-        return [[*sends, (Recv(1, one(0), OUTPUT),)], [*receives, (Send(0, one(0), INPUT),)]]
-
-    sends, receives = [Send(1, one(b), INPUT) for b in range(16)], [Recv(0, one(b), OUTPUT) for b in range(16)]
-    return [
-        probe(sizes, back([(Send(1, one(0), INPUT),)], [(Recv(0, one(0), OUTPUT),)])),
-        probe([256], back([tuple(sends)], [tuple(receives)]), 16),
-        probe([256], back([(a,) for a in sends], [(a,) for a in receives]), 16),
-        probe(sizes, both(lambda peer: Send(peer, one(0), INPUT), lambda peer: Recv(peer, one(0), OUTPUT))),
-        probe(
-            sizes,
-            both(
-                lambda peer: Send(peer, one(0), INPUT), lambda peer: RecvReduce(peer, one(0), INPUT, OUTPUT, peer == 1)
-            ),
-        ),
-        probe(sizes, both(lambda _: Copy(one(0), INPUT, OUTPUT))),
-    ]
-
-
 @pytest.mark.slow
-def test_the_fit_finds_the_machine_again() -> None:
+def test_the_fit_finds_the_machine_again(monkeypatch: pytest.MonkeyPatch) -> None:
     level = Level(
         name="node", ranks=None, latency=4e-7, gap=(6e-11, 1e-10, 2e-10), overhead=3e-7, ports=1, overlap=False
     )
@@ -99,14 +66,19 @@ def test_the_fit_finds_the_machine_again() -> None:
         name="m", source="a test", levels=(level,), reduction=(5e-11, 1e-10, 2e-10), copy=(3e-11, 6e-11, 9e-11),
         reduction_overhead=1e-6, copy_overhead=4e-7, step=8e-7, caches=(1 << 19, 1 << 21), eager=1024,
     )  # fmt: skip
-    found = fitted(probes(true, np.random.default_rng(5)), "m", "a test", 1024)
+    rng = np.random.default_rng(5)
+
+    def answered(_: object, collective: str, sizes: list[int], steps: list[Any], blocks: int = 1) -> Probe:
+        """As the machine would answer, within 2 %."""
+        schedules = [Schedule(collective, "probe", blocks, tuple(each)) for each in steps]
+        took = Probe(schedules, sizes, [1.0] * len(sizes)).predicted(true) * rng.uniform(0.98, 1.02, len(sizes))
+        return Probe(schedules, sizes, took.tolist())
+
+    monkeypatch.setattr(fit, "_probe", answered)
+    monkeypatch.setattr(fit, "SIZES", [1 << k for k in range(6, 25, 2)])
+    found = fitted([*fit._probes(cast(Any, None))], "m", "a test", 1024)
     assert (found.caches, found.levels[0].overlap, found.eager) == (true.caches, False, 1024)
     assert found.levels[0].gap == pytest.approx(level.gap, rel=0.05)
     assert found.reduction == pytest.approx(true.reduction, rel=0.1)
     assert found.copy == pytest.approx(true.copy, rel=0.1)
     assert (found.levels[0].overhead, found.step) == pytest.approx((level.overhead, true.step), rel=0.25)
-
-
-def test_errors_are_relative_to_what_was_measured() -> None:
-    made = [Prediction("bcast", "linear", 2, 8, measured=2.0, predicted=2.0 + d) for d in (-1.0, 0.0, 0.2, 0.4, 4.0)]
-    assert errors(made) == pytest.approx((0.2, 1.4))

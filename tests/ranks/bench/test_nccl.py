@@ -64,13 +64,10 @@ def test_the_log_goes_to_a_file_that_is_removed() -> None:
     assert log.route() == "nccl over P2P/CUMEM and SHM/direct"
     log.remove()
     assert not file.exists()
-
-
-@pytest.mark.parametrize("given", [{"NCCL_DEBUG": "WARN"}, {"NCCL_DEBUG_FILE": "/dev/null"}])
-def test_a_log_of_the_users_own_stays_theirs(given: dict[str, str]) -> None:
-    environment = dict(given)
-    assert "unknown" in backends.Log(environment).route()
-    assert environment == given
+    for given in ({"NCCL_DEBUG": "WARN"}, {"NCCL_DEBUG_FILE": "/dev/null"}):  # a log of the user's own stays theirs
+        environment = dict(given)
+        assert "unknown" in backends.Log(environment).route()
+        assert environment == given
 
 
 class FakeTorch:
@@ -105,15 +102,14 @@ def opened(monkeypatch: pytest.MonkeyPatch, sharing: int, version: tuple[int, ..
 LOGGING = {"NCCL_DEBUG", "NCCL_DEBUG_SUBSYS", "NCCL_DEBUG_FILE"}
 
 
-def test_settings_are_for_shared_gpus_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert set(opened(monkeypatch, sharing=1)) == LOGGING
-
-
 def test_settings_for_a_shared_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert set(opened(monkeypatch, sharing=1)) == LOGGING
     assert set(opened(monkeypatch, sharing=2)) - LOGGING == {"NCCL_MULTI_RANK_GPU_ENABLE", "NCCL_MAX_CTAS"}
     older = opened(monkeypatch, sharing=4, version=(2, 27, 3))
     assert set(older) - LOGGING == {"NCCL_HOSTID"}
     assert older["NCCL_HOSTID"].endswith("3")
+    assert most_alike(["a", "b", "c"]) == 1  # each rank sees a GPU of its own
+    assert most_alike(["a", "b", "a", "a"]) == 3
 
 
 def test_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,12 +117,6 @@ def test_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     world = cast(Any, SimpleNamespace(rank=0))
     with pytest.raises(Unavailable, match="--device cuda"):
         backends.open_nccl(Session(world, world, "cpu"))
-
-
-def test_gpus_are_counted_by_what_they_are() -> None:
-    """Ranks that see one GPU each do not share it, unless it is the same one."""
-    assert most_alike(["a", "b", "c"]) == 1
-    assert most_alike(["a", "b", "a", "a"]) == 3
 
 
 def shared() -> Report:
@@ -159,19 +149,12 @@ def test_rows_of_a_shared_gpu_say_so(tmp_path: Path) -> None:
         assert it["caveat"] == (FULL if it["backend"] == "nccl" else "GPU shared by 2 ranks")
         assert it["comparable"] == (it["backend"] != "nccl")
         assert it["backend"] != "nccl" or not it["ratio"]
-
-
-def test_nothing_is_judged_by_nccl_on_a_shared_gpu() -> None:
-    found = shared()
     said = " ".join(verdict(found.rows).replace("#", "").split())
     assert said.startswith("allreduce: the fastest is mpicoll")
     assert said.endswith(f"nccl is not compared: {FULL}")
     assert {each.ratio for each in rated(found.rows, "nccl")} == {None}
-
-
-def test_the_picture_of_a_shared_gpu_says_so(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    plot.draw(shared(), tmp_path / "f.svg")
+    plot.draw(found, tmp_path / "f.svg")
     text = (tmp_path / "f.svg").read_text().replace("&#x27;", "'").replace("&apos;", "'")
     assert f">nccl ({FULL})<" in text
     assert ">mpi (GPU shared by 2 ranks)<" in text

@@ -113,17 +113,13 @@ def test_notes_of_both_placements_become_one() -> None:
     ]
 
 
-def test_the_header_names_versions_and_what_does_not_run() -> None:
+def test_the_header_and_the_footer() -> None:
     found = report()
     found.notes.append(Note("nccl", "there is no GPU"))
     text = table.header(found)
     for part in ("Open MPI 5.0.11", "mpi4py 4.1.2", "A Processor", "0 | 1", "nccl does not run: there is no GPU"):
         assert part in text
     assert "torch" not in text
-
-
-def test_an_overloaded_machine_is_named_before_the_figures_and_instead_of_a_verdict() -> None:
-    found = report()
     assert "the fastest is" in table.footer(found)
     found.environment = {**ENVIRONMENT, "overload": ["9 programs compute on 2 cores"]}
     assert "the fastest is" not in table.footer(found)
@@ -146,27 +142,21 @@ def test_routes_are_named_where_there_are_several() -> None:
     assert table.routes(found.rows) == ["# mpicoll took staged:native, staged:ring from 1000000"]
 
 
-def test_json_and_csv_agree(tmp_path: Path) -> None:
-    found = report()
-    records.write_json(found, tmp_path / "f.json")
-    records.write_csv(found, tmp_path / "f.csv")
-    rows = json.loads((tmp_path / "f.json").read_text())["rows"]
-    with (tmp_path / "f.csv").open(newline="") as f:
-        table_rows = list(csv.DictReader(f))
-    assert len(rows) == len(table_rows) == 3 * (2 + 2 + 1)
-    for full, short in zip(rows, table_rows, strict=True):
-        assert full.pop("times_us")
-        assert {k: "" if v is None else str(v) for k, v in full.items()} == short
-
-
-def test_the_json_is_what_the_manual_describes(tmp_path: Path) -> None:
+def test_the_files_are_what_the_manual_describes(tmp_path: Path) -> None:
     found = report()
     found.notes.append(Note("nccl", "there is no GPU"))
     records.write_json(found, tmp_path / "f.json")
+    records.write_csv(found, tmp_path / "f.csv")
     written = json.loads((tmp_path / "f.json").read_text())
     manual = (Path(__file__).parents[3] / "docs/how-to/benchmark.md").read_text()
     for key in [*written, *written["rows"][0], *written["not_run"][0], *written["environment"]]:
         assert f"`{key}`" in manual, key
+    with (tmp_path / "f.csv").open(newline="") as file:
+        table_rows = list(csv.DictReader(file))
+    assert len(table_rows) == 3 * (2 + 2 + 1)
+    for full, short in zip(written["rows"], table_rows, strict=True):
+        assert full.pop("times_us")
+        assert {k: "" if v is None else str(v) for k, v in full.items()} == short
 
 
 def test_a_device_is_not_replaced_by_a_file(tmp_path: Path) -> None:
@@ -177,28 +167,34 @@ def test_a_device_is_not_replaced_by_a_file(tmp_path: Path) -> None:
     assert [*tmp_path.iterdir()] == [device]
 
 
-def test_the_picture_has_a_line_for_each_backend(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    plot.draw(report(), tmp_path / "f.svg")
-    text = (tmp_path / "f.svg").read_text()
-    for part in ("mpicoll", "mpi", "gloo", "bus bandwidth", "allreduce, float32 sum, 4 ranks, in place"):
-        assert f">{part}" in text
-    assert ">memory copy" not in text
-
-
-def test_the_picture_shows_the_floor(tmp_path: Path) -> None:
+def test_the_picture(tmp_path: Path) -> None:
+    """It has a line for each backend, and one for the floor. It is drawn again from its record."""
     pytest.importorskip("matplotlib")
     found = report()
-    found.copies |= {each.size: 0.5 for each in found.rows}
-    plot.draw(found, tmp_path / "f.svg")
-    assert ">memory copy" in (tmp_path / "f.svg").read_text()
-
-
-def test_a_picture_is_drawn_again_from_its_record(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    records.write_json(report(), tmp_path / "f.json")
+    for with_floor in (False, True):
+        found.copies |= {each.size: 0.5 for each in found.rows} if with_floor else {}
+        plot.draw(found, tmp_path / "f.svg")
+        text = (tmp_path / "f.svg").read_text()
+        for part in ("mpicoll", "mpi", "gloo", "bus bandwidth", "allreduce, float32 sum, 4 ranks, in place"):
+            assert f">{part}" in text
+        assert (">memory copy" in text) == with_floor
+    records.write_json(found, tmp_path / "f.json")
     plot.draw(records.load(tmp_path / "f.json"), tmp_path / "f.png")
     assert (tmp_path / "f.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_version_of_the_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from mpicoll.bench import session
+
+    monkeypatch.setattr(session, "_DRIVER", tmp_path / "version")
+    assert session._driver() is None
+    for line, version in (
+        ("NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar  5 22:23:56 UTC 2024\n", "550.54.15"),
+        ("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  555.42.02  Release Build\n", "555.42.02"),
+        ("GCC version:  gcc version 12.2.0\n", None),
+    ):
+        (tmp_path / "version").write_text(line)
+        assert session._driver() == version
 
 
 @pytest.mark.parametrize("lines", [1, 6, 10, 11, 40])
@@ -206,25 +202,6 @@ def test_no_colour_and_no_pattern_repeats(lines: int) -> None:
     found = styles(map(str, range(lines)))
     assert len({style.color for style in found.values()}) == lines
     assert len({(style.marker, str(style.dashes)) for style in found.values()}) == lines
-
-
-@pytest.mark.parametrize(
-    ("line", "version"),
-    [
-        ("NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar  5 22:23:56 UTC 2024\n", "550.54.15"),
-        ("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  555.42.02  Release Build\n", "555.42.02"),
-        ("GCC version:  gcc version 12.2.0\n", None),
-    ],
-)
-def test_the_version_of_the_driver(
-    line: str, version: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from mpicoll.bench import session
-
-    monkeypatch.setattr(session, "_DRIVER", tmp_path / "version")
-    assert session._driver() is None
-    (tmp_path / "version").write_text(line)
-    assert session._driver() == version
 
 
 @pytest.mark.mpi

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import islice
 from time import sleep
 from typing import Any
 
@@ -11,15 +13,14 @@ import pytest
 from mpi4py import MPI
 
 from mpicoll.algorithms.collectives import COLLECTIVES
-from mpicoll.arrays.dtypes import DTYPES
 from mpicoll.bench import sweep
-from mpicoll.bench.backends import Torchlike, Unavailable, open_backend
-from mpicoll.bench.cases import Case
+from mpicoll.bench.backends import Unavailable, open_backend
 from mpicoll.bench.memory import Arena, Buffers
 from mpicoll.bench.options import Options, read
 from mpicoll.bench.records import Report
 from mpicoll.bench.session import Session, open_session
-from mpicoll.bench.timing import Runner, clocks, measure
+from mpicoll.bench.timing import ROUNDS, Runner, _orders, _plan, clocks, measure
+from mpicoll.errors import ArgumentError
 from tests.sharing import SHARED
 
 pytestmark = [pytest.mark.mpi, pytest.mark.sizes(1, 2), pytest.mark.first_mpi]
@@ -51,69 +52,55 @@ def swept(session: Session, opts: Options, backends: dict[str, Any]) -> Report:
     return report
 
 
-class Spoiled:
-    """mpi4py, but on one rank an element of each result is changed."""
+class Fake:
+    """A backend whose calls this function makes of their buffers."""
 
     new = None
 
-    def __init__(self, session: Session, where: int) -> None:
-        self._right, self._rank, self._where = open_backend("mpi", session), session.world.rank, where
-
-    def bind(self, buffers: Buffers) -> Callable[[], object]:
-        call = self._right.bind(buffers)
-
-        def run() -> None:
-            call()
-            if self._rank == buffers.case.root and buffers.out is not None:
-                buffers.result()[self._where] ^= 1
-
-        return run
+    def __init__(self, bind: Callable[[Buffers], Callable[[], object]]) -> None:
+        self.bind = bind
 
     def route(self) -> str:
-        return "spoiled"
-
-    def close(self) -> None:
-        self._right.close()
-
-
-class Refusing:
-    """A backend whose calls fail."""
-
-    new = None
-
-    def __init__(self, on_rank: int | None) -> None:
-        self._on_rank = on_rank
-
-    def bind(self, buffers: Buffers) -> Callable[[], object]:
-        def run() -> None:
-            if self._on_rank in (None, MPI.COMM_WORLD.rank):
-                raise RuntimeError("not today (in /some/place/file.cpp)\nwhich matters little")
-
-        return run
-
-    def route(self) -> str:
-        return "none"
+        return "fake"
 
     def close(self) -> None:
         pass
 
 
-@pytest.mark.parametrize("backend", ["mpi", "mpicoll"])
-def test_right_results_are_found_right(session: Session, backend: str) -> None:
+def spoiled(session: Session, where: int) -> Fake:
+    """mpi4py, but on one rank an element of each result is changed."""
+    right = open_backend("mpi", session)
+
+    def bind(buffers: Buffers) -> Callable[[], object]:
+        call = right.bind(buffers)
+
+        def run() -> None:
+            call()
+            if session.world.rank == buffers.case.root and buffers.out is not None:
+                buffers.result()[where] ^= 1
+
+        return run
+
+    return Fake(bind)
+
+
+@pytest.mark.parametrize(
+    ("backend", "device"), [("mpi", "cpu"), ("mpicoll", "cpu"), pytest.param("mpicoll", "cuda", marks=pytest.mark.cuda)]
+)
+def test_right_results_are_found_right(backend: str, device: str) -> None:
+    """Each size has its floor."""
+    if device == "cuda" and not pytest.importorskip("torch").cuda.is_available():
+        pytest.skip("torch finds no GPU here")
+    session = open_session(MPI.COMM_WORLD, device)
     opened = open_backend(backend, session)
-    report = swept(session, options("all"), {backend: opened})
-    assert report.wrong == 0
-    assert {row.collective for row in report.rows} == set(COLLECTIVES)
-    assert all(len(row.times_us) >= 5 and min(row.times_us) > 0 for row in report.rows)
-    opened.close()
-
-
-def test_each_size_has_its_floor(session: Session) -> None:
-    opened = open_backend("mpi", session)
-    report = swept(session, options("allreduce,bcast,barrier"), {"mpi": opened})
+    report = swept(session, options("all", device=device), {backend: opened})
+    assert backend == "mpi" or report.notes == []
     assert set(report.copies) == {row.size for row in report.rows} - {0}
     assert all(us > 0 for us in report.copies.values())
     assert len(set(map(str, session.world.allgather(report.copies)))) == 1
+    assert report.wrong == 0
+    assert {row.collective for row in report.rows} == set(COLLECTIVES)
+    assert all(len(row.times_us) >= 5 and min(row.times_us) > 0 for row in report.rows)
     opened.close()
 
 
@@ -121,38 +108,49 @@ def test_each_size_has_its_floor(session: Session) -> None:
 @pytest.mark.parametrize("where", [0, -1])
 def test_one_wrong_element_is_counted(session: Session, collective: str, where: int) -> None:
     """It is on one rank, at the start or the end, and in every check."""
-    opened = Spoiled(session, where)
-    report = swept(session, options(collective), {"spoiled": opened})
+    report = swept(session, options(collective), {"spoiled": spoiled(session, where)})
     assert report.rows
     for row in report.rows:
         assert 5 <= row.wrong <= 10, row  # one in each round
-    opened.close()
 
 
 def test_a_call_that_does_nothing_is_wrong(session: Session) -> None:
-    class Idle(Spoiled):
-        def bind(self, buffers: Buffers) -> Callable[[], object]:
-            return lambda: None
-
     # exscan's first rank and a lone rank's in-place reductions have nothing to do.
-    opened = Idle(session, 0)
+    idle = Fake(lambda buffers: lambda: None)
     names = "gather,allgather,alltoall,scatter" if session.world.size == 1 else "allreduce,bcast,alltoall,gather,scan"
-    for row in swept(session, options(names), {"idle": opened}).rows:
+    for row in swept(session, options(names), {"idle": idle}).rows:
         if session.world.size > 1 or row.placement != "in-place":
             assert row.wrong > 0, row
-    opened.close()
 
 
 @pytest.mark.parametrize("on_rank", [None, 0])
 def test_a_refusal_is_noted_and_the_rest_goes_on(session: Session, on_rank: int | None) -> None:
     """Even if only one rank refuses, no rank waits for it."""
+
+    def run() -> None:
+        if on_rank in (None, session.world.rank):
+            raise RuntimeError("not today (in /some/place/file.cpp)\nwhich matters little")
+
     opened = open_backend("mpi", session)
-    report = swept(session, options("allreduce"), {"refusing": Refusing(on_rank), "mpi": opened})
+    report = swept(session, options("allreduce"), {"refusing": Fake(lambda buffers: run), "mpi": opened})
     assert {row.backend for row in report.rows} == {"mpi"}
     assert {(n.backend, n.reason) for n in report.notes} == {("refusing", "not today (in file.cpp)")}
     assert report.wrong == 0
     assert all(row.ratio is None for row in report.rows)  # its first backend was not measured
     opened.close()
+
+
+def test_what_cannot_be_measured_says_why(session: Session) -> None:
+    backends, notes = sweep.open_backends(["nccl", "mpi"], session)
+    assert list(backends) == ["mpi"]
+    assert [(n.backend, n.collective) for n in notes] == [("nccl", None)]
+    assert notes[0].reason in ("there is no GPU", "torch is not installed") or "--device cuda" in notes[0].reason
+    report = swept(session, options("allreduce,bcast", dtype="bfloat16"), backends)
+    assert {row.collective for row in report.rows} == {"bcast"}
+    assert {n.reason for n in report.notes} == {"MPI has no datatype for bfloat16"}
+    with pytest.raises(ArgumentError, match="--max: expected buffers of"):
+        swept(session, replace(options("allreduce"), max=1 << 50), {})
+    backends["mpi"].close()
 
 
 @pytest.mark.slow
@@ -179,14 +177,6 @@ def test_arrays_in_shared_memory(session: Session) -> None:
         report = swept(session, chosen, {"mpi": open_backend("mpi", session), "shared": opened})
         assert report.wrong == 0
         assert {row.route for row in report.rows if row.backend == "shared"} == {"shared"}
-    opened.close()
-
-
-def test_bare_mpi_says_why_it_has_no_bfloat16(session: Session) -> None:
-    opened = open_backend("mpi", session)
-    report = swept(session, options("allreduce,bcast", dtype="bfloat16"), {"mpi": opened})
-    assert {row.collective for row in report.rows} == {"bcast"}
-    assert {n.reason for n in report.notes} == {"MPI has no datatype for bfloat16"}
     opened.close()
 
 
@@ -269,43 +259,41 @@ def test_a_gpu_has_two_clocks(session: Session, monkeypatch: pytest.MonkeyPatch)
     assert set(clocks("cuda:0")) == {"times_us", "event_p50_us"}
 
 
-def test_a_backend_that_is_not_there_is_noted(session: Session) -> None:
-    backends, notes = sweep.open_backends(["nccl", "mpi"], session)
-    assert list(backends) == ["mpi"]
-    assert [n.backend for n in notes] == ["nccl"]
-    assert notes[0].collective is None
-    assert notes[0].reason in ("there is no GPU", "torch is not installed") or "--device cuda" in notes[0].reason
+# -- the turns that the compared programs take --
 
 
-def test_buffers_that_cannot_fit_are_refused(session: Session) -> None:
-    from mpicoll.errors import ArgumentError
-
-    with pytest.raises(ArgumentError, match="--max: expected buffers of"):
-        swept(session, replace(options("allreduce"), max=1 << 50), {})
-
-
-@pytest.mark.cuda
-def test_on_a_gpu() -> None:
-    """The ranks may share it."""
-    torch = pytest.importorskip("torch")
-    if not torch.cuda.is_available():
-        pytest.skip("torch finds no GPU here")
-    session = open_session(MPI.COMM_WORLD, "cuda")
-    opened = open_backend("mpicoll", session)
-    report = swept(session, options("all", device="cuda"), {"mpicoll": opened})
-    assert report.notes == []
-    assert {row.collective for row in report.rows} == set(COLLECTIVES)
-    assert report.wrong == 0
-    opened.close()
+@pytest.mark.parametrize("runners", [1, 2, 3, 5])
+def test_each_is_before_each_other_as_often_as_after_it(runners: int) -> None:
+    seen = set()
+    for seed in range(20):
+        orders = [tuple(order) for order in islice(_orders(runners, seed), 6)]
+        assert all(sorted(order) == list(range(runners)) for order in orders)
+        seen |= set(orders)
+        before = Counter((a, b) for order in orders for i, a in enumerate(order) for b in order[i + 1 :])
+        assert set(before.values()) <= {3}
+    assert len(seen) > 1 or runners == 1
 
 
-def test_the_elements_of_a_vector_do_not_become_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
-    torch = pytest.importorskip("torch")
+def test_the_rounds_are_even() -> None:
+    for seconds in (0.01, 0.7, 0.9, 1.0, 100.0):
+        rounds, calls = _plan([0.1, 0.003], seconds)
+        assert ROUNDS[0] <= rounds <= ROUNDS[1]
+        assert rounds % 2 == 0
+        assert min(calls) >= 1
 
-    def refuse(tensor: object) -> Any:
-        raise AssertionError("each element takes a kilobyte")
 
-    monkeypatch.setattr(torch.Tensor, "__iter__", refuse)
-    case = Case(COLLECTIVES["allreduce"], 4, DTYPES["float32"], "sum", 0, 0, 2, "in-place")
-    for pair in Arena().buffers(case):
-        assert callable(Torchlike(torch.distributed, str).bind(pair))
+@pytest.mark.slow
+def test_a_disturbed_beginning_does_not_leave_few_calls(session: Session) -> None:
+    pairs = Arena().buffers(sweep._case(options("barrier"), session, COLLECTIVES["barrier"], 0, "out-of-place"))
+    made = 0
+
+    def call() -> None:
+        nonlocal made
+        made += 1
+        if made <= 2:
+            sleep(0.3)
+
+    runner = Runner(pairs, [call] * len(pairs))
+    measure(session.world, [runner], 0.3)
+    assert len(runner.times) >= 12
+    assert runner.times[0] < 300_000  # those of the beginning do not count

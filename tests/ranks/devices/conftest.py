@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
-import mpicoll
 from mpicoll.fabrics.routes.devices import staged
 from tests.devices.on import On, everywhere, made
 
@@ -27,14 +24,6 @@ def route_is_possible(request: pytest.FixtureRequest) -> None:
         return
     if not request.getfixturevalue("on").device.known_to_mpi():
         pytest.skip("the MPI library does not take this device's memory")
-
-
-@pytest.fixture
-def comm() -> Iterator[mpicoll.Communicator]:
-    made = mpicoll.Communicator()
-    yield made
-    if not made.closed:
-        made.free()
 
 
 @pytest.fixture

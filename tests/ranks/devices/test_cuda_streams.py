@@ -78,10 +78,6 @@ def test_the_current_stream(torch: InventedTorch) -> None:
     with device.using(stream):
         assert device.current().stream is stream.stream
     assert device.current().stream == "the default one"
-
-
-def test_a_stream_that_captures_a_graph(torch: InventedTorch) -> None:
-    device = cuda.device_named("cuda:0")
     torch.capturing = True
     with pytest.raises(StateError, match="cuda:0: the current stream is capturing a CUDA graph, which cannot hold a c"):
         device.current()
@@ -99,9 +95,6 @@ def test_events(torch: InventedTorch) -> None:
     for ask in (CudaEvent(Failed()).is_past, CudaEvent(Failed()).wait):
         with pytest.raises(DeviceFailure, match="the GPU reports: an illegal memory access"):
             ask()
-
-
-def test_a_stream_waits_for_an_event(torch: InventedTorch) -> None:
     waited: list[Any] = []
     event = object()
     stream = CudaStream(torch, SimpleNamespace(wait_event=waited.append, record_event=lambda: event))
@@ -126,20 +119,11 @@ def test_the_stream_of_another_library(torch: InventedTorch) -> None:
 
 
 class OnAGpu:
-    read_only = False
+    """Memory that may only be read. torch takes no interface which says so."""
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
-        return {"data": (4096, self.read_only), "shape": (1,), "typestr": "<f4", "strides": None, "version": 3}
-
-
-def test_memory_that_may_only_be_read(torch: InventedTorch) -> None:
-    """torch takes no interface which says so. It gets the number of the GPU, or would copy to the current one."""
-    x = OnAGpu()
-    x.read_only = True
-    with pytest.raises(Seen):
-        as_buffer(x, "allreduce", "x")
-    assert torch.taken == [(4096, False, "cuda:1")]
+        return {"data": (4096, True), "shape": (1,), "typestr": "<f4", "strides": None, "version": 3}
 
 
 def test_a_process_that_was_forked_after_cuda_had_begun(torch: InventedTorch) -> None:
@@ -155,6 +139,9 @@ def test_a_process_that_was_forked_after_cuda_had_begun(torch: InventedTorch) ->
         os._exit(1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert isinstance(cuda.device_named("cuda:0"), Cuda)
+    with pytest.raises(Seen):
+        as_buffer(OnAGpu(), "allreduce", "x")
+    assert torch.taken == [(4096, False, "cuda:1")]  # without the number, it would copy to the current GPU
     torch.forked = True
     with pytest.raises(DeviceError, match="allreduce: x: expected GPU memory that this process can reach"):
         as_buffer(OnAGpu(), "allreduce", "x")

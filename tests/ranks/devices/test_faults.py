@@ -19,12 +19,11 @@ from mpicoll.algorithms.collectives import COLLECTIVES
 from mpicoll.errors import ArgumentError, DeviceError, DeviceFailure, MismatchError, StateError
 from mpicoll.fabrics.routes.devices import staged
 from tests import oracle
+from tests.devices.checks import MOVING
 from tests.devices.on import ROUTES, OnSimulated, laid_out
 from tests.devices.simulated import Simulated
 
 pytestmark = pytest.mark.first_mpi
-
-MOVING = [name for name in COLLECTIVES if name != "barrier"]
 LAST = 40
 """More than the things of one kind that any of these calls asks for."""
 
@@ -63,8 +62,7 @@ def places(
 ) -> Iterator[int]:
     """Each place where a call can ask for the thing that fails."""
     before = on.device.counts[what]
-    fresh = comm.split(0)
-    assert fresh is not None
+    fresh = mpicoll.Communicator()
     assert called(fresh, on, name, route, layout)
     fresh.free()
     most = max(comm.allgather_object(on.device.counts[what] - before))
@@ -78,8 +76,7 @@ def places(
 def test_no_pinned_memory(comm: mpicoll.Communicator, on: OnSimulated, name: str, route: str) -> None:
     """The next sort of memory serves, even if only one rank has no memory."""
     for number in places(comm, on, "pinned", name, route):
-        fresh = comm.split(0)
-        assert fresh is not None
+        fresh = mpicoll.Communicator()
         if comm.rank == number % comm.size:
             on.device.fail("pinned", number)
         assert called(fresh, on, name, route)
@@ -94,8 +91,7 @@ def test_memory_that_cannot_be_opened(comm: mpicoll.Communicator, name: str, wha
     """All ranks take the next route, even if only one rank has such memory."""
     for number in (1, 2):
         for rank in range(comm.size):
-            on, fresh = OnSimulated(delay=2e-4), comm.split(0)
-            assert fresh is not None
+            on, fresh = OnSimulated(delay=2e-4), mpicoll.Communicator()
             if comm.rank == rank:
                 on.device.fail(what, number)
             for _ in range(3):
@@ -119,8 +115,7 @@ def test_no_memory_of_the_device(comm: mpicoll.Communicator, on: OnSimulated, na
     for layout in ("plain", "strided"):
         ends = []
         for number in places(comm, on, "allocation", name, route, layout):
-            fresh = comm.split(0)
-            assert fresh is not None
+            fresh = mpicoll.Communicator()
             on.device.fail("allocation", number)
             ends.append(ended(fresh, on, name, route, layout))
             assert not fresh.closed  # nothing has moved
@@ -151,8 +146,7 @@ def test_work_that_fails(comm: mpicoll.Communicator, on: OnSimulated, name: str,
     """The call raises, or the stream reports it to whoever looks at the result."""
     ends = []
     for number in places(comm, on, what, name, route):
-        fails, fresh = OnSimulated(delay=2e-4), comm.split(0)
-        assert fresh is not None
+        fails, fresh = OnSimulated(delay=2e-4), mpicoll.Communicator()
         fails.device.fail(what, number)
         ends.append(ended(fresh, fails, name, route))
         if fresh.closed:
@@ -169,8 +163,7 @@ def test_work_that_fails(comm: mpicoll.Communicator, on: OnSimulated, name: str,
 def test_work_that_fails_on_one_rank_is_told_to_all(comm: mpicoll.Communicator, route: str) -> None:
     """Of a call in several pieces, and in the memory of peers. Nobody takes what was not sent for a result."""
     for rank in range(comm.size):
-        on, fresh = OnSimulated(delay=2e-4), comm.split(0)
-        assert fresh is not None
+        on, fresh = OnSimulated(delay=2e-4), mpicoll.Communicator()
         x = on.array(np.arange(60.0), "float64")
         on.device.current().synchronize()
         if comm.rank == rank:

@@ -10,9 +10,6 @@ from mpicoll.calls import choose
 from mpicoll.calls.choose import PATHS
 from mpicoll.fabrics.routes.devices import staged
 from mpicoll.probe import device_memory
-from mpicoll.supervise.dump import snapshot
-from mpicoll.supervise.record import Waits
-from mpicoll.supervise.watched import Watched
 from tests.devices.on import OnSimulated
 from tests.devices.simulated import Simulated
 from tests.sharing import NEEDS_SHARED
@@ -105,9 +102,3 @@ def test_pieces_that_go_different_ways(comm: mpicoll.Communicator, monkeypatch: 
         "mpicoll.calls.choose._best", lambda *call: ("ring" if call[2] == 64 else "recursive_doubling", "")
     )
     assert called(comm, OnSimulated(), None, 20) == "staged:ring+recursive_doubling"
-
-
-def test_the_files_of_calls_name_it(comm: mpicoll.Communicator) -> None:
-    called(comm, OnSimulated(), "staged:ring")
-    watched = Watched("all", [*range(comm.size)], comm._engine.recorder, Waits(), 1.0, False)
-    assert snapshot(comm.rank, "a test", [watched])["communicators"][0]["calls"][-1]["route"] == "staged:ring"

@@ -9,12 +9,12 @@ import pytest
 
 import mpicoll
 from mpicoll import algorithms
-from mpicoll.communicator.engine import device_calls
-from mpicoll.devices.device import Device
 from mpicoll.errors import ArgumentError
 from tests.devices.checks import MOVING, by, check, same
 from tests.devices.on import LAYOUTS, ROUTES, On, OnSimulated, laid_out, routes_of
 from tests.devices.simulated import Simulated
+from tests.ranks.test_communicator import in_place
+from tests.ranks.test_scheduled import UNEVEN, uneven
 
 
 @pytest.mark.slow
@@ -41,50 +41,15 @@ def test_by_mpi_alone(comm: mpicoll.Communicator, on: On, name: str) -> None:
 
 @by(*ROUTES)
 def test_a_block_of_the_other_array_in_place(comm: mpicoll.Communicator, on: On, route: str) -> None:
-    size, rank = comm.size, comm.rank
-    for n in (1, 40):
-        rows = np.arange(float(size * n)).reshape(size, n)
-        x = on.array(np.where(np.arange(size)[:, None] == rank, rows, -1), "float64")
-        comm.allgather(x[rank], out=x, algorithm=route)
-        same(on.values(x), rows.ravel(), "allgather")
-        x = on.array(np.where(np.arange(size)[:, None] == rank, rows, -1), "float64")
-        comm.gather(x[rank], root=size - 1, out=x, algorithm=route)
-        if rank == size - 1:
-            same(on.values(x), rows.ravel(), "gather")
-        x = on.array(rows + rank, "float64")
-        comm.scatter(x, out=x[rank] if rank == 0 else (out := on.array(np.zeros(n), "float64")), algorithm=route)
-        same(on.values(x[0] if rank == 0 else out), rows[rank], "scatter")
-        x = on.array(rows, "float64")
-        comm.reduce_scatter(x, out=x[rank], algorithm=route)
-        expected = rows.copy()
-        expected[rank] *= size
-        same(on.values(x), expected.ravel(), "reduce_scatter")
+    in_place(comm, "float64", on.array, on.values, algorithm=route)
 
 
 @by(*ROUTES)
-def test_uneven_blocks(comm: mpicoll.Communicator, on: On, route: str) -> None:
-    size, rank = comm.size, comm.rank
-    counts = [(3 * r + 1) % 4 for r in range(size)]  # one is empty
-    ends = np.cumsum(counts)
-    everything = np.arange(3.0 * sum(counts)).reshape(-1, 3)
-    mine = everything[ends[rank] - counts[rank] : ends[rank]]
-    whole, part = on.array(everything, "float64"), on.array(mine, "float64")
+@pytest.mark.parametrize("collective", UNEVEN)
+def test_uneven_blocks(comm: mpicoll.Communicator, on: On, collective: str, route: str) -> None:
     for _ in range(2):
-        same(on.values(comm.allgatherv(part, counts, algorithm=route)), everything.ravel(), "allgatherv")
-        for root in range(size):
-            gathered = comm.gatherv(part, counts, root, algorithm=route)
-            if rank == root:
-                same(on.values(gathered), everything.ravel(), "gatherv")
-            out = on.array(np.zeros_like(mine), "float64")
-            comm.scatterv(whole, counts, root, out=out, algorithm=route)
-            same(on.values(out), mine.ravel(), "scatterv")
-        reduced = comm.reduce_scatterv(whole, counts, algorithm=route)
-        same(on.values(reduced), mine.ravel() * size, "reduce_scatterv")
-        to = [(rank + r) % 3 for r in range(size)]
-        given = np.concatenate([np.full((n, 2), 10.0 * rank + r) for r, n in enumerate(to)])
-        expected = np.concatenate([np.full((n, 2), 10.0 * r + rank) for r, n in enumerate(to)])
-        found = comm.alltoallv(on.array(given, "float64"), to, to, algorithm=route)
-        same(on.values(found), expected.ravel(), "alltoallv")
+        for root in range(comm.size):
+            uneven(comm, collective, route, root, on.array, on.values)
 
 
 @pytest.mark.slow
@@ -130,31 +95,22 @@ class OnAStream:
 
 
 def test_the_stream_of_another_library_is_followed(comm: mpicoll.Communicator, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In each call, also in one that was bound before. The host waits for the result."""
-    on, wait = OnSimulated(delay=5e-4), device_calls._wait_for_caller
-    followed: list[int] = []
-    waits: list[Device] = []
+    """In each call, also in one that was bound before."""
+    on, followed = OnSimulated(delay=5e-4), list[int]()
 
     def follow(device: Simulated, stream: int) -> bool:
         followed.append(stream)
         return True
 
     monkeypatch.setattr(Simulated, "follow", follow)
-
-    def waited(device: Device) -> None:
-        waits.append(device)
-        wait(device)
-
-    monkeypatch.setattr(device_calls, "_wait_for_caller", waited)
     x = on.array(np.full(9, comm.rank + 1.0), "float64")
     given = OnAStream(x)
     bound = comm.bind("allreduce", given, "max", out=given)
     for i in range(2):
         bound()
         assert followed == [7] * (i + 1)
-        assert len(waits) == i + 1
     comm.allreduce(given, "max", out=given)
-    assert (followed, len(waits)) == ([7] * 3, 3)
+    assert followed == [7] * 3
     comm.iallreduce(given, "max", out=given).wait()
     assert followed[3:]
     peer = comm.rank ^ 1

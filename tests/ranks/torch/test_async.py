@@ -13,17 +13,19 @@ import torch
 
 from mpicoll.errors import ArgumentError, MessageError, MpicollError, StateError, TimeoutError
 from tests.ranks.torch.api import dist
-from tests.ranks.torch.cases import Group
-from tests.ranks.torch.pending import SHORT, held, let_go, started
+from tests.ranks.torch.cases import SHORT, Group, held, let_go, started
 
 
 @pytest.mark.mpi(min_size=2)
 def test_a_pending_collective_says_so(rank: int, size: int) -> None:
+    """Its callbacks run though nobody waits."""
     held(rank)
-    x = torch.ones(3)
+    x, called = torch.ones(3), threading.Event()
     work = started(dist.all_reduce(x, async_op=True))
+    work.get_future().add_done_callback(lambda _: called.set())
     if rank == 0:
         assert not work.is_completed()
+        assert not called.is_set()
         assert not work.is_success()
         assert work.exception() is None
         with pytest.raises(TimeoutError, match=r"wait: .* not complete after 0:00:00\.02") as caught:
@@ -31,6 +33,7 @@ def test_a_pending_collective_says_so(rank: int, size: int) -> None:
         assert isinstance(caught.value, MpicollError)
         assert not work.is_completed()
         let_go(rank, size)
+    assert called.wait(60)
     assert work.wait(timedelta.max) is True
     assert work.is_completed()
     assert work.is_success()
@@ -92,12 +95,15 @@ def test_a_synchronous_call_queues_behind_the_pending(rank: int, size: int, then
 
 @pytest.mark.mpi(min_size=2)
 def test_groups_do_not_wait_for_each_other(groups: list[Group], rank: int, size: int) -> None:
-    """A collective of another group completes while one of the default group is pending."""
+    """Groups are made, and their collectives complete, while one of the default group is pending."""
     held_back = torch.ones(2)
     if rank == 0:
         pending = started(dist.all_reduce(held_back, async_op=True))
-    x = torch.ones(2)
-    dist.all_reduce(x, group=groups[4].handle)
+    made = dist.new_group(list(range(size)))
+    for group in (groups[4].handle, made):
+        x = torch.ones(2)
+        dist.all_reduce(x, group=group)
+        assert x.tolist() == [size] * 2
     if rank == 0:
         assert not pending.is_completed()
         let_go(rank, size)
@@ -105,28 +111,8 @@ def test_groups_do_not_wait_for_each_other(groups: list[Group], rank: int, size:
         held(rank)
         pending = started(dist.all_reduce(held_back, async_op=True))
     pending.wait()
-    assert x.tolist() == [size] * 2
     assert held_back.tolist() == [size] * 2
-
-
-@pytest.mark.mpi(min_size=2)
-def test_a_group_is_made_while_a_collective_is_pending(rank: int, size: int) -> None:
-    x = torch.ones(2)
-    if rank == 0:
-        pending = started(dist.all_reduce(x, async_op=True))
-    g = dist.new_group(list(range(size)))
-    y = torch.ones(2)
-    dist.all_reduce(y, group=g)
-    assert y.tolist() == [size] * 2
-    if rank == 0:
-        assert not pending.is_completed()
-        let_go(rank, size)
-    else:
-        held(rank)
-        pending = started(dist.all_reduce(x, async_op=True))
-    pending.wait()
-    assert x.tolist() == [size] * 2
-    dist.destroy_process_group(g)
+    dist.destroy_process_group(made)
 
 
 def test_futures(size: int) -> None:
@@ -141,20 +127,13 @@ def test_futures(size: int) -> None:
     assert gathered.result()[0] is outs[0]
     barrier: Any = started(dist.barrier(async_op=True))
     assert barrier.get_future().wait() == []
-
-
-@pytest.mark.mpi(min_size=2)
-def test_callbacks_run_though_nobody_waits(rank: int, size: int) -> None:
-    held(rank)
-    x = torch.ones(2)
-    called = threading.Event()
-    work: Any = started(dist.all_reduce(x, async_op=True))
-    work.get_future().add_done_callback(lambda _: called.set())
-    if rank == 0:
-        assert not called.is_set()
-        let_go(rank, size)
-    assert called.wait(60)
-    assert x.tolist() == [size] * 2
+    for _ in range(100):  # a wait returns after the callbacks, as with gloo
+        ran: list[bool] = []
+        work = dist.all_reduce(x, async_op=True)
+        future = work.get_future().then(lambda _, ran=ran: ran.append(True))
+        work.wait()
+        assert ran
+        assert future.done()
 
 
 @pytest.mark.slow
@@ -251,18 +230,6 @@ def test_a_timeout_that_is_no_timedelta() -> None:
         with pytest.raises(ArgumentError, match=r"wait: timeout: expected a datetime.timedelta; given 5"):
             work.wait(timeout=5)
         assert work.wait()
-
-
-def test_a_wait_returns_after_the_callbacks() -> None:
-    """As with gloo. A callback that is added later runs at once."""
-    for _ in range(100):
-        work = dist.all_reduce(torch.ones(3), async_op=True)
-        assert work is not None
-        ran: list[bool] = []
-        future = work.get_future().then(lambda _, ran=ran: ran.append(True))
-        work.wait()
-        assert ran
-        assert future.done()
 
 
 def test_a_callback_may_wait_and_start_collectives_of_its_own() -> None:

@@ -66,11 +66,13 @@ def test_work_after_a_call_does_not_hold_it_up(gpu: SimulatedGpu) -> None:
     """Nor does the Work wait for what the caller has queued later: it waits for an event."""
     x = gpu.tensor([1.0])
     work = dist.all_reduce(x, async_op=True)
+    doubled = work.get_future().then(lambda done: values(done.value()[0] * 2))
     held = HeldUp(gpu)
     with gpu.using(gpu.new_stream()):
         work.wait()
         assert values(x) == [dist.get_world_size()]
     held.go_on()
+    assert doubled.wait() == [2 * dist.get_world_size()]
 
 
 def test_a_synchronous_call_comes_after_pending_ones(gpu: SimulatedGpu) -> None:
@@ -103,14 +105,6 @@ def test_tensors_are_dropped_at_once(gpu: SimulatedGpu) -> None:
     dist.barrier()
     gpu.current().synchronize()  # memory is given back in the queue's turn
     assert gpu.allocations <= 4  # what the group keeps
-
-
-def test_futures(gpu: SimulatedGpu) -> None:
-    x = gpu.tensor([1.0, 2.0])
-    size = dist.get_world_size()
-    future = dist.all_reduce(x, async_op=True).get_future()
-    doubled = future.then(lambda done: values(done.value()[0])).wait()
-    assert doubled == [size, 2.0 * size]
 
 
 def test_messages(gpu: SimulatedGpu) -> None:
@@ -188,41 +182,24 @@ def test_a_call_that_is_refused_does_not_count(gpu: SimulatedGpu) -> None:
     comm.free()
 
 
-def with_a_copy_that_fails(gpu: SimulatedGpu, number: int) -> tuple[Any, Any]:
-    """A group and its Work, on which the copy of this number fails: the first one goes out, and the second in."""
-    group = dist.new_group()
-    x = gpu.tensor([1.0])
+@pytest.mark.parametrize(("number", "waits"), [(1, True), (2, True), (2, False)])
+def test_a_failure_at_the_end_is_not_lost(gpu: SimulatedGpu, number: int, waits: bool) -> None:
+    """The copy of what goes out fails, or that of the result, when the collective itself is over. If nobody waits for
+    it, the group's end raises it."""
+    group, x = dist.new_group(), gpu.tensor([1.0])
     values(x)
     gpu.fail("copy", number)
-    return group, dist.all_reduce(x, group=group, async_op=True)
-
-
-def test_work_that_fails_on_all_ranks(gpu: SimulatedGpu) -> None:
-    """The device fails at the copy of what goes out: the Work raises it, and the group's collectives are at an end."""
-    _, work = with_a_copy_that_fails(gpu, 1)
-    with pytest.raises(DeviceFailure, match="a copy of 4 bytes failed"):
-        work.wait()
-    assert not work.is_success()
-    assert isinstance(work.exception(), DeviceFailure)
-
-
-def test_a_failure_at_the_end_is_not_lost(gpu: SimulatedGpu) -> None:
-    """The copy of the result fails, when the collective itself is over."""
-    group, work = with_a_copy_that_fails(gpu, 2)
+    work = dist.all_reduce(x, group=group, async_op=True)
+    if not waits:
+        with pytest.raises(DeviceFailure, match="a copy of 4 bytes failed"):
+            dist.destroy_process_group(group)
     while not work.is_completed():  # it does not raise
         pass
     assert not work.is_success()
-    with pytest.raises(DeviceFailure, match="a copy of 4 bytes failed"):
-        work.wait()
-    dist.destroy_process_group(group)
-
-
-def test_a_failure_that_nobody_waits_for_is_not_lost(gpu: SimulatedGpu) -> None:
-    """The group's end raises it."""
-    group, work = with_a_copy_that_fails(gpu, 2)
-    with pytest.raises(DeviceFailure, match="a copy of 4 bytes failed"):
-        dist.destroy_process_group(group)
-    assert not work.is_success()
+    if waits:
+        with pytest.raises(DeviceFailure, match="a copy of 4 bytes failed"):
+            work.wait()
+        assert isinstance(work.exception(), DeviceFailure)
 
 
 # -- a group's own device ---------------------------------------------------------------------------------------------

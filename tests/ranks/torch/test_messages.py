@@ -1,17 +1,16 @@
-"""Messages of tensors: pending ones, batches, tags, from any rank and to oneself."""
+"""Messages of tensors: pending ones, batches, tags, from any rank and to oneself. And Python objects."""
 
 from __future__ import annotations
 
-import gc
 from datetime import timedelta
+from typing import Any
 
 import pytest
 import torch
 
 from mpicoll.errors import ArgumentError, MessageError, StateError, TimeoutError
-from tests.ranks.torch.api import dist, ours_alone
-from tests.ranks.torch.cases import Group
-from tests.ranks.torch.pending import SHORT, held, let_go, started
+from tests.ranks.torch.api import dist, ours_alone, through_torch
+from tests.ranks.torch.cases import SHORT, Group, started
 
 
 @pytest.mark.mpi(min_size=2)
@@ -40,27 +39,13 @@ def test_a_pending_receive_says_so(rank: int, size: int, receiving: bool) -> Non
 
 
 @pytest.mark.mpi(min_size=2)
-def test_a_message_lives_until_it_is_sent(rank: int, size: int) -> None:
-    n = 300_000  # more than any MPI sends before the receiver asks for it
-    if rank == 0:
-        works = [started(dist.isend(torch.full((n,), 3.0)[::2], r)) for r in range(1, size)]
-        gc.collect()
-        litter = torch.full((n,), -1.0)
-        let_go(rank, size)
-        for work in works:
-            work.wait()
-        assert litter.mean() == -1
-    else:
-        held(rank)
-        x = torch.zeros(n // 2)
-        dist.recv(x, 0)
-        assert (x == 3).all()
-
-
-@pytest.mark.mpi(min_size=2)
 def test_batches(rank: int, size: int) -> None:
     """Messages go round the ring in both directions at once, with different dtypes and layouts."""
-    right, left = (rank + 1) % size, (rank - 1) % size
+    for _ in range(3):  # a repeated message is what it was the first time
+        batch(rank, (rank + 1) % size, (rank - 1) % size)
+
+
+def batch(rank: int, right: int, left: int) -> None:
     whole = torch.zeros(2, 6, dtype=torch.int32)
     from_left, from_right = torch.zeros(3, dtype=torch.bfloat16), whole[:, ::2]
     works = dist.batch_isend_irecv(
@@ -126,14 +111,6 @@ def test_a_message_of_another_length_is_an_error(rank: int, length: int) -> None
     dist.barrier()
 
 
-def test_a_message_to_oneself(rank: int) -> None:
-    x = torch.zeros(3)
-    receive = started(dist.irecv(x, rank))
-    started(dist.isend(torch.ones(3), rank)).wait()
-    receive.wait()
-    assert x.tolist() == [1, 1, 1]
-
-
 def test_a_message_has_no_future(rank: int) -> None:
     """A message's future would never be complete."""
     x = torch.zeros(3)
@@ -166,23 +143,56 @@ def test_a_refused_batch_leaves_no_receive_behind() -> None:
     assert not refused.any()
 
 
-def test_the_same_messages_again(rank: int, size: int) -> None:
-    """Blocking and under way, and from any rank: a repeated one is what it was the first time."""
-    x, y = torch.full((3,), float(rank)), torch.zeros(3)
-    after, before = (rank + 1) % size, (rank - 1) % size
-    if size == 1:
+# -- collectives and messages of Python objects --
+
+
+def thing(rank: int) -> dict[str, Any]:
+    return {"rank": rank, "nested": {"list": [rank] * rank, "tensor": torch.full((rank,), rank)}, "text": "é" * rank}
+
+
+def same(found: Any, expected: dict[str, Any]) -> bool:
+    tensors = found["nested"].pop("tensor"), expected["nested"].pop("tensor")
+    return bool(found == expected) and torch.equal(*tensors)
+
+
+@pytest.mark.parametrize("which", range(5))
+def test_objects(groups: list[Group], which: int) -> None:
+    """Every root of every group gets and sends nested objects with tensors, of different sizes on each rank."""
+    g = groups[which]
+    if g.rank is None:
         return
-    for _ in range(4):
-        comes, leaves = dist.irecv(y, before), dist.isend(x, after)
-        assert comes is not None
-        assert leaves is not None
-        comes.wait()
-        leaves.wait()
-        assert (y == before).all()
+    found: list[Any] = [None] * g.size
+    dist.all_gather_object(found, thing(g.rank), group=g.handle)
+    assert all(same(x, thing(r)) for r, x in enumerate(found))
+    for root in range(g.size):
+        gathered: list[Any] | None = [None] * g.size if g.rank == root else None
+        dist.gather_object(thing(g.rank), gathered, dst=g.ranks[root], group=g.handle)
+        assert gathered is None or all(same(x, thing(r)) for r, x in enumerate(gathered))
+
+        told = [thing(7), "text", 3.5] if g.rank == root else [None] * 3
+        dist.broadcast_object_list(told, group_src=root, group=g.handle)
+        assert same(told[0], thing(7))
+        assert told[1:] == ["text", 3.5]
+
+        mine: list[Any] = [None, "second"]
+        given = [thing(r) for r in range(g.size)] if g.rank == root else None
+        dist.scatter_object_list(mine, given, src=g.ranks[root], group=g.handle)
+        assert same(mine[0], thing(g.rank))
+        assert mine[1] == "second"
+
+
+@pytest.mark.mpi(min_size=2)
+def test_messages_of_objects(groups: list[Group], rank: int, size: int) -> None:
+    for g in (groups[0], groups[4]):
         if rank == 0:
-            dist.send(x, 1)
-            assert dist.recv(y) == size - 1
-        else:
-            assert dist.recv(y, rank - 1) == rank - 1
-            dist.send(x, after)
-        assert (y == before).all()
+            dist.send_object_list([thing(3), "text"], 1, group=g.handle)
+            dist.send_object_list([1], group_dst=g.ranks.index(1), group=g.handle, use_batch=True)
+        elif rank == 1:
+            told: list[Any] = [None, None]
+            assert dist.recv_object_list(told, 0, group=g.handle) == 0
+            assert same(told[0], thing(3))
+            assert told[1] == "text"
+            one: list[Any] = [None]
+            anyone = {"src": 0} if through_torch() else {}  # it takes objects from a rank that is named alone
+            assert dist.recv_object_list(one, **anyone, group=g.handle) == 0
+            assert one == [1]

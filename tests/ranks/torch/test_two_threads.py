@@ -13,6 +13,8 @@ import torch
 from mpicoll.errors import StateError
 from tests.ranks.torch.api import dist
 
+pytestmark = pytest.mark.processes
+
 
 @pytest.fixture
 def others() -> Iterator[ThreadPoolExecutor]:
@@ -29,7 +31,6 @@ def summed(group: Any, async_op: bool = False) -> None:
     assert (x == dist.get_world_size()).all()
 
 
-@pytest.mark.processes
 @pytest.mark.mpi(min_size=2)
 @pytest.mark.parametrize(
     "second",
@@ -58,17 +59,6 @@ def test_both_at_once(
     summed(None)
 
 
-@pytest.mark.processes
-def test_threads_that_take_turns(others: ThreadPoolExecutor) -> None:
-    group = dist.new_group()
-    for _ in range(3):
-        for async_op in (False, True):
-            others.submit(summed, group, async_op).result()
-            summed(group, async_op)
-    dist.destroy_process_group(group)
-
-
-@pytest.mark.processes
 def test_a_group_for_each_thread(others: ThreadPoolExecutor) -> None:
     groups = [dist.new_group() for _ in range(2)]
 
@@ -76,26 +66,15 @@ def test_a_group_for_each_thread(others: ThreadPoolExecutor) -> None:
         for _ in range(50):
             summed(group)
 
+    for async_op in (False, True):  # they may take turns
+        others.submit(summed, None, async_op).result()
+        summed(None, async_op)
     works = [others.submit(often, g) for g in groups]
     often(None)
     for work in works:
         work.result()
 
 
-@pytest.mark.processes
-def test_what_a_future_calls_is_no_second_thread(size: int) -> None:
-    """Its callback runs on the group's own thread while this one waits for what it called after."""
-    group = dist.new_group()
-    for _ in range(20):
-        x, y = torch.ones(3), torch.ones(2)
-        work = dist.all_reduce(x, group=group, async_op=True)
-        late = work.get_future().then(lambda _, y=y: dist.all_reduce(y, group=group, async_op=True))
-        late.wait().wait()
-        summed(group)
-        assert (y == size).all()
-
-
-@pytest.mark.processes
 def test_what_a_callback_calls_comes_before_what_is_called_later(size: int) -> None:
     """On every rank: this thread may be at its next call before the callback has come to its own, or after."""
     for _ in range(100):
@@ -121,7 +100,6 @@ class Gathered:
         return Gathered, (float(x),)
 
 
-@pytest.mark.processes
 def test_a_collective_within_another_is_no_second_thread(size: int) -> None:
     found: list[Any] = [None] * size
     dist.all_gather_object(found, Gathered(0.0))

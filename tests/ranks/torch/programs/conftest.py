@@ -27,22 +27,13 @@ def afterwards() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def default_group(pytestconfig: pytest.Config) -> None:
+def default_group(pytestconfig: pytest.Config) -> bool:
     """Make the default group if the test before destroyed it, or if it is mpicoll.torch's own."""
     if pytestconfig.getoption("--threads"):
-        return
+        return False
     if not dist.is_initialized():
         if mpicoll.torch.is_initialized():
             mpicoll.torch.destroy_process_group()
         dist.init_process_group("mpicoll")
     torch.manual_seed(0)
-
-
-@pytest.fixture
-def rank(default_group: None) -> int:
-    return dist.get_rank()
-
-
-@pytest.fixture
-def size(default_group: None) -> int:
-    return dist.get_world_size()
+    return True

@@ -11,16 +11,20 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
+import mpicoll.torch
 from mpicoll.errors import ArgumentError
 from mpicoll.torch import ddp as of_reducer
-from tests.ranks.torch.programs.overlap import backward_waits
+from mpicoll.torch import hooks
 from tests.ranks.torch.programs.training import (
     STEPS,
     WIDTH,
     Batch,
     assert_equal_to_rounding,
+    backward_waits,
     convnet,
     images,
     loss_of,
@@ -33,27 +37,21 @@ from tests.ranks.torch.programs.training import (
     vectors,
 )
 
-PROGRAMS = [(convnet, images), (transformer, tokens)]
+WAYS: dict[str, tuple[Callable[[], nn.Module], Callable[[int], Batch], dict[str, Any]]] = {
+    "one bucket": (convnet, images, {}),
+    "many buckets": (convnet, images, {"bucket_cap_mb": 0.001}),
+    "transformer": (transformer, tokens, {"bucket_cap_mb": 0.001}),
+    "static graph": (convnet, images, {"bucket_cap_mb": 0.001, "static_graph": True}),
+    "views": (convnet, images, {"bucket_cap_mb": 0.001, "gradient_as_bucket_view": True}),
+}
 
 
-@pytest.mark.parametrize("bucket_mb", [25, 0.001], ids=["one bucket", "many buckets"])
-@pytest.mark.parametrize(("make", "data"), PROGRAMS, ids=["convnet", "transformer"])
-def test_ddp(
-    make: Callable[[], nn.Module], data: Callable[[int], Batch], bucket_mb: float, rank: int, size: int
-) -> None:
-    alone = train(make(), map(data, range(STEPS)))
-    ddp = DistributedDataParallel(make(), bucket_cap_mb=bucket_mb)
+@pytest.mark.parametrize("way", WAYS)
+def test_ddp(way: str, rank: int, size: int) -> None:
+    make, data, options = WAYS[way]
+    ddp = DistributedDataParallel(make(), process_group=dist.new_group(), **options)
     train(ddp, (part(data(step), rank, size) for step in range(STEPS)))
-    assert_equal_to_rounding(ddp, alone)
-
-
-@pytest.mark.parametrize("how", ["static_graph", "gradient_as_bucket_view"])
-def test_ddp_options(how: str, rank: int, size: int) -> None:
-    alone = train(convnet(), map(images, range(STEPS)))
-    options: dict[str, Any] = {how: True}
-    ddp = DistributedDataParallel(convnet(), bucket_cap_mb=0.001, **options)
-    train(ddp, (part(images(step), rank, size) for step in range(STEPS)))
-    assert_equal_to_rounding(ddp, alone)
+    assert_equal_to_rounding(ddp, train(make(), map(data, range(STEPS))))
 
 
 def test_sparse_gradients_are_refused(rank: int) -> None:
@@ -155,6 +153,9 @@ def test_with_and_without_overlap(
     overlap: str, moment: float, waits: bool, monkeypatch: pytest.MonkeyPatch, rank: int, size: int
 ) -> None:
     """The backward pass waits for no longer than a moment: another rank may wait for a message that comes later."""
+    monkeypatch.setenv("MPICOLL_DDP_OVERLAP", "yes")
+    with pytest.raises(ArgumentError, match="MPICOLL_DDP_OVERLAP: expected 0 or 1, or nothing; given 'yes'"):
+        of_reducer.waits()
     monkeypatch.setenv("MPICOLL_DDP_OVERLAP", overlap)
     monkeypatch.setattr("mpicoll.torch.ddp.MOMENT", moment)
     group = dist.new_group()
@@ -167,24 +168,84 @@ def test_with_and_without_overlap(
     dist.destroy_process_group(group)
 
 
-def test_a_switch_that_says_neither(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MPICOLL_DDP_OVERLAP", "yes")
-    with pytest.raises(ArgumentError, match="MPICOLL_DDP_OVERLAP: expected 0 or 1, or nothing; given 'yes'"):
-        of_reducer.waits()
+# -- communication hooks: ours in 16 bits, and torch's own --
 
 
-def test_two_models_on_two_groups(rank: int, size: int) -> None:
-    """The models take turns, and each group has a communicator of its own."""
-    groups = [dist.new_group(), dist.new_group()]
-    alone = [train(make(), map(data, range(STEPS))) for make, data in PROGRAMS]
-    ddps = [DistributedDataParallel(make(), process_group=g) for (make, _), g in zip(PROGRAMS, groups, strict=True)]
-    optimizers = [sgd(ddp.parameters()) for ddp in ddps]
-    for step in range(STEPS):
-        losses = [loss_of(ddp, part(data(step), rank, size)) for ddp, (_, data) in zip(ddps, PROGRAMS, strict=True)]
-        for optimizer in optimizers:
-            optimizer.zero_grad()
-        torch.stack(losses).sum().backward()
-        for optimizer in optimizers:
-            optimizer.step()
-    for ddp, one in zip(ddps, alone, strict=True):
-        assert_equal_to_rounding(ddp, one)
+OURS = {torch.bfloat16: hooks.bf16_compress_hook, torch.float16: hooks.fp16_compress_hook}
+by_dtype = pytest.mark.parametrize("dtype", OURS, ids=str)
+
+
+HOOKS: dict[str, tuple[Callable[[DistributedDataParallel], None], float]] = {
+    "bfloat16": (lambda ddp: ddp.register_comm_hook(None, hooks.bf16_compress_hook), torch.finfo(torch.bfloat16).eps),
+    "float16": (lambda ddp: ddp.register_comm_hook(None, hooks.fp16_compress_hook), torch.finfo(torch.float16).eps),
+    "torch's": (lambda ddp: ddp.register_comm_hook(None, default_hooks.allreduce_hook), 1e-5),
+    "torch's in float16": (lambda ddp: ddp.register_comm_hook(None, default_hooks.fp16_compress_hook), 1e-3),
+    # Its other one in C++, FP16_COMPRESS, takes no result that Python has set.
+    "torch's in C++": (lambda ddp: ddp._register_builtin_comm_hook(dist.BuiltinCommHookType.ALLREDUCE), 1e-5),
+}
+
+
+@pytest.mark.parametrize("hook", HOOKS)
+def test_trains_as_in_32_bits(hook: str, rank: int, size: int) -> None:
+    """To the rounding of each step's gradients: a gradient of at most 1 moves a parameter by 0.1 and what follows."""
+    register, atol = HOOKS[hook]
+    ddp = DistributedDataParallel(transformer(), bucket_cap_mb=0.001)
+    register(ddp)
+    train(ddp, (part(tokens(step), rank, size) for step in range(STEPS)))
+    assert_equal_to_rounding(ddp, train(transformer(), map(tokens, range(STEPS))), rtol=1e-4, atol=atol)
+
+
+def gradient(hook: Any, state: Any, mine: float, group: Any = None) -> float:
+    """The gradient that a model with one parameter has after the hook, if this rank's is ``mine``."""
+    ddp = DistributedDataParallel(nn.Linear(1, 1, bias=False), process_group=group)
+    ddp.register_comm_hook(state, hook)
+    ddp(torch.full((1, 1), mine)).sum().backward()
+    found = ddp.module.weight.grad
+    assert found is not None
+    return float(found)
+
+
+@by_dtype
+def test_it_travels_in_16_bits(dtype: torch.dtype) -> None:
+    assert gradient(OURS[dtype], None, 1 + torch.finfo(dtype).eps / 4) == 1.0
+
+
+def test_a_sum_that_float16_does_not_hold() -> None:
+    assert gradient(hooks.fp16_compress_hook, None, 49152.0) == 49152.0
+
+
+@by_dtype
+def test_state_is_the_group(dtype: torch.dtype, rank: int, size: int) -> None:
+    """The hook's group may be another than the model's, and the model's may be of another backend."""
+    backwards = dist.new_group(list(range(size)))
+    gloo = dist.new_group(backend="gloo")
+    own = [dist.new_group([r]) for r in range(size)][rank]
+    average = (size - 1) / 2
+    assert gradient(OURS[dtype], dist.group.WORLD, float(rank)) == average
+    assert gradient(OURS[dtype], backwards, float(rank), backwards) == average
+    assert gradient(OURS[dtype], backwards, float(rank), gloo) == average
+    assert gradient(OURS[dtype], own, float(rank), own) == rank
+
+
+def test_state_that_is_no_group() -> None:
+    with pytest.raises(ArgumentError, match=r"compress_hook: group: expected a group of mpicoll.torch"):
+        hooks.bf16_compress_hook("gloo", None)
+    with pytest.raises(ArgumentError, match="compress_hook: group: expected a group that this rank is in"):
+        hooks.bf16_compress_hook(mpicoll.torch.GroupMember.NON_GROUP_MEMBER, None)
+
+
+def test_powersgd(rank: int, size: int) -> None:
+    """Low-rank approximations with error feedback are linear in the gradients once their average is known: the ranks'
+    training is that of one process, which does the same by itself on the whole batch."""
+    one = [dist.new_group([r]) for r in range(size)][rank]
+    models = []
+    for group, r, n in ((one, 0, 1), (dist.group.WORLD, rank, size)):
+        ddp = DistributedDataParallel(mlp(32), process_group=group)
+        state = PowerSGDState(group, matrix_approximation_rank=2, start_powerSGD_iter=2)
+        ddp.register_comm_hook(state, powerSGD_hook)
+        train(ddp, (part(vectors(step, 32), r, n) for step in range(2 * STEPS)))
+        rate, before, after = state.compression_stats()
+        assert rate > 1
+        assert before > after > 0
+        models.append(ddp.module)
+    assert_equal_to_rounding(models[1], models[0])

@@ -23,7 +23,7 @@ from mpicoll.errors import ArgumentError, LaunchError, StateError
 from mpicoll.torch.private import BACKENDS_IN_PYTHON, RECORDS_BACKENDS_IN_PYTHON
 from mpicoll.torch.registered_group import DeviceBackend
 from tests.ranks.torch.cases import FUNCTIONS, Case, Group, run
-from tests.ranks.torch.programs.overlap import backward_waits
+from tests.ranks.torch.programs.training import backward_waits
 
 needs_one = pytest.mark.skipif(not BACKENDS_IN_PYTHON, reason="torch takes no backend in Python before 2.14")
 
@@ -45,17 +45,6 @@ def test_refused_before() -> None:
     backend = "cpu:mpicoll,cuda:nccl"
     with pytest.raises(LaunchError, match=f"backend '{backend}' was given, but before torch 2.14 .* make a group for"):
         dist.init_process_group(backend, "mpi://")
-
-
-@needs_one
-def test_gloo_has_the_cpu() -> None:
-    dist.init_process_group("cpu:gloo,cuda:mpicoll", "mpi://")
-    assert isinstance(serving("cuda"), DeviceBackend)
-    assert type(serving("cpu")).__name__ == "ProcessGroupGloo"
-    x = torch.ones(3)
-    dist.all_reduce(x)
-    assert x.tolist() == [dist.get_world_size()] * 3
-    assert serving("cuda")._get_sequence_number_for_group() == 0
 
 
 @needs_one
@@ -95,6 +84,10 @@ def test_collectives(ours_on_the_cpu: DeviceBackend) -> None:
     sent.wait()
     assert x.item() == (rank - 1) % size
     assert ours_on_the_cpu._get_sequence_number_for_group() == 14
+    with pytest.raises(ArgumentError, match=r"tensor: expected a dense tensor; given a torch\.sparse_coo tensor"):
+        dist.all_reduce(torch.ones(4).to_sparse())
+    future = dist.all_reduce(x, async_op=True).get_future()
+    assert future.then(lambda f: f.value()[0][0].item()).wait() == sum(range(size))
 
 
 @needs_one
@@ -109,52 +102,28 @@ def test_compiled(ours_on_the_cpu: DeviceBackend) -> None:
 
 
 @needs_one
-def test_asynchronous(ours_on_the_cpu: DeviceBackend) -> None:
-    x, size = torch.ones(2), dist.get_world_size()
-    work = dist.all_reduce(x, async_op=True)
-    assert work.wait()
-    assert x.tolist() == [size] * 2
-    future = dist.all_reduce(x, async_op=True).get_future()
-    assert future.then(lambda f: f.value()[0][0].item()).wait() == size * size
-
-
-@needs_one
-def test_other_groups(ours_on_the_cpu: DeviceBackend) -> None:
-    x, size = torch.ones(1), dist.get_world_size()
-    other = dist.new_group()
-    assert isinstance(other._get_backend(torch.device("cpu")), DeviceBackend)
-    dist.all_reduce(x, group=other)
-    assert x.item() == size
-    ours = dist.new_group(backend="mpicoll")
-    assert isinstance(ours, mpicoll.torch.ProcessGroup)
-    mpicoll.torch.all_reduce(x, group=ours)
-    assert x.item() == size * size
-
-
-@needs_one
 @pytest.mark.parametrize(("backend", "ours"), [("cpu:mpicoll,cuda:gloo", "cpu"), ("cpu:gloo,cuda:mpicoll", "cuda")])
 def test_each_device_has_its_backend(backend: str, ours: str) -> None:
-    """In the default group and in one that is made of it. mpicoll.torch's own functions take neither."""
+    """In the default group and in one that is made of it. mpicoll.torch's own functions take neither, but a group of
+    mpicoll alone that is made of it."""
     dist.init_process_group(backend, "mpi://")
     for group in (dist.group.WORLD, dist.new_group()):
         made: Any = group
         for device in ("cpu", "cuda"):
             assert isinstance(made._get_backend(torch.device(device)), DeviceBackend) == (device == ours)
+        x = torch.ones(1)
+        dist.all_reduce(x, group=group)
+        assert x.item() == dist.get_world_size()
+        assert made._get_backend(torch.device(ours))._get_sequence_number_for_group() == (ours == "cpu")
         with pytest.raises(ArgumentError, match="group: expected a group of mpicoll"):
             mpicoll.torch.all_reduce(torch.ones(1), group=group)
     with pytest.raises(StateError, match="there is no default group"):
         mpicoll.torch.all_reduce(torch.ones(1))
+    alone = dist.new_group(backend="mpicoll")
+    assert isinstance(alone, mpicoll.torch.ProcessGroup)
+    mpicoll.torch.all_reduce(x, group=alone)
+    assert x.item() == dist.get_world_size() ** 2
     dist.barrier()  # a rank whose gloo still connects would fail if another one's were gone
-
-
-@needs_one
-def test_sparse_tensors_are_refused(ours_on_the_cpu: DeviceBackend) -> None:
-    """The error is that of a whole group, and the group still works."""
-    with pytest.raises(ArgumentError, match=r"tensor: expected a dense tensor; given a torch\.sparse_coo tensor"):
-        dist.all_reduce(torch.ones(4).to_sparse())
-    x = torch.ones(1)
-    dist.all_reduce(x)
-    assert x.item() == dist.get_world_size()
 
 
 @needs_one

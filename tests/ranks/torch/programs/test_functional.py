@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -10,7 +12,7 @@ import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 
 import mpicoll.torch
-from tests.ranks.torch.programs.rows import refused_without_backends_in_python, row, total
+from tests.ranks.torch.programs.training import refused_without_backends_in_python, row, total
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")  # torch 2.13 has other names for some
 
@@ -154,29 +156,21 @@ def test_compiled_around_collectives(api: Any, rank: int, size: int) -> None:
 @pytest.mark.parametrize("asynchronous", [False, True])
 @pytest.mark.parametrize("device", [None, torch.device("cpu")], ids=["fast path", "by device"])
 def test_coalescing_manager(device: torch.device | None, asynchronous: bool, rank: int, size: int) -> None:
-    together = dist.distributed_c10d._coalescing_manager
-    xs = [row(rank) * k for k in range(3)]
-    with together(device=device, async_ops=asynchronous) as works:
-        for x in xs:
-            dist.all_reduce(x)
-    if asynchronous:
-        works.wait()
+    def together(calls: list[Callable[[], object]]) -> None:
+        with dist.distributed_c10d._coalescing_manager(device=device, async_ops=asynchronous) as works:
+            for call in calls:
+                call()
+        if asynchronous:
+            works.wait()
+
+    xs, outs, mine = [row(rank) * k for k in range(3)], torch.empty(2, 3 * size), torch.empty(2, 1, 3)
+    together([partial(dist.all_reduce, x) for x in xs])
     assert all(torch.equal(x, total(size) * k) for k, x in enumerate(xs))
-    outs = [torch.empty(3 * size) for _ in range(2)]
-    with together(device=device, async_ops=asynchronous) as works:
-        for k, out in enumerate(outs):
-            dist.all_gather_into_tensor(out, row(rank) + k)
-    if asynchronous:
-        works.wait()
-    assert all(torch.equal(out, torch.cat([row(r) + k for r in range(size)])) for k, out in enumerate(outs))
-    mine = [torch.empty(1, 3) for _ in range(2)]
-    with together(device=device, async_ops=asynchronous) as works:
-        for k, out in enumerate(mine):
-            dist.reduce_scatter_tensor(out, rows(rank, size) * (k + 1))
-    if asynchronous:
-        works.wait()
+    together([partial(dist.all_gather_into_tensor, outs[k], row(rank) + k) for k in range(2)])
+    assert all(torch.equal(outs[k], torch.cat([row(r) + k for r in range(size)])) for k in range(2))
+    together([partial(dist.reduce_scatter_tensor, mine[k], rows(rank, size) * (k + 1)) for k in range(2)])
     expected = torch.stack([rows(r, size)[rank] for r in range(size)]).sum(0, keepdim=True)
-    assert all(torch.equal(out, expected * (k + 1)) for k, out in enumerate(mine))
+    assert all(torch.equal(mine[k], expected * (k + 1)) for k in range(2))
 
 
 def test_messages_as_one(rank: int, size: int) -> None:

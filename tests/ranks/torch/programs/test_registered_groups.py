@@ -38,6 +38,8 @@ def test_ours_is_torchs() -> None:
     assert mpicoll.torch.get_rank() == dist.get_rank()
     assert mpicoll.torch.get_node_local_rank() >= 0
     works()
+    assert os.environ["MASTER_ADDR"]  # where torch's tools find the store
+    assert 0 < int(os.environ["MASTER_PORT"]) < 1 << 16
 
 
 def test_store_of_ones_own(without_group: None) -> None:
@@ -195,17 +197,6 @@ def test_several_at_once(rank: int, size: int) -> None:
         assert x.item() == n
 
 
-def test_recv_from_any_rank_of_a_group(rank: int, size: int) -> None:
-    """torch turns the group's rank, which the Work gives, into the global one."""
-    if size < 3:
-        pytest.skip("needs three ranks")
-    group = dist.new_group([1, 2])
-    if rank == 2:
-        dist.send(torch.ones(1), 1, group=group)
-    if rank == 1:
-        assert dist.recv(torch.empty(1), group=group) == 2
-
-
 def test_gloo_of_the_same_ranks(rank: int, size: int) -> None:
     """gloo's ranks meet through the store that mpi:// made."""
     other = dist.new_group(backend="gloo")
@@ -332,6 +323,16 @@ def test_device_that_no_group_serves() -> None:
 
 c10d: Any = torch._C._distributed_c10d
 
+
+def test_torch_is_told_what_the_group_can() -> None:
+    group: Any = dist.group.WORLD
+    of_device = [(DeviceBackend(group), c10d.Backend)] if BACKENDS_IN_PYTHON else []
+    for made, kind in [(group, c10d.ProcessGroup), *of_device]:
+        for name in [name for name in dir(kind) if "supports_" in name]:
+            answer = getattr(made, name)
+            assert (answer(torch.device("cpu")) if name == "supports_tensor_alloc" else answer) in (True, False), name
+
+
 LEFT_TO_TORCH = {
     "BackendType", "Options", "_add_ephemeral_timeout", "_enable_collectives_timing", "merge_remote_group",
     "_allgather_base", "_backend_id", "_end_coalescing", "_get_backend_name", "_id", "_pybind11_conduit_v1_",
@@ -354,13 +355,6 @@ def groups_and_their_kinds() -> list[tuple[Any, Any]]:
     """What mpicoll has of each of torch's classes."""
     group = dist.group.WORLD
     return [(group, c10d.ProcessGroup), *([(DeviceBackend(group), c10d.Backend)] if BACKENDS_IN_PYTHON else [])]
-
-
-def test_torch_is_told_what_the_group_can() -> None:
-    for group, kind in groups_and_their_kinds():
-        for name in [name for name in dir(kind) if "supports_" in name]:
-            answer = getattr(group, name)
-            assert (answer(torch.device("cpu")) if name == "supports_tensor_alloc" else answer) in (True, False), name
 
 
 def test_every_method_of_torchs_groups_is_known() -> None:

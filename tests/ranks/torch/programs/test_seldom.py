@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from functools import partial
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -10,10 +12,14 @@ import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.nn import functional as torchs
 
 from mpicoll.errors import ArgumentError
+from mpicoll.torch import nn
 from mpicoll.torch.private import BACKENDS_IN_PYTHON
-from tests.ranks.torch.programs.rows import everybodys, refused_without_backends_in_python, row, total
+from tests.ranks.torch.cases import Group
+from tests.ranks.torch.programs.training import everybodys, refused_without_backends_in_python, row, total
+from tests.ranks.torch.test_nn import CASES, Case, inputs, weights
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")  # torch has newer names for some
 
@@ -79,14 +85,6 @@ def test_monitored_barrier_by_torchs_function() -> None:
     world.monitored_barrier()
 
 
-@needs(dist, "record_comm")
-def test_a_name_for_the_profiler(size: int) -> None:
-    x = torch.ones(1)
-    with dist.record_comm("step 1"):
-        dist.all_reduce(x)
-    assert x.item() == size
-
-
 def test_rendezvous(rank: int, size: int) -> None:
     """A program may meet once more beside the group. It gets a store that all ranks share."""
     store, given_rank, given_size = next(dist.rendezvous("mpi://"))
@@ -94,6 +92,12 @@ def test_rendezvous(rank: int, size: int) -> None:
     store.set(f"of {rank}", str(rank))
     assert [store.get(f"of {r}") for r in range(size)] == [str(r).encode() for r in range(size)]
     dist.barrier()
+
+
+@needs(dist, "record_comm")
+def test_a_name_for_the_profiler(size: int) -> None:
+    with dist.record_comm("step 1"):
+        dist.barrier()
 
 
 def test_breakpoint(rank: int, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,23 +122,16 @@ def test_breakpoint(rank: int, size: int, monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.parametrize("async_op", [False, True])
 def test_all_reduce_coalesced(rank: int, size: int, async_op: bool) -> None:
-    xs = [row(rank), row(rank)[:2] * 2]
-    future = dist.all_reduce_coalesced(xs, async_op=async_op)
+    """And all_gather_coalesced."""
+    xs, outs = [row(rank), row(rank)[:2] * 2], [[torch.empty(3), torch.empty(2)] for _ in range(size)]
+    gathered = dist.all_gather_coalesced(outs, [x.clone() for x in xs], async_op=async_op)
+    reduced = dist.all_reduce_coalesced(xs, async_op=async_op)
     if async_op:
-        future.wait()
-    assert torch.equal(xs[0], total(size))
-    assert torch.equal(xs[1], total(size)[:2] * 2)
-
-
-@pytest.mark.parametrize("async_op", [False, True])
-def test_all_gather_coalesced(rank: int, size: int, async_op: bool) -> None:
-    outs = [[torch.empty(3), torch.empty(2)] for _ in range(size)]
-    future = dist.all_gather_coalesced(outs, [row(rank), row(rank)[:2] * 2], async_op=async_op)
-    if async_op:
-        future.wait()
-    for r, (first, second) in enumerate(outs):
-        assert torch.equal(first, row(r))
-        assert torch.equal(second, row(r)[:2] * 2)
+        reduced.wait()
+        gathered.wait()
+    assert torch.equal(torch.cat(xs), torch.cat([total(size), total(size)[:2] * 2]))
+    for r, found in enumerate(outs):
+        assert torch.equal(torch.cat(found), torch.cat([row(r), row(r)[:2] * 2]))
 
 
 @needs(dist, "all_gather_single")
@@ -239,7 +236,12 @@ def test_functional_batches(rank: int, size: int) -> None:
 # -- meshes -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_mesh_of_two_dimensions(rank: int, size: int) -> None:
+def test_a_mesh_of_a_group(rank: int, size: int) -> None:
+    """And a mesh of two dimensions."""
+    g = dist.new_group(list(range(size)))
+    mesh = DeviceMesh.from_group(g, "cpu")
+    assert mesh.get_group() is g
+    assert mesh.size() == size
     mesh = init_device_mesh("cpu", (1, size), mesh_dim_names=("rows", "columns"))
     assert (mesh.get_rank(), mesh.get_local_rank("columns")) == (rank, rank)
     assert list(mesh.get_coordinate() or ()) == [0, rank]
@@ -247,13 +249,34 @@ def test_a_mesh_of_two_dimensions(rank: int, size: int) -> None:
     assert dist.get_process_group_ranks(rows) == [rank]
     assert dist.get_process_group_ranks(columns) == list(range(size))
     assert mesh.get_group("columns") is columns
-    x = row(rank)
-    dist.all_reduce(x, group=columns)
-    assert torch.equal(x, total(size))
 
 
-def test_a_mesh_of_a_group(rank: int, size: int) -> None:
-    g = dist.new_group(list(range(size)))
-    mesh = DeviceMesh.from_group(g, "cpu")
-    assert mesh.get_group() is g
-    assert mesh.size() == size
+# -- torch.distributed.nn on the registered backend and on gloo, against mpicoll.torch.nn: values and gradients --
+
+# torch's gradients of other reductions are not those of one process, and of _all_gather_base it has none but on NCCL.
+NAMES = [name for name in CASES if ", avg" not in name and ", premul" not in name and name != "_all_gather_base"]
+
+NOT_ON_GLOO = ["all_to_all"]  # torch makes scatters of it there, which take equal blocks only
+
+
+def results(module: ModuleType, case: Case, g: Group) -> tuple[torch.Tensor, torch.Tensor]:
+    """This rank's output and the gradient of its input. Outputs that torch leaves undefined count for nothing."""
+    assert g.rank is not None
+    x = inputs(g.size)[g.rank].requires_grad_()
+    y = case.ranks(module, g, x)
+    counts = case.root is None or g.rank == range(g.size)[case.root]
+    y = y * weights(g.size)[g.rank][: len(y)] * counts
+    y.sum().backward()
+    assert x.grad is not None
+    return y.detach(), x.grad
+
+
+@pytest.mark.filterwarnings("ignore:.*is deprecated:FutureWarning")
+@pytest.mark.parametrize("backend", ["mpicoll", "gloo"])
+def test_torchs_functions_find_the_same(backend: str, rank: int, size: int) -> None:
+    ranks = list(range(size))
+    ours = Group("ours", dist.new_group(ranks), ranks, rank)
+    theirs = Group(backend, dist.new_group(ranks, backend=backend), ranks, rank)
+    for name in NAMES if backend == "mpicoll" else [name for name in NAMES if name not in NOT_ON_GLOO]:
+        for found, expected in zip(results(torchs, CASES[name], theirs), results(nn, CASES[name], ours), strict=True):
+            torch.testing.assert_close(found, expected, msg=partial("{}: {}".format, name))

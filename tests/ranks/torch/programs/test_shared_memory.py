@@ -56,30 +56,43 @@ def all_reduced(tensor: torch.Tensor, group: Any, where_it_lies: bool = True) ->
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.complex64, torch.uint8])
 def test_empty(group: Any, dtype: torch.dtype) -> None:
+    """It is on the CPU, whatever the default device is."""
     for made in (mpicoll.torch.empty(2, LONG, dtype=dtype), mpicoll.torch.empty((2, LONG), dtype=dtype, group=group)):
         assert (made.shape, made.dtype, made.is_contiguous()) == ((2, LONG), dtype, True)
         assert is_shared(made)
         all_reduced(made, group)
-
-
-def test_empty_in_ordinary_memory() -> None:
-    for shape in ((), (0, 5), (3,)):
-        made = mpicoll.torch.empty(shape)
-        assert (made.shape, made.dtype) == (shape, torch.float32)
-        assert not is_shared(made)
-
-
-@pytest.mark.parametrize("length", [10, LONG])
-def test_empty_is_on_the_cpu_whatever_the_default_device_is(length: int) -> None:
     with torch.device("meta"):
-        made = mpicoll.torch.empty(length)
-    assert made.device.type == "cpu"
+        for shape in ((), (0, 5), (3,), (LONG,)):
+            made = mpicoll.torch.empty(shape, dtype=dtype)
+            assert (made.shape, made.dtype, made.device.type) == (shape, dtype, "cpu")
+            assert is_shared(made) == (shape == (LONG,))
 
 
-@pytest.mark.parametrize("size", [("x",), (-1,), (2.5,)])
-def test_sizes_that_are_none(size: Any) -> None:
-    with pytest.raises(ArgumentError, match=r"empty: size and dtype: expected those that torch.empty takes"):
-        mpicoll.torch.empty(*size)
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: mpicoll.torch.empty(cast(Any, "x")), "empty: size and dtype: expected those that torch.empty takes"),
+        (lambda: mpicoll.torch.empty(-1), "empty: size and dtype: expected those that torch.empty takes"),
+        (lambda: mpicoll.torch.empty(cast(Any, 2.5)), "empty: size and dtype: expected those that torch.empty takes"),
+        (lambda: mpicoll.torch.share_(cast(Any, np.zeros(4))), "share_: x: expected a tensor or a module; given"),
+        (lambda: Buckets(), "MPICOLL_SHARE: expected off, or nothing; given '0'"),
+    ],
+)
+def test_wrong_arguments(call: Any, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MPICOLL_SHARE", "0")
+    with pytest.raises(ArgumentError, match=words):
+        call()
+
+
+def test_fsdp_asks_the_group_for_memory() -> None:
+    """Of a module whose shards may be in shared memory, too."""
+    model = nn.Sequential(nn.Linear(600, 800), nn.ReLU(), nn.Linear(800, 400))
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    fully_shard(model, mesh=mesh).set_allocate_memory_from_process_group_for_comm(True)
+    mpicoll.torch.share_(model)
+    assert is_shared(cast(Any, model[0].weight).to_local())
+    model(torch.randn(8, 600)).square().mean().backward()
+    assert cast(RegisteredGroup, mesh.get_group()).comm.last_route == SHARED
 
 
 def test_share_moves_all_that_looks_at_the_memory(group: Any) -> None:
@@ -111,20 +124,15 @@ def test_share_of_a_tensor_that_torch_shares(group: Any) -> None:
     x = torch.zeros(LONG).share_memory_()
     for _ in range(3):
         all_reduced(x, group, where_it_lies=False)
+    if group.rank() == 0:  # and the others do not
+        mpicoll.torch.share_(x)
+    all_reduced(x, group, where_it_lies=False)
     mpicoll.torch.share_(x)
     routes = []
     for _ in range(4):  # ranks do not look at once where such calls had ordinary tensors
         dist.all_reduce(x, group=group)
         routes.append(group.comm.last_route)
     assert routes[-1] == SHARED
-
-
-def test_share_of_a_sharded_module() -> None:
-    model = nn.Linear(600, 800)
-    fully_shard(model, mesh=init_device_mesh("cpu", (dist.get_world_size(),)))
-    mpicoll.torch.share_(model)
-    assert is_shared(cast(Any, model.weight).to_local())
-    model(torch.ones(2, 600)).sum().backward()
 
 
 def test_share_of_what_cannot_be_shared(tmp_path: Path) -> None:
@@ -151,11 +159,6 @@ def test_tensors_that_are_gone_do_not_count(group: Any, monkeypatch: pytest.Monk
         del kept
         gc.collect()
     all_reduced(mpicoll.torch.share_(beyond), group)
-
-
-def test_share_of_what_is_no_tensor() -> None:
-    with pytest.raises(ArgumentError, match="share_: x: expected a tensor or a module; given"):
-        mpicoll.torch.share_(cast(Any, np.zeros(4)))
 
 
 def test_no_room(group: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -215,14 +218,6 @@ def test_memory_that_moves_again(group: Any) -> None:
     all_reduced(x, group, where_it_lies=False)
 
 
-def test_one_rank_shares(group: Any) -> None:
-    x = torch.zeros(LONG)
-    if group.rank() == 0:
-        mpicoll.torch.share_(x)
-    for _ in range(3):
-        all_reduced(x, group, where_it_lies=False)
-
-
 @pytest.mark.parametrize("view", [False, True])
 @pytest.mark.parametrize("switch", ["", "off"])
 def test_buckets_of_ddp(switch: str, view: bool, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -250,27 +245,3 @@ def test_buckets_of_ddp(switch: str, view: bool, monkeypatch: pytest.MonkeyPatch
     assert (routes[-1] == SHARED) == (not switch)
     for p, q in zip(models[0].parameters(), models[1].parameters(), strict=True):
         torch.testing.assert_close(p, q, rtol=1e-5, atol=1e-7)
-
-
-def test_a_switch_that_says_neither(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MPICOLL_SHARE", "0")
-    with pytest.raises(ArgumentError, match="MPICOLL_SHARE: expected off, or nothing; given '0'"):
-        Buckets()
-
-
-def test_fsdp_asks_the_group_for_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    given = []
-    allocate = RegisteredGroup.allocate_tensor
-
-    def noted(self: RegisteredGroup, *args: Any, **kwargs: Any) -> torch.Tensor:
-        given.append(allocate(self, *args, **kwargs))
-        return given[-1]
-
-    monkeypatch.setattr(RegisteredGroup, "allocate_tensor", noted)
-    model = nn.Sequential(nn.Linear(600, 800), nn.ReLU(), nn.Linear(800, 400))
-    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
-    fully_shard(model, mesh=mesh).set_allocate_memory_from_process_group_for_comm(True)
-    model(torch.randn(8, 600)).square().mean().backward()
-    assert given
-    assert all(is_shared(made) for made in given if made.nbytes >= blocks.LEAST)
-    assert cast(RegisteredGroup, mesh.get_group()).comm.last_route == SHARED

@@ -113,8 +113,8 @@ class MessageCalls(Base):
             raise self.error(operation, e) from e
 
     def _keep(self, operation: str, x: Any, out: Any, numbers: tuple[int | None, ...], message: Message) -> None:
-        """From now on, the kernel makes this message."""
-        if self.calls is not None and not message.by_library:
+        """From now on, the kernel makes this message, unless it must come in time."""
+        if self.calls is not None and not message.by_library and message.now is not None:
             run = None if type(message.transfer) is Nobody else message.now
             self.calls.keep_message(operation, x, out, numbers, message, run, message.pending)
 

@@ -212,6 +212,7 @@ TEXTS = "", "a\0\u00e4\U0001f600", "\ud800", b"", bytes(range(256)), bytes(70_00
 NUMBERS = 0, -1, 2**31, 2**63 - 1, -(2**63), 2**63, 0.0, -0.0, 1e-300, float("-inf"), float("nan"), None, True, False
 
 
+@pytest.mark.mpi(min_size=2)
 @pytest.mark.parametrize("obj", [*TEXTS, *NUMBERS], ids=lambda obj: ascii(obj)[:20])
 def test_what_the_kernel_pickles_itself(comm: mpicoll.Communicator, obj: object) -> None:
     """Repeated messages. What comes has the type and the bits of what was sent, as through Python's pickle."""

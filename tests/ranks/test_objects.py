@@ -234,8 +234,8 @@ def test_another_way_to_pickle(comm: mpicoll.Communicator) -> None:
             assert comm.allgather_object(text) == [text] * comm.size
             assert comm.bcast_object(text) == text
             for tag in (21, 21, 22):
-                comm.send_object(text, comm.rank, tag)
-                assert comm.recv_object(comm.rank, tag) == text
+                comm.send_object(text[:9], comm.rank, tag)
+                assert comm.recv_object(comm.rank, tag) == text[:9]
     finally:
         MPI.pickle.__init__(pickle.dumps, pickle.loads)  # type: ignore[misc]
 

@@ -234,8 +234,9 @@ class Fabric(ABC):
         """The kernel's message of objects with this rank; None if the kernel carries none."""
         return None
 
-    def unreceived(self) -> Sequence[Envelope]:
-        """The messages that have come and that no receive has asked for, as far as the fabric knows."""
+    def unreceived(self, looks: bool = True) -> Sequence[Envelope]:
+        """The messages that have come and that no receive has asked for, as far as the fabric knows, and as it knows
+        without a look if it does not ``look``."""
         return ()
 
     @abstractmethod

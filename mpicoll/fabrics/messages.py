@@ -73,7 +73,7 @@ class MPIMessages:
     def of_objects(self, *_: object) -> None:
         """The library has no message of objects."""
 
-    def unreceived(self) -> Sequence[Envelope]:
+    def unreceived(self, looks: bool = True) -> Sequence[Envelope]:
         """The library does not say."""
         return ()
 
@@ -167,8 +167,8 @@ class NodeMessages:
         assert kernel is not None
         return kernel.ObjectMessage(self._messages, receives, *_wanted(peer, tag, _ANY, _ANY), convert, _by_pickle())
 
-    def unreceived(self) -> list[Envelope]:
-        return [Envelope(*each) for each in self._messages.lying()]
+    def unreceived(self, looks: bool = True) -> list[Envelope]:
+        return [Envelope(*each) for each in self._messages.lying(looks)]
 
     def send(self, data: bytes, dest: int, tag: int) -> None:
         self._messages.send(data, dest, tag).wait()

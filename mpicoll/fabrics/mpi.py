@@ -256,8 +256,8 @@ class MPIFabric(ElasticFabric):
     def object_message(self, receives: bool, peer: int | None, tag: int | None) -> object | None:
         return self._by.of_objects(receives, peer, tag, self.loads if receives else self.dumps)
 
-    def unreceived(self) -> Sequence[Envelope]:
-        return self._by.unreceived()
+    def unreceived(self, looks: bool = True) -> Sequence[Envelope]:
+        return self._by.unreceived(looks)
 
     def node(self) -> Fabric:
         return self._child(make(self._comm.Split_type, MPI.COMM_TYPE_SHARED, self.rank))

@@ -116,10 +116,10 @@ static PyObject *messages_probe(MessagesObject *self, PyObject *args) {
     return found ? envelope(e) : Py_NewRef(Py_None);
 }
 
-/* lying(): the source, tag and bytes of the messages that are here, and that no receive has asked for */
-static PyObject *messages_lying(MessagesObject *self, PyObject *unused) {
-    (void)unused;
-    if (failed(move_messages(&self->m))) return NULL;
+/* lying(whether to look for more): the source, tag and bytes of the messages that are here, and that no receive has
+ * asked for */
+static PyObject *messages_lying(MessagesObject *self, PyObject *looks) {
+    if (looks == Py_True && failed(move_messages(&self->m))) return NULL;
     size_t count = self->m.lying, at = 0;
     Envelope *all = PyMem_Calloc(count + 1, sizeof *all); /* first: Python may run where objects are made */
     if (!all) return PyErr_NoMemory();
@@ -458,7 +458,7 @@ static PyObject *messages_recv(PyObject *self, PyObject *args) {
 }
 
 #define METHOD(name, of, how) {#name, (PyCFunction)(void (*)(void))of##_##name, how, NULL}
-static PyMethodDef messages_methods[] = {METHOD(probe, messages, METH_VARARGS), METHOD(lying, messages, METH_NOARGS),
+static PyMethodDef messages_methods[] = {METHOD(probe, messages, METH_VARARGS), METHOD(lying, messages, METH_O),
                                          METHOD(send, messages, METH_VARARGS), METHOD(recv, messages, METH_VARARGS),
                                          {0}};
 static PyType_Slot messages_slots[] = {

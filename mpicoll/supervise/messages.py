@@ -214,6 +214,7 @@ class RankStatus(Message):
     ago: float  # seconds since this call had begun, as far as looks can tell
     waits: bool  # whether the rank is in this call now
     message: str | None  # the one that it waits for
+    unreceived: list[tuple[int, int, int]]  # the first messages that no receive has asked for: source, tag and bytes
     ends: Ends  # what may end that wait, with the ranks of the world
     locks: list[Lock]  # those that it holds
     alone: bool  # whether the program has only the thread that waits, and no function that a signal calls

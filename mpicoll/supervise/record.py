@@ -104,16 +104,23 @@ Begun = tuple[Pending, float]
 """What was begun, and when, in seconds of ``time.monotonic``. Each time it is another object."""
 
 
+def _none_came(looks: bool) -> Sequence[tuple[int, int, int]]:
+    return ()
+
+
 class Waits(list[Begun]):
     """What threads wait for besides collectives that block. The first one has waited for longest."""
 
-    __slots__ = ("_followed", "name", "tape")
+    __slots__ = ("_followed", "name", "tape", "unreceived")
 
     def __init__(self, begun: Iterable[Begun] = ()) -> None:
         super().__init__(begun)
         self.name = ""  # the communicator's
         self.tape: Tape | None = None
         self._followed: deque[tuple[Begun, Callable[[], bool]]] = deque()
+        self.unreceived: Callable[[bool], Sequence[tuple[int, int, int]]] = _none_came
+        """The source, the tag and the bytes of each message that has come and that no receive has asked for. With True,
+        this looks for more, which the thread that makes the calls may do."""
 
     def follow(self, begun: Begun, is_complete: Callable[[], bool]) -> None:
         """A GPU waits for this, after all that it waited for before, while the program goes on."""

@@ -88,6 +88,7 @@ def text(
         seconds = max(statuses[rank].seconds for rank in who) if said.endswith(_WAITING) else 0.0
         table.append((who, said + (f" for {seconds:.0f} s" if seconds >= 1 else "")))
     hint = _likeliest(statuses) if why == Why.HAS_LEFT else []
+    hint += _unreceived(statuses, missing) if why in (Why.IS_GONE, Why.IS_LOST) else []
     look_at = _concerned(why, statuses, missing) if first is None else [first]
     return "\n".join([why.title(ranks, look_at, job_ends), *rows(table), *hint])
 
@@ -125,6 +126,15 @@ def _likeliest(statuses: dict[int, RankStatus]) -> list[str]:
         return []
     ddp = "or let torch's DDP wait for the others: `with model.join():`"
     return [f"  Often {named(ended)} had fewer batches than the others: give all ranks equally many, {ddp}"]
+
+
+def _unreceived(statuses: dict[int, RankStatus], missing: dict[int, Missing]) -> list[str]:
+    """What has come from the ranks that are gone, and was never received."""
+    lines = []
+    for rank, status in sorted(statuses.items()):
+        if named := [f"{n} bytes from rank {of} (tag {tag})" for of, tag, n in status.unreceived if of in missing]:
+            lines.append(f"  rank {rank} has not received {'; '.join(named)}")
+    return lines
 
 
 def _line(status: RankStatus, furthest: int, many: bool = False) -> str:

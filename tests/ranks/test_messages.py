@@ -305,6 +305,26 @@ def test_probe_tells_what_a_receive_would_take(comm: mpicoll.Communicator) -> No
 
 
 @pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("check", ["watch", "full"])
+def test_the_table_knows_what_no_receive_has_asked_for(check: str) -> None:
+    """As it is asked when the sender is gone."""
+    with mpicoll.Communicator(check=check) as comm:
+        last = comm.size - 1
+        if comm.rank == last:
+            comm.send(np.zeros(3), 0, 5)
+            comm.send_object("abc", 0, 6)
+            comm.send(np.zeros(1), 0, 8)
+        elif comm.rank == 0:
+            comm.recv(np.zeros(1), last, 8)  # by then, the others have come, too
+            watched = comm._engine.watched
+            assert watched is not None
+            if not comm._engine.fabric.messages_by_library:
+                assert watched.status(None).unreceived == [(last, 5, 24), (last, 6, 18)]
+            comm.recv(np.zeros(3), last, 5)
+            assert comm.recv_object(last, 6) == "abc"
+
+
+@pytest.mark.mpi(min_size=2)
 def test_a_rank_that_waits_in_probe_leaves_its_core_alone(comm: mpicoll.Communicator) -> None:
     if comm._engine.fabric.messages_by_library:
         pytest.skip("MPI's own probe cannot sleep")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from math import inf
@@ -26,7 +26,7 @@ from mpicoll.communicator.engine.message import Message, Startable
 from mpicoll.communicator.engine.requests import InFlight
 from mpicoll.devices import cuda
 from mpicoll.errors import ArgumentError, MessageError, MismatchError, MpicollError, RankLost, StateError
-from mpicoll.fabrics.fabric import ElasticFabric, Fabric
+from mpicoll.fabrics.fabric import ElasticFabric, Envelope, Fabric
 from mpicoll.fabrics.routes.devices import ipc
 from mpicoll.fabrics.thread_job import here
 from mpicoll.launch import lifecycle, mpi_init
@@ -93,7 +93,6 @@ class Base:
         self.copies = Workspace()
         self.devices = DeviceCalls(fabric, self.info)
         self.recorder = Recorder()
-        self.under_way.unreceived = fabric.unreceived
         self.under_way.begin_message = self.recorder.begin_message
         self.calls = None
         if kernel is not None:
@@ -111,6 +110,7 @@ class Base:
             if not isinstance(comm, Fabric):  # else it was made of another communicator, and has its check
                 same_settings(fabric, check=check, reproducible=settings.reproducible)
             self.agreement = self._agreement_of(check)
+            self.under_way.waits.unreceived = partial(_unreceived, fabric, self.tells_kinds)
             self.checks: list[Check] = []
             """What comes before each call, in this order."""
             if settings.check_nan if check_nan is None else check_nan:
@@ -348,6 +348,12 @@ def _frames() -> list[FrameType]:
         found.append(frame)
         frame = frame.f_back
     return found
+
+
+def _unreceived(fabric: Fabric, tells_kinds: bool, looks: bool) -> Sequence[Envelope]:
+    """The messages that have come and that no receive has asked for, with the program's tags."""
+    found = fabric.unreceived(looks)
+    return [each._replace(tag=kinds.of_program(each.tag)) for each in found] if tells_kinds else found
 
 
 def _nowhere(array: Any) -> int:

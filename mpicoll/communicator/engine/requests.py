@@ -6,7 +6,7 @@ has dropped the request."""
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from ctypes import py_object, pythonapi
 from threading import get_ident
 from time import monotonic
@@ -17,7 +17,7 @@ from mpicoll.communicator.engine import kinds
 from mpicoll.communicator.engine.masked_thread import MAIN, backoff, hold
 from mpicoll.communicator.engine.message import Message
 from mpicoll.errors import MessageError, MpicollError, NoAttribute, StateError, TimeoutError
-from mpicoll.fabrics.fabric import Envelope, NeverRaised
+from mpicoll.fabrics.fabric import NeverRaised
 from mpicoll.launch import lifecycle
 from mpicoll.machine.backoff import Backoff
 from mpicoll.node.loaded import kernel
@@ -52,7 +52,6 @@ class InFlight:
         """Told why, when a message did not come in time."""
         self.loss: Callable[[str, BaseException], MpicollError | None] = lambda *_: None
         """The error of an operation that the fabric has ended because ranks were lost; None if that is not why."""
-        self.unreceived: Callable[[], Sequence[Envelope]] = lambda: ()
         """The messages that are here and that nobody has asked for, as far as that is known."""
         self.compare: Callable[[], object] = lambda: None
         """Ends the job if the ranks' calls differ: the likely reason where a collective fails."""
@@ -425,7 +424,7 @@ def _tell_unfinished() -> None:
     if len(left) > _MOST_NAMED:
         show(f"mpicoll: it has calls under way in {len(left) - _MOST_NAMED} more communicators")
     for each in filter(None, [made() for made in _all.valuerefs()]):
-        unreceived = [] if each.lost else each.unreceived()
+        unreceived = [] if each.lost else each.waits.unreceived(True)
         if named := [f"{nbytes} bytes from rank {source} (tag {tag})" for source, tag, nbytes in unreceived]:
             show(f"mpicoll: rank {each.rank} is at its end and has not received messages. {_first_of(named)}")
     if kernel is not None:

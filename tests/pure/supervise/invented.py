@@ -134,7 +134,7 @@ def status(**given: Any) -> RankStatus:
     usual |= {"root": None, "ahead": 0, "waits": True, "message": None, "handles": "", "failed": "", "leaving": False}
     usual |= {"ends": Ends(**{name: given.pop(name) for name in Ends.fields if name in given})}
     usual |= {"alone": True, "under_way": False}
-    usual |= {"locks": [], "ago": 5.0, "seconds": 5.0, "stuck": 5.0, "where": "a.py:2 in g"}
+    usual |= {"unreceived": [], "locks": [], "ago": 5.0, "seconds": 5.0, "stuck": 5.0, "where": "a.py:2 in g"}
     usual |= given
     usual["operation"] = (usual["description"] or "").partition(" ")[0]
     return RankStatus(**usual)

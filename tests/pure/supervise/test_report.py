@@ -32,6 +32,14 @@ def test_ranks_that_do_the_same_share_a_line() -> None:
     assert silent.startswith("  rank 3         does not answer")
 
 
+@pytest.mark.parametrize("why", [Why.IS_GONE, Why.IS_LOST, Why.TIME_IS_UP])
+def test_what_a_rank_had_sent_before_it_was_gone(why: Why) -> None:
+    waits = status(unreceived=[(2, 5, 24), (1, 0, 8), (2, 6, 18)])
+    said = text(why, [0, 1, 2], {0: waits, 1: status()}, {2: "its process has ended"}).splitlines()
+    line = "  rank 0 has not received 24 bytes from rank 2 (tag 5); 18 bytes from rank 2 (tag 6)"
+    assert (line in said) == (why != Why.TIME_IS_UP)
+
+
 @pytest.mark.parametrize(
     ("statuses", "line", "words"),
     [

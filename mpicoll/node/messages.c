@@ -65,7 +65,7 @@ static void peer_begin(Peer *p, const Messages *m, char *mine, char *its, int ra
     size_t from = (size_t)rank, to = (size_t)m->rank, at = head(m->size);
     p->bed = (Bed){(_Atomic uint32_t *)its, (_Atomic uint32_t *)its + 1};
     p->self = (const Self *)(its + sizeof(uint64_t)), p->readable = -1;
-    p->attends = (_Atomic int *)(its + APART / 2);
+    p->attends = (_Atomic int *)(its + APART / 2), p->core = p->attends + 1;
     p->in = (Ends *)(mine + APART) + from, p->from = mine + at + from * m->ring;
     p->out = (Ends *)(its + APART) + to, p->to = its + at + to * m->ring;
     p->free_until = m->ring;
@@ -526,13 +526,25 @@ static int sleep_until(Messages *m, const Awaited *a) {
     return code ? code : move_messages(m);
 }
 
+/* Where ranks take turns on cores, one that runs on this rank's own core sends nothing while this one looks. No order is
+ * needed: who sees an old core looks too often, or too seldom. */
+static int looks_for(const Messages *m, int source) {
+    if (!m->crowded) return m->waiter.looks;
+    int here = core_of_this();
+    _Atomic int *said = m->peers[m->rank].core;
+    if (atomic_load_explicit(said, memory_order_relaxed) != here)
+        atomic_store_explicit(said, here, memory_order_relaxed);
+    int is_behind = source != ANY && here && atomic_load_explicit(m->peers[source].core, memory_order_relaxed) == here;
+    return is_behind ? 1 : m->waiter.looks;
+}
+
 static int wait_until(Awaited *a) {
     Messages *m = a->m;
-    int code = 0, attends = m->longs > 0;
+    int code = 0, attends = m->longs > 0, looks = looks_for(m, a->source);
     if (attends) attend(m, 1);
     while (!code && !is_there(a)) {
         uint64_t moves = m->moves;
-        for (int i = 0; i < m->waiter.looks; i++) {
+        for (int i = 0; i < looks; i++) {
             code = look(m, a);
             if (code || m->moves != moves) break;
             relax();

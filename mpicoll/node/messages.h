@@ -73,6 +73,7 @@ typedef struct {
     Transfer *ungranted;       /* the first of them of which it has not been told */
     Passed *first, **end;      /* messages from it */
     _Atomic int *attends;      /* not 0 while it waits, and so sends at once what is granted of its long messages */
+    _Atomic int *core;         /* where it ran when it last waited, from 1 on; 0 if that is not known */
 } Peer;
 
 typedef struct {

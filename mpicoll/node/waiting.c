@@ -38,12 +38,16 @@ void waiter_begin(Waiter *w, int crowded, Host host) {
 }
 
 #ifdef __linux__
+int core_of_this(void) { return sched_getcpu() + 1; }
+
 static void futex_wake(_Atomic uint32_t *word) { syscall(SYS_futex, word, FUTEX_WAKE, INT32_MAX, NULL, NULL, 0); }
 
 static void futex_wait(_Atomic uint32_t *word, uint32_t seen, const struct timespec *most) {
     syscall(SYS_futex, word, FUTEX_WAIT, seen, most, NULL, 0);
 }
 #else
+int core_of_this(void) { return 0; }
+
 static void futex_wake(_Atomic uint32_t *word) { (void)word; }
 
 static void futex_wait(_Atomic uint32_t *word, uint32_t seen, const struct timespec *most) {

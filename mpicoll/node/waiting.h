@@ -34,6 +34,9 @@ enum { ENDED = 2 };
 typedef int (*Ready)(const void *of);
 int wait_long(Waiter *w, Bed bed, Ready ready, const void *of);
 
+/* The number of the core on which this thread runs, from 1 on; 0 if the system does not say. */
+int core_of_this(void);
+
 /* Wake those that sleep there, if there are any. The word has changed, and so has what they look at. */
 void wake(Bed bed);
 

@@ -22,9 +22,8 @@ def bind(call: Call, route: Callable[[Call], list[Plan]], workspace: Workspace, 
     assert reduction is not None
     floats = workspace.arrays(np.dtype(np.float32), *(0 if b is None else b.count for b in (send, recv)))
     wide_send, wide_recv = map(_floats, (send, recv), floats)
-    given, wide_given = (send, wide_send) if send is not None else (recv, wide_recv)
+    given, widened = (send, floats[0]) if send is not None else (recv, floats[1])
     assert given is not None
-    assert wide_given is not None
     wide = replace(
         call,
         send=wide_send,
@@ -32,10 +31,11 @@ def bind(call: Call, route: Callable[[Call], list[Plan]], workspace: Workspace, 
         in_place=call.in_place and send is None,  # else input and output, which share memory, are copied apart
         reduction=replace(reduction, dtype=DTYPES["float32"]),
     )
-    widen = partial(kernels.widen, kernels.values(given), kernels.values(wide_given), reduction.dtype)
+    # These arrays hold the memory, as long as the plan lives: a longer call may get the workspace other memory.
+    widen = partial(kernels.widen, kernels.values(given), widened, reduction.dtype)
     steps: list[Plan] = [widen, *route(wide)]
-    if recv is not None and wide_recv is not None and has_result:
-        steps.append(partial(kernels.narrow, kernels.values(wide_recv), kernels.values(recv), reduction.dtype))
+    if recv is not None and has_result:
+        steps.append(partial(kernels.narrow, floats[1], kernels.values(recv), reduction.dtype))
     return steps
 
 

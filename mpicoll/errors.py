@@ -24,7 +24,7 @@ from __future__ import annotations
 import builtins
 from collections.abc import Iterable, Sequence
 from types import TracebackType
-from typing import NoReturn
+from typing import Any
 
 from mpicoll.units import alike, named_in
 
@@ -208,6 +208,10 @@ class NoAttribute:
     def __init__(self, name: str, why: str) -> None:
         self._name, self._why = name, why
 
-    def __get__(self, obj: object, kind: type) -> NoReturn:
+    def __get__(self, obj: object, kind: type) -> Any:
+        for base in kind.__mro__:  # a class behind may have it after all
+            found = vars(base).get(self._name, self)
+            if not isinstance(found, NoAttribute):
+                return found.__get__(obj, kind) if hasattr(found, "__get__") else found
         of = f"type object {kind.__name__!r}" if obj is None else f"{type(obj).__name__!r} object"
         raise AttributeError(f"{of} has no attribute {self._name!r}{self._why}", name=self._name, obj=obj)

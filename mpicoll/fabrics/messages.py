@@ -116,7 +116,7 @@ def _wanted(
 
 def _by_pickle() -> bool:
     """Whether mpi4py pickles as Python does, as far as the kernel pickles itself. Programs can change that."""
-    pickler, known = MPI.pickle, (b"", "", 1, 1.0, None, True)
+    pickler, known = MPI.pickle, (b"", "", 1, 1.0, None, True, bytes(1 << 16), "a" * 1024)
     try:
         return all(pickler.dumps(each) == pickle.dumps(each, pickler.PROTOCOL) for each in known)
     except Exception:  # another pickler may not know such objects
@@ -168,7 +168,8 @@ class NodeMessages:
         return kernel.ObjectMessage(self._messages, receives, *_wanted(peer, tag, _ANY, _ANY), convert, _by_pickle())
 
     def unreceived(self, looks: bool = True) -> list[Envelope]:
-        return [Envelope(*each) for each in self._messages.lying(looks)]
+        messages = getattr(self, "_messages", None)  # another thread may ask while the communicator is freed
+        return [] if messages is None else [Envelope(*each) for each in messages.lying(looks)]
 
     def send(self, data: bytes, dest: int, tag: int) -> None:
         self._messages.send(data, dest, tag).wait()

@@ -321,8 +321,8 @@ class MPIFabric(ElasticFabric):
 
     def free(self) -> None:
         if isinstance(self._by, NodeMessages):
-            self._by.free()
-            self._by = MPIMessages(self._messages)
+            by, self._by = self._by, MPIMessages(self._messages)
+            by.free()
         self._node = None
         with self._freeing:
             if self._bounded is not None:

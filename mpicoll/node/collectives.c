@@ -101,7 +101,8 @@ static size_t room_of(const Node *node, const Call *c, int units) {
 
 /* A short call's data lies behind its tag. It has one meeting, after which all ranks of its line have read it. */
 static size_t short_room(const Node *node, const Call *c) {
-    return (LINE - sizeof(Tag)) / (c->gives == ONE_EACH ? (size_t)node->meeting.size : 1);
+    size_t blocks = c->gives == ONE_EACH ? (size_t)node->meeting.size : 1;
+    return (LINE - sizeof(Tag)) / blocks / sizeof(uint64_t) * sizeof(uint64_t);
 }
 
 static int is_short(const Node *node, const Call *c) {

@@ -181,8 +181,8 @@ static PyObject *ring_kept(RingObject *self, PyObject *unused) {
     (void)unused;
     PyObject *list = PyList_New(0);
     for (Py_ssize_t i = self->first > LENGTH ? self->first - LENGTH : 0; list && i < self->begun; i++) {
-        const Made *made = made_as(self, i);
-        PyObject *each = Py_BuildValue("OOi", made->what.record, made->code, made->place);
+        Made made = *made_as(self, i); /* Python may run where objects are made */
+        PyObject *each = Py_BuildValue("NNi", Py_NewRef(made.what.record), Py_NewRef(made.code), made.place);
         if (!each || PyList_Append(list, each)) Py_CLEAR(list);
         Py_XDECREF(each);
     }
@@ -236,7 +236,8 @@ static PyObject *ring_messages(PyObject *self, void *unused) {
     const RingObject *ring = (const RingObject *)self;
     PyObject *list = PyList_New(0);
     for (uint64_t i = ring->messages < MESSAGES ? 0 : ring->messages - MESSAGES, end = ring->messages; list && i < end; i++) {
-        PyObject *each = Py_BuildValue("Od", ring->pendings[i % MESSAGES], ring->whens[i % MESSAGES]);
+        PyObject *pending = Py_NewRef(ring->pendings[i % MESSAGES]); /* first: Python may run where objects are made */
+        PyObject *each = Py_BuildValue("Nd", pending, ring->whens[i % MESSAGES]);
         if (!each || PyList_Append(list, each)) Py_CLEAR(list);
         Py_XDECREF(each);
     }
@@ -1227,7 +1228,7 @@ static PyObject *method_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
 
 static PyObject *method_get(PyObject *self, PyObject *of, PyObject *type) {
     (void)type;
-    return !((MethodObject *)self)->is_function && of && of != Py_None ? PyObject_CallFunctionObjArgs(bound_method, self, of, NULL) : Py_NewRef(self);
+    return of && of != Py_None ? PyObject_CallFunctionObjArgs(bound_method, self, of, NULL) : Py_NewRef(self);
 }
 
 /* With a tuple and a dictionary, where nobody is in a hurry. */

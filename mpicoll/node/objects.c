@@ -133,7 +133,7 @@ static PyObject *unpickled(PyObject *bytes) {
     int operation = at[2], is_counted = n >= COUNT && number_at(at + HEAD, COUNT) == (uint64_t)(n - COUNT);
     const char *counted = (const char *)at + HEAD + COUNT;
     if (operation == BYTES && is_counted) return PyBytes_FromStringAndSize(counted, n - COUNT);
-    if (operation == TEXT && is_counted) return PyUnicode_DecodeUTF8(counted, n - COUNT, NULL);
+    if (operation == TEXT && is_counted) return PyUnicode_DecodeUTF8(counted, n - COUNT, "surrogatepass");
     if (operation == LONG1 && n == 1 + NUMBER && at[HEAD] == NUMBER)
         return PyLong_FromLongLong((int64_t)number_at(at + HEAD + 1, NUMBER));
     if (operation == FLOAT && n == NUMBER) {

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import array
 import copy
+import gc
 import pickle
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -304,3 +306,34 @@ def test_a_refused_sendrecv_leaves_no_receive_behind(comm: mpicoll.Communicator)
     request.wait()
     assert (y == 7).all()
     assert not refused.any()
+
+
+def test_a_name_that_another_class_has() -> None:
+    """It is that one's, though Communicator answers the same name of mpi4py's with an error."""
+
+    class Mixin:
+        unit = "GiB"
+
+        def Get_rank(self) -> str:
+            return f"mine, in {self.unit}"
+
+    class Both(mpicoll.Communicator, Mixin):
+        pass
+
+    with Both() as comm:
+        assert comm.Get_rank() == "mine, in GiB"
+        with pytest.raises(AttributeError, match=r"'Both' object has no attribute 'Get_size': mpicoll's is comm\.size"):
+            comm.Get_size  # type: ignore[attr-defined]  # noqa: B018
+    assert "Get_size" not in dir(comm)
+
+
+def test_a_dropped_communicator_is_not_kept_by_who_watches_it() -> None:
+    comm = mpicoll.Communicator()
+    part = comm.split(0)
+    assert part is not None
+    part.barrier()
+    fabric = weakref.ref(part._engine.fabric)
+    del part
+    gc.collect()
+    assert fabric() is None
+    comm.barrier()

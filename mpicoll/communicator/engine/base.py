@@ -110,7 +110,7 @@ class Base:
             if not isinstance(comm, Fabric):  # else it was made of another communicator, and has its check
                 same_settings(fabric, check=check, reproducible=settings.reproducible)
             self.agreement = self._agreement_of(check)
-            self.under_way.waits.unreceived = partial(_unreceived, fabric, self.tells_kinds)
+            self.under_way.waits.unreceived = partial(_unreceived, weakref.ref(fabric), self.tells_kinds)
             self.checks: list[Check] = []
             """What comes before each call, in this order."""
             if settings.check_nan if check_nan is None else check_nan:
@@ -350,9 +350,11 @@ def _frames() -> list[FrameType]:
     return found
 
 
-def _unreceived(fabric: Fabric, tells_kinds: bool, looks: bool) -> Sequence[Envelope]:
-    """The messages that have come and that no receive has asked for, with the program's tags."""
-    found = fabric.unreceived(looks)
+def _unreceived(fabric: weakref.ref[Fabric], tells_kinds: bool, looks: bool) -> Sequence[Envelope]:
+    """The messages that have come and that no receive has asked for, with the program's tags. Who watches the
+    communicator must not keep it: a program may drop it."""
+    there = fabric()
+    found = there.unreceived(looks) if there is not None else ()
     return [each._replace(tag=kinds.of_program(each.tag)) for each in found] if tells_kinds else found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NoReturn, Self
 
@@ -81,7 +82,7 @@ class Communicator(Memory, Persistent, NonBlocking, Neighbours, Objects, Mpi4pyN
     ) -> None:
         with limited("making a communicator", settings.limit()):
             super().__init__(Engine(comm, check, timeout, check_nan, reproducible))
-        answer_names(Communicator)
+        answer_names(Communicator, sys.modules.get("mpi4py.MPI"))
         self._node: Communicator | None = None
         self._leaders: tuple[Communicator | None] | None = None
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from functools import cache, wraps
 from inspect import getattr_static, getmembers, isfunction, signature
+from types import ModuleType
 from typing import Any, TypeVar
 
 from mpicoll.errors import NoAttribute
@@ -106,9 +106,9 @@ class Mpi4pyNames:
 
 
 @cache
-def answer_names(communicator: type[Mpi4pyNames]) -> None:
-    """From now on, such communicators answer the names of mpi4py's. MPI is loaded, unless ranks are threads."""
-    mpi = sys.modules.get("mpi4py.MPI")
+def answer_names(communicator: type[Mpi4pyNames], mpi: ModuleType | None) -> None:
+    """From now on, such communicators answer the names of mpi4py's ``MPI``. Where ranks are threads, nobody may have
+    loaded that."""
     kinds = [mpi.Cartcomm, mpi.Graphcomm, mpi.Distgraphcomm] if mpi is not None else []
     names = {name for kind in kinds for name in dir(kind) if not name.startswith("_")}
     for name in {*_INSTEAD, *names} - {*dir(communicator), "rank", "size"}:

@@ -26,8 +26,8 @@ static PyTypeObject *ring_type, *calls_type, *base_type, *method_type;
 static PyObject *is_library; /* by file, whether it belongs to a library */
 static uint64_t no_board, *board = &no_board; /* where the number of this process's last call is noted */
 static PyObject *bound_method; /* Python's type of bound methods */
-static PyObject *name_back, *name_lasti, *name_filename, *name_number, *name_digest, *name_run, *name_record, *name_profiles,
-    *name_turn, *name_who, *name_waiting;
+static PyObject *name_back, *name_lasti, *name_filename, *name_number, *name_digest, *name_run, *name_record;
+static PyObject *name_profiles, *name_turn, *name_who, *name_waiting;
 
 /* PyFrame_GetLasti, which all Pythons from 3.11 on have. The limited API does not promise it. */
 static int (*get_lasti)(PyObject *frame);
@@ -235,7 +235,8 @@ static PyObject *ring_messages(PyObject *self, void *unused) {
     (void)unused;
     const RingObject *ring = (const RingObject *)self;
     PyObject *list = PyList_New(0);
-    for (uint64_t i = ring->messages < MESSAGES ? 0 : ring->messages - MESSAGES, end = ring->messages; list && i < end; i++) {
+    uint64_t end = ring->messages, i = end < MESSAGES ? 0 : end - MESSAGES;
+    for (; list && i < end; i++) {
         PyObject *pending = Py_NewRef(ring->pendings[i % MESSAGES]); /* first: Python may run where objects are made */
         PyObject *each = Py_BuildValue("Nd", pending, ring->whens[i % MESSAGES]);
         if (!each || PyList_Append(list, each)) Py_CLEAR(list);
@@ -1338,7 +1339,8 @@ static PyGetSetDef method_getset[] = {
     {"__annotations__", (getter)method_of_function, NULL, NULL, "__annotations__"}, {0}};
 static PyMethodDef method_methods[] = {{"__reduce__", (PyCFunction)method_reduce, METH_NOARGS, NULL}, {0}};
 static PyType_Slot method_slots[] = {
-    {Py_tp_new, method_new}, {Py_tp_methods, method_methods}, {Py_tp_call, method_tp_call}, {Py_tp_descr_get, method_get},
+    {Py_tp_new, method_new}, {Py_tp_methods, method_methods}, {Py_tp_call, method_tp_call},
+    {Py_tp_descr_get, method_get},
     {Py_tp_traverse, method_traverse}, {Py_tp_dealloc, method_dealloc}, {Py_tp_members, method_members},
     {Py_tp_getset, method_getset}, {0}};
 static PyType_Spec method_spec = {"mpicoll.node.kernel.Method", sizeof(MethodObject), 0,
@@ -1349,8 +1351,9 @@ static PyType_Spec method_spec = {"mpicoll.node.kernel.Method", sizeof(MethodObj
 int add_dispatch(PyObject *module) {
     struct { PyObject **name; const char *text; } names[] = {
         {&name_back, "f_back"}, {&name_lasti, "f_lasti"}, {&name_filename, "co_filename"},
-        {&name_number, "number"}, {&name_digest, "digest"}, {&name_run, "run"}, {&name_record, "record"}, {&name_profiles, "_is_profiler_enabled"},
-        {&name_turn, "turn"}, {&name_who, "_who"}, {&name_waiting, "_waiting"}};
+        {&name_number, "number"}, {&name_digest, "digest"}, {&name_run, "run"}, {&name_record, "record"},
+        {&name_profiles, "_is_profiler_enabled"}, {&name_turn, "turn"}, {&name_who, "_who"},
+        {&name_waiting, "_waiting"}};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (!(*names[i].name = PyUnicode_InternFromString(names[i].text))) return -1;
     get_lasti = (int (*)(PyObject *))(uintptr_t)dlsym(RTLD_DEFAULT, "PyFrame_GetLasti");

@@ -101,3 +101,27 @@ last.then(lambda f: sys.stdout.write(f'the last: {{f.value()[0][0].item()}}\\n')
 def test_end_without_destroy(tmp_path: Path) -> None:
     """What is pending is completed, though nobody waits for it."""
     assert run(2, script(tmp_path, PENDING)).good().output.count("the last: 512.0") == 2
+
+
+def test_threads_that_are_ranks_have_a_default_group_of_their_own(tmp_path: Path) -> None:
+    """Beside that of the process, on which the kernel knows a call like theirs."""
+    program = """
+        import torch, mpicoll, mpicoll.torch as dist
+
+        dist.init_process_group()
+        x = torch.ones(3)
+        for _ in range(2):
+            dist.all_reduce(x)
+
+        def rank(comm):
+            dist.init_process_group()
+            x = torch.ones(3)
+            dist.all_reduce(x)
+            return x.tolist()
+
+        with mpicoll.threads(3) as ranks:
+            assert ranks.run(rank) == [[3.0] * 3] * 3
+        dist.all_reduce(x)
+        assert x.tolist() == [1.0] * 3
+    """
+    run(1, script(tmp_path, program)).good()

@@ -226,6 +226,18 @@ def test_what_the_kernel_pickles_itself(comm: mpicoll.Communicator, obj: object)
         assert (type(came), repr(came)) == (type(obj), repr(obj))
 
 
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize(("tag", "obj"), [*enumerate([*TEXTS, *NUMBERS], 100)], ids=lambda obj: ascii(obj)[:20])
+def test_python_reads_what_the_kernel_has_pickled(comm: mpicoll.Communicator, tag: int, obj: object) -> None:
+    """The kernel sends what is sent again, and Python receives what was not awaited before in this way."""
+    for source in (0, None):
+        if comm.rank == 0:
+            comm.send_object(obj, 1, tag)
+        elif comm.rank == 1:
+            came = comm.recv_object(source, tag)
+            assert (type(came), repr(came)) == (type(obj), repr(obj))
+
+
 def test_another_way_to_pickle(comm: mpicoll.Communicator) -> None:
     """A program may tell mpi4py to pickle in another way."""
     try:
@@ -233,9 +245,9 @@ def test_another_way_to_pickle(comm: mpicoll.Communicator) -> None:
         for text in ("", "short", "long" * 1000):
             assert comm.allgather_object(text) == [text] * comm.size
             assert comm.bcast_object(text) == text
-            for tag in (21, 21, 22):
-                comm.send_object(text[:9], comm.rank, tag)
-                assert comm.recv_object(comm.rank, tag) == text[:9]
+            for source in (comm.rank, None):  # the kernel sends the second one, and Python receives it
+                comm.send_object(text[:9], comm.rank, 21 + len(text))
+                assert comm.recv_object(source, 21 + len(text)) == text[:9]
     finally:
         MPI.pickle.__init__(pickle.dumps, pickle.loads)  # type: ignore[misc]
 

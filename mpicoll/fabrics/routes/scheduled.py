@@ -38,8 +38,8 @@ Make = Callable[[np.dtype[Any], Array], BoundTransport]
 def bind(
     rank: int, size: int, call: Call, schedule: Schedule, workspace: Workspace, make: Make, longest: int = 0
 ) -> list[Plan]:
-    """The plan of this rank's schedule. To be reduced, data comes in pieces of ``longest`` bytes; 0: it is not
-    moved."""
+    """The plan of this rank's schedule. What arrives to be reduced comes in pieces of up to ``longest`` bytes.
+    With 0, it is read where it lies."""
     reduction, spaces = call.reduction, Spaces(call, schedule, rank, size)
     source, out = spaces.given, spaces.out
     dtype = np.dtype(np.uint8) if source is None else source.dtype

@@ -93,3 +93,13 @@ def test_groups_have_torchs_methods() -> None:
         assert hasattr(torch.distributed.ProcessGroup, method)
         assert hasattr(world, method)
     assert dist.GroupMember.NON_GROUP_MEMBER == torch.distributed.GroupMember.NON_GROUP_MEMBER
+
+
+def test_an_algorithm_is_given_by_its_name_alone() -> None:
+    """In a repeated call, too."""
+    calls: Any = dist
+    x = torch.zeros(3)
+    for _ in range(2):
+        dist.all_reduce(x, algorithm="exchange")
+        with pytest.raises(TypeError, match="positional arguments"):
+            calls.all_reduce(x, dist.ReduceOp.SUM, None, False, "exchange")

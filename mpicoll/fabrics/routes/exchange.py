@@ -133,7 +133,8 @@ class _Exchange:
         return transport.steps[steps_before:]
 
     def _reduce(self, rows: Sequence[Array], out: Array) -> None:
-        kernels.reduce_rows(rows, out, self._reduction, self._factors)
+        factors = None if self._factors is None else self._factors[: len(rows)]  # a scan has the first ranks' rows
+        kernels.reduce_rows(rows, out, self._reduction, factors)
 
 
 def _chunks(count: int, length: int) -> Iterator[tuple[int, int]]:

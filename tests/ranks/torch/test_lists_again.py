@@ -16,6 +16,7 @@ from torch.overrides import TorchFunctionMode
 import mpicoll
 import mpicoll.torch as dist
 from mpicoll.errors import ArgumentError, DtypeError
+from mpicoll.node import loaded
 from mpicoll.torch.group import ProcessGroup
 
 pytestmark = pytest.mark.sizes(1, 2, 3)
@@ -166,6 +167,7 @@ def many_messages(comm: mpicoll.Communicator) -> None:
         sent.wait()
 
 
+@pytest.mark.skipif(loaded.kernel is None, reason=loaded.missing)
 @pytest.mark.parametrize("what", ["shorter", "longer", "messages", "another call"])
 @pytest.mark.parametrize("time", range(1, 10))
 def test_what_happens_while_a_list_is_looked_at(world: tuple[int, int], what: str, time: int) -> None:

@@ -54,18 +54,28 @@ class DumpWriter:
         files = Files(str(self._folder), "")
         try:
             known = snapshot(self._rank, why, self._communicators())
-            self._folder.mkdir(mode=0o700, exist_ok=True)
+            self._make_folder()
             write_whole(self._folder / f"torch_rank_{self._rank}", pickle.dumps(recording(known, since)))
             write_whole(self._folder / f"rank{self._rank}.json", json.dumps(known, indent=1))
         except Exception as e:  # whatever it is, it must not hide what the files are for
             files = Files("", f"{self._folder}: {type(e).__name__}: {e}")
-        if not self._given:
-            remove_old(self._folder)
         if self._answer is not None:
             text = json.dumps([files.folder, files.failure, time.time()]).encode()
             with suppress(OSError):  # no memory left: whoever asks gives up in time
                 os.ftruncate(self._answer, os.pwrite(self._answer, text, 0))
         return files
+
+    def _make_folder(self) -> None:
+        """Of the processes of a job on one node, the one that makes the folder removes old ones: a folder that is being
+        removed by one looks new to the others."""
+        try:
+            self._folder.mkdir(mode=0o700)
+        except FileExistsError:
+            if not self._folder.is_dir():
+                raise
+        else:
+            if not self._given:
+                remove_old(self._folder)
 
 
 # -- where files go. What cannot be written is refused before a job has begun -----------------------------------------
@@ -77,7 +87,7 @@ _KEPT, _SECONDS_TO_KEEP = 20, 3600.0  # so many of these folders are kept, and a
 
 
 def remove_old(folder: Path) -> None:
-    """Remove the oldest of this user's folders that lie beside this one, which nobody has named. Others do it, too."""
+    """Remove the oldest of this user's folders that lie beside this one, which nobody has named."""
     found = []
     for each in folder.parent.glob(_DEFAULT + 8 * "[0-9a-f]"):
         with suppress(OSError):

@@ -12,6 +12,8 @@ from mpicoll.calls import results
 from mpicoll.calls.plan import CachedPlan
 from mpicoll.communicator.base import CommunicatorBase
 from mpicoll.communicator.engine.packing import around, keeps_no_array
+from mpicoll.communicator.engine.requests import hold_back
+from mpicoll.communicator.repeated import repeated
 from mpicoll.errors import ArgumentError, DtypeError, StateError
 from mpicoll.supervise.record import Record
 
@@ -25,6 +27,7 @@ class Neighbours(CommunicatorBase):
     periodic, nothing is sent, and the block of ``out`` stays as it is.
     """
 
+    @repeated
     def neighbor_allgather(self, x: ArrayLike, out: Out = None) -> Any:
         """Send ``x`` to each neighbour, and gather theirs. All ranks give the same number of elements.
 
@@ -33,6 +36,7 @@ class Neighbours(CommunicatorBase):
         """
         return self._exchanged("neighbor_allgather", "x", x, out)
 
+    @repeated
     def neighbor_alltoall(self, xs: ArrayLike, out: Out = None) -> Any:
         """Send block i of ``xs`` to neighbour i, and receive one block from each.
 
@@ -46,9 +50,6 @@ class Neighbours(CommunicatorBase):
         """Move one block to and from each neighbour. Returns where the blocks are."""
         engine = self._engine
         by_shape: Any = (), ()  # as where there are counts, shapes matter
-        calls = None if out is None else engine.calls
-        if calls is not None and calls.run(operation, x, out, None, 0, None, *by_shape):
-            return out
         engine.check_open(operation)
         found = engine.fabric.neighbours()
         if found is None:
@@ -64,7 +65,11 @@ class Neighbours(CommunicatorBase):
             if at is not None and lasts:
                 engine.plans.keep(at, plan)
                 engine.keep(plan, (operation, here, there, None, 0, None, *by_shape))
-        engine.execute(plan, operation)
+        try:
+            engine.execute(plan, operation)
+        except BaseException:
+            hold_back((here, there))
+            raise
         return result if result is out else results.in_kind(x, result)
 
     def _bound(

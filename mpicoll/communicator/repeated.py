@@ -52,6 +52,9 @@ def repeated(method: F) -> F:
     if name in _MESSAGES:
         returns, tag = _MESSAGES[name]
         meanings, elementwise = {**_MEANINGS, "tag": tag}, True
+    elif name.startswith("neighbor_"):
+        returns, elementwise, meanings = _RETURNS_OUT, False, _MEANINGS
+        given = {**given, "root": 0, "sendcounts": (), "recvcounts": ()}  # where there are counts, shapes matter
     else:
         table, _ = even_and_uneven(name.removeprefix("i"))
         row = results.ROWS.get(name)

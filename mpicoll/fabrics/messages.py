@@ -8,7 +8,7 @@ too. The kernel (``mpicoll/node``) moves messages in memory that the ranks share
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ from mpi4py import MPI
 
 from mpicoll.arrays.buffers import Buffer
 from mpicoll.calls.plan import Plan, Workspace
-from mpicoll.errors import StateError
+from mpicoll.errors import MessageError, StateError
 from mpicoll.fabrics.fabric import Data, Envelope, Transfer
 from mpicoll.fabrics.transports.memory import bytes_of, moved_bytes, room_for
 from mpicoll.machine.blocks import own_at
@@ -24,10 +24,13 @@ from mpicoll.machine.vendors import vendor_of
 from mpicoll.node.loaded import kernel
 
 if TYPE_CHECKING:
-    from mpicoll.node.kernel import Messages
+    from mpicoll.node.kernel import Exchange, Messages
 
 _ANY = -1
 """What the kernel calls any source, and any tag."""
+_NEIGHBOURS = -2
+"""The tag of messages among neighbours, which no receive of any tag takes. On a grid there is one for each direction,
+from here downwards."""
 
 if kernel is not None:
     Transfer.register(kernel.Message)
@@ -157,6 +160,31 @@ class NodeMessages:
         except ValueError:
             return None
         return made
+
+    def exchange(
+        self, operation: str, send: Buffer, recv: Buffer, block: int, edges: tuple[Sequence[int], Sequence[int]],
+        on_grid: bool
+    ) -> Plan:  # fmt: skip
+        """The plan that sends ``block`` elements along each edge, and receives as many. On a grid, what a rank sends to
+        the one before it comes from the one after, also where one rank is both (MPI 4.0, section 8.6)."""
+        assert kernel is not None
+        sources, destinations = edges
+        to_all = operation == "neighbor_allgather"
+
+        def bound(b: Buffer, receives: bool, ranks: Sequence[int]) -> Iterator[Any]:
+            for i, rank in enumerate(ranks):
+                part = b if to_all and not receives else b.part(i * block, (i + 1) * block)
+                along = 0 if not on_grid else i if receives else i ^ 1
+                if rank != self._nobody:
+                    yield self._bound(part, receives, rank, _NEIGHBOURS - along)
+
+        def wrong_length(source: int, nbytes: int) -> None:
+            expected = f"expected {block} elements of {send.dtype} from rank {source}, as this rank sends"
+            raise MessageError(f"{operation}: {expected}; {nbytes} bytes arrived")
+
+        messages = *bound(send, False, destinations), *bound(recv, True, sources)
+        exchange: Exchange = kernel.Exchange(messages, wrong_length)
+        return exchange.run
 
     def probe(self, source: int | None, tag: int | None, waits: bool) -> Envelope | None:
         found = self._messages.probe(*_wanted(source, tag, _ANY, _ANY), waits)

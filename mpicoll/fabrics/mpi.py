@@ -245,6 +245,10 @@ class MPIFabric(ElasticFabric):
 
     def bind_neighbours(self, operation: str, send: Buffer, recv: Buffer, block: int) -> Plan:
         assert isinstance(self._comm, MPI.Topocomm)
+        assert self._neighbours is not None
+        if isinstance(self._by, NodeMessages):
+            on_grid = self._comm.Get_topology() == MPI.CART
+            return self._by.exchange(operation, send, recv, block, self._neighbours, on_grid)
         return native.bind_neighbours(self._comm, operation, send, recv, block)
 
     def beside(self) -> Callable[[], Fabric]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from types import ModuleType
 
-INTERFACE = 4
+INTERFACE = 5
 """The version of the interface between the kernel and Python. It is the same number in module.c."""
 
 

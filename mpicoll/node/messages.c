@@ -305,7 +305,8 @@ static int pass_over(Messages *m, Envelope message, const char *bytes, const Sou
     return 0;
 }
 
-static int matches(int wanted, int given) { return wanted == ANY || wanted == given; }
+/* A tag below ANY is the library's own: only who asks for it gets it. No rank is below 0. */
+static int matches(int wanted, int given) { return wanted == given || (wanted == ANY && given >= 0); }
 
 static int take_message(Messages *m, int source, const Record *record, int is_long) {
     Peer *p = &m->peers[source];

@@ -9,8 +9,8 @@
 #define ANY (-1) /* a receive from any source, or of any tag */
 
 typedef struct {
-    int source, tag;
-    size_t nbytes; /* of the whole message */
+    int source, tag; /* a tag below ANY is the library's own: no receive of any tag takes its message */
+    size_t nbytes;   /* of the whole message */
 } Envelope;
 
 /* A send or a receive. It and its array stay where they are until it is complete, or given up. */

@@ -116,15 +116,15 @@ static PyObject *messages_probe(MessagesObject *self, PyObject *args) {
     return found ? envelope(e) : Py_NewRef(Py_None);
 }
 
-/* lying(whether to look for more): the source, tag and bytes of the messages that are here, and that no receive has
- * asked for */
+/* lying(whether to look for more): the source, tag and bytes of the program's messages that are here, and that no
+ * receive has asked for */
 static PyObject *messages_lying(MessagesObject *self, PyObject *looks) {
     if (looks == Py_True && failed(move_messages(&self->m))) return NULL;
     size_t count = self->m.lying, at = 0;
     Envelope *all = PyMem_Calloc(count + 1, sizeof *all); /* first: Python may run where objects are made */
     if (!all) return PyErr_NoMemory();
     for (const Passed *p = next_passed(&self->m, NULL); p && at < count; p = next_passed(&self->m, p))
-        all[at++] = p->message;
+        if (p->message.tag >= 0) all[at++] = p->message;
     PyObject *list = PyList_New(0);
     for (size_t i = 0; list && i < at; i++) {
         PyObject *each = envelope(all[i]);
@@ -411,6 +411,79 @@ PyObject *message_of(PyObject *now) {
     return PyCFunction_Check(now) && PyCFunction_GetFunction(now) == message_now ? PyCFunction_GetSelf(now) : NULL;
 }
 
+/* Exchange: messages that leave and come at once, such as those of a collective among neighbours */
+
+typedef struct {
+    PyObject_HEAD
+    PyObject *messages;     /* a tuple */
+    PyObject *wrong_length; /* called with the source and the bytes of a message that is shorter or longer: it raises */
+} ExchangeObject;
+
+static PyObject *exchange_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
+    PyObject *messages, *wrong_length;
+    if (kwargs && PyDict_Size(kwargs)) return PyErr_Format(PyExc_TypeError, "Exchange takes no keywords");
+    if (!PyArg_ParseTuple(args, "O!O", &PyTuple_Type, &messages, &wrong_length)) return NULL;
+    for (Py_ssize_t i = 0; i < PyTuple_Size(messages); i++)
+        if (Py_TYPE(PyTuple_GetItem(messages, i)) != message_type)
+            return PyErr_Format(PyExc_TypeError, "Exchange: expected Messages that are bound");
+    ExchangeObject *self = (ExchangeObject *)((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0);
+    if (self) self->messages = Py_NewRef(messages), self->wrong_length = Py_NewRef(wrong_length);
+    return (PyObject *)self;
+}
+
+static int exchange_traverse(ExchangeObject *self, visitproc visit, void *arg) {
+    Py_VISIT(Py_TYPE((PyObject *)self));
+    Py_VISIT(self->messages);
+    Py_VISIT(self->wrong_length);
+    return 0;
+}
+
+static void exchange_dealloc(ExchangeObject *self) {
+    PyTypeObject *type = Py_TYPE((PyObject *)self);
+    PyObject_GC_UnTrack(self);
+    Py_CLEAR(self->messages);
+    Py_CLEAR(self->wrong_length);
+    ((freefunc)PyType_GetSlot(type, Py_tp_free))(self);
+    Py_DECREF(type);
+}
+
+static MessageObject *exchanged(ExchangeObject *self, Py_ssize_t i) {
+    return (MessageObject *)PyTuple_GetItem(self->messages, i);
+}
+
+/* Start all in their order, and wait for all. */
+static int carry_all(ExchangeObject *self, BegunObject **begun, Py_ssize_t many) {
+    for (Py_ssize_t i = 0; i < many; i++) {
+        begun[i] = begun_of(exchanged(self, i));
+        if (!begun[i] || failed(start_transfer(&begun[i]->of->m, &begun[i]->t))) return -1;
+    }
+    for (Py_ssize_t i = 0; i < many; i++)
+        if (wait_for(begun[i])) return -1;
+    for (Py_ssize_t i = 0; i < many; i++) {
+        const Transfer *t = &begun[i]->t;
+        if (t->receives && t->message.nbytes != t->memory.nbytes)
+            return taken(PyObject_CallFunction(self->wrong_length, "in", t->message.source,
+                                               (Py_ssize_t)t->message.nbytes));
+    }
+    return 0;
+}
+
+/* run(): the arrays must be kept for ever where that fails, since other ranks may still write to them */
+static PyObject *exchange_run(ExchangeObject *self, PyObject *unused) {
+    enum { FEW = 16 };
+    BegunObject *few[FEW] = {NULL}, **begun = few;
+    Py_ssize_t many = PyTuple_Size(self->messages);
+    (void)unused;
+    if (many > FEW && !(begun = PyMem_Calloc((size_t)many, sizeof *begun))) return PyErr_NoMemory();
+    int code = carry_all(self, begun, many);
+    for (Py_ssize_t i = 0; i < many && begun[i]; i++) {
+        if (code) Py_DECREF((PyObject *)begun[i]);
+        else give_back(exchanged(self, i), begun[i]);
+    }
+    if (begun != few) PyMem_Free(begun);
+    return code ? NULL : Py_NewRef(Py_None);
+}
+
 /* Objects, as bytes */
 
 int are_messages(PyObject *object) { return Py_TYPE(object) == messages_type; }
@@ -481,12 +554,20 @@ static PyType_Slot message_slots[] = {{Py_tp_new, message_new}, {Py_tp_traverse,
 static PyType_Spec message_spec = {"mpicoll.node.kernel.Message", sizeof(MessageObject), 0,
                                    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, message_slots};
 
+static PyMethodDef exchange_methods[] = {METHOD(run, exchange, METH_NOARGS), {0}};
+static PyType_Slot exchange_slots[] = {{Py_tp_new, exchange_new}, {Py_tp_traverse, exchange_traverse},
+                                       {Py_tp_dealloc, exchange_dealloc}, {Py_tp_methods, exchange_methods}, {0}};
+static PyType_Spec exchange_spec = {"mpicoll.node.kernel.Exchange", sizeof(ExchangeObject), 0,
+                                    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, exchange_slots};
+
 int add_transfers(PyObject *module) {
     messages_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &messages_spec, NULL);
     begun_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &begun_spec, NULL);
     message_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &message_spec, NULL);
-    if (!messages_type || !begun_type || !message_type) return -1;
+    PyTypeObject *exchange_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &exchange_spec, NULL);
+    if (!messages_type || !begun_type || !message_type || !exchange_type) return -1;
     if (PyObject_SetAttrString((PyObject *)message_type, "overruns", Py_False)) return -1;
     return add_requests(module) || add_objects(module) || PyModule_AddType(module, messages_type) ||
-           PyModule_AddType(module, message_type) || PyModule_AddType(module, begun_type);
+           PyModule_AddType(module, message_type) || PyModule_AddType(module, begun_type) ||
+           PyModule_AddType(module, exchange_type);
 }

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.jobs.jobs import half, plainly, run, script, together
+from tests.sharing import NEEDS_SHARED
 
 pytestmark = pytest.mark.usefixtures("usual_end")
 
@@ -255,3 +256,13 @@ def test_jobs_that_end_well(tmp_path: Path, ending: str) -> None:
     result = plainly(3, script(tmp_path, f"{ENDINGS[ending]}\nsys.stdout.write('went ' + 'on\\n')\n")).good()
     assert result.output.count("went on") == 3, result.output
     assert "Traceback" not in result.output
+
+
+@NEEDS_SHARED  # elsewhere MPI says what it likes
+@pytest.mark.parametrize("blocks", [(3, 4), (3, 40_000)])
+def test_blocks_of_two_lengths_among_neighbours(tmp_path: Path, blocks: tuple[int, int]) -> None:
+    program = f"""{BEGIN}
+line = mpicoll.Communicator(MPI.COMM_WORLD.Create_cart([comm.size]))
+line.neighbor_allgather(np.ones({blocks}[rank % 2]))
+"""
+    run(3, script(tmp_path, program)).bad("different calls", *(f"neighbor_allgather of {n} float64" for n in blocks))

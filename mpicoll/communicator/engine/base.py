@@ -23,7 +23,7 @@ from mpicoll.communicator.engine import kinds
 from mpicoll.communicator.engine.checks import Agreement, NanError, look_for_nans, same_settings
 from mpicoll.communicator.engine.device_calls import DeviceCalls
 from mpicoll.communicator.engine.message import Message, Startable
-from mpicoll.communicator.engine.requests import InFlight
+from mpicoll.communicator.engine.requests import InFlight, hold_back
 from mpicoll.devices import cuda
 from mpicoll.errors import ArgumentError, MessageError, MismatchError, MpicollError, RankLost, StateError
 from mpicoll.fabrics.fabric import ElasticFabric, Envelope, Fabric
@@ -227,6 +227,8 @@ class Base:
 
     def broke_off(self, plan: object, operation: str, e: BaseException, x: object, out: object) -> None:
         """The same for the kernel. This frame holds the arrays ``x`` and ``out``."""
+        if operation.startswith("neighbor_"):
+            hold_back((x, out))
         self.break_off(plan, operation, e)
 
     def end_midway(self, operation: str, e: BaseException) -> None:

@@ -1,0 +1,74 @@
+"""Collectives among neighbours, beside MPI's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import mpicoll
+
+
+def line(n: int, rank: int) -> MPI.Topocomm:
+    return MPI.COMM_WORLD.Create_cart([n], periods=[False])
+
+
+def ring(n: int, rank: int) -> MPI.Topocomm:
+    """Of two ranks, each is both neighbours of the other one."""
+    return MPI.COMM_WORLD.Create_cart([n], periods=[True])
+
+
+def alone_in_two_dimensions(n: int, rank: int) -> MPI.Topocomm:
+    return MPI.COMM_WORLD.Create_cart([1, n, 1], periods=[True, True, True])
+
+
+def edges_of_one_pair(n: int, rank: int) -> MPI.Topocomm:
+    before, after = (rank - 1) % n, (rank + 1) % n
+    return MPI.COMM_WORLD.Create_dist_graph_adjacent([before, before, rank], [after, after, rank])
+
+
+def no_neighbours(n: int, rank: int) -> MPI.Topocomm:
+    return MPI.COMM_WORLD.Create_dist_graph_adjacent([], [])
+
+
+@pytest.mark.sizes(1, 2, 4)
+@pytest.mark.parametrize("made", [line, ring, alone_in_two_dimensions, edges_of_one_pair, no_neighbours])
+def test_the_same_as_mpi(comm: mpicoll.Communicator, made: Callable[[int, int], MPI.Topocomm]) -> None:
+    mpis = made(comm.size, comm.rank)
+    ours = mpicoll.Communicator(mpis)
+    sources, destinations = mpis.inoutedges
+    for block in (1, 700, 30_000):  # short messages, one that takes more than one line, and pieces
+        xs = comm.rank + np.arange(float(len(destinations) * block)).reshape(-1, block) / 1e6
+        x = np.full(block, comm.rank + 0.5)
+        expected, out = np.full((2, len(sources), block), -1.0)
+        for _ in range(3):
+            if destinations:  # mpi4py divides a length by the neighbours
+                mpis.Neighbor_alltoall(xs, expected)
+            assert ours.neighbor_alltoall(xs, out=out) is out
+            assert (out == expected).all()
+            if destinations:
+                mpis.Neighbor_allgather(x, expected)
+            ours.neighbor_allgather(x, out=out)
+            assert (out == expected).all()
+            out[:] = expected[:] = -1
+    ours.free()
+    mpis.Free()
+
+
+def test_a_receive_of_any_tag_takes_none_of_their_messages(comm: mpicoll.Communicator) -> None:
+    mpis = ring(comm.size, comm.rank)
+    ours = mpicoll.Communicator(mpis)
+    got, ys = np.zeros(3), np.zeros((2, 3))
+    coming = ours.irecv(got, source=None, tag=None)
+    ours.neighbor_allgather(np.full(3, float(comm.rank)), out=ys)
+    assert ours.iprobe() is None
+    assert not coming.test()
+    ours.barrier()
+    ours.send(np.full(3, 7.0), dest=(comm.rank + 1) % comm.size, tag=5)
+    coming.wait()
+    assert (got == 7).all()
+    assert ys[0].tolist() == [(comm.rank - 1) % comm.size] * 3
+    ours.free()
+    mpis.Free()

@@ -10,19 +10,22 @@ import numpy as np
 
 from mpicoll.algorithms.collectives import even_and_uneven
 from mpicoll.calls import results
+from mpicoll.communicator.engine.requests import Request
 from mpicoll.communicator.mpi4py_names import RECEIVES, explained
 from mpicoll.node.loaded import kernel
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 _RETURNS_OUT, _RETURNS_X, _RETURNS_NONE, _ROOT_RETURNS_OUT, _RETURNS_NEW = range(5)
-_ROOT, _SENDTAG, _SOURCE, _RECVTAG, _X, _OP, _OUT, _ALGORITHM, _OBJECT, _SENDCOUNTS, _RECVCOUNTS, _GROUP, _ASYNC = (
-    range(13)
-)
+(
+    _ROOT, _SENDTAG, _SOURCE, _RECVTAG, _X, _OP, _OUT, _ALGORITHM, _OBJECT, _SENDCOUNTS, _RECVCOUNTS, _GROUP, _ASYNC,
+    _IN_GROUP, _MANY,
+) = range(15)  # fmt: skip
 _MEANINGS = {
     "x": _X, "xs": _X, "op": _OP, "root": _ROOT, "out": _OUT, "algorithm": _ALGORITHM,
     "dest": _ROOT, "source": _SOURCE, "sendtag": _SENDTAG, "recvtag": _RECVTAG,
     "obj": _OBJECT, "sendcounts": _SENDCOUNTS, "recvcounts": _RECVCOUNTS, "group": _GROUP, "async_op": _ASYNC,
+    "in_group": _IN_GROUP,
 }  # fmt: skip
 _MESSAGES = {
     "send": (_RETURNS_NONE, _SENDTAG), "isend": (_RETURNS_NEW, _SENDTAG), "send_object": (_RETURNS_NEW, _SENDTAG),
@@ -77,24 +80,34 @@ def repeated(method: F) -> F:
 
 def _defaults(given: dict[str, Any], meanings: dict[str, int]) -> tuple[object, ...]:
     by_meaning = {meanings[argument]: value for argument, value in given.items()}
-    return tuple(by_meaning.get(meaning) for meaning in range(_ASYNC + 1))
+    return tuple(by_meaning.get(meaning) for meaning in range(_MANY))
 
 
 def repeated_function(collective: str, **arguments: str) -> Callable[[F], F]:
     """A function that has a group of torch's names among its arguments. The kernel makes its repeated calls, if they
     block and come at once. ``arguments`` are the collective's names of some of the function's."""
+    return _function(collective, {"root": 0}, None, arguments)
 
+
+def repeated_message(operation: str, kind: type[Request], **arguments: str) -> Callable[[F], F]:
+    """The same for a function that begins a message, of which it returns a request of this ``kind``."""
+    return _function(operation, {}, kind, arguments)
+
+
+def _function(
+    operation: str, default: dict[str, Any], kind: type[Request] | None, arguments: dict[str, str]
+) -> Callable[[F], F]:
     def decorate(function: F) -> F:
         if kernel is None:
             return function
         code, values = function.__code__, function.__defaults__ or ()
         names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
         defaults = dict(zip(names[code.co_argcount - len(values) :], values, strict=False))
-        given = {"root": 0, **defaults, **(function.__kwdefaults__ or {})}
+        given = {**default, **defaults, **(function.__kwdefaults__ or {})}
         meanings = {**_MEANINGS, **{name: _MEANINGS[meant] for name, meant in arguments.items()}}
         positions = tuple(meanings[name] for name in names)
-        what = collective, names, positions, _defaults(given, meanings), _RETURNS_NONE, False, False, None
-        made: F = kernel.Method(function, function, *what, code.co_argcount)
+        what = operation, names, positions, _defaults(given, meanings), _RETURNS_NONE, False, False, None
+        made: F = kernel.Method(function, function, *what, code.co_argcount, kind)
         return made
 
     return decorate

@@ -294,6 +294,7 @@ typedef struct {
 typedef struct {
     PyObject *operation, *x, *out, *op, *algorithm, *sendcounts, *recvcounts, *object;
     PyObject *returned; /* what the method returns */
+    PyObject *kind;     /* of the request of a message that is begun; NULL for the usual one */
     Numbers numbers;
 } Asked;
 
@@ -565,12 +566,11 @@ static int run_object(CallsObject *self, const Act *act, PyObject *operation, Py
     return made;
 }
 
-static int start_request(CallsObject *self, const Act *act, PyObject *operation, PyObject *x, PyObject *holder,
-                         PyObject **request) {
+static int start_request(CallsObject *self, const Act *act, const Asked *call, PyObject *holder, PyObject **request) {
     Noted noted = note_message(self->ring, act->pending);
     PyObject *begun = start_message(act->message);
-    *request = begun ? new_request(act->bound, begun, holder, self->under_way, NULL, &noted) : NULL;
-    if (!*request) broken_off(self, "message_broke_off", act->bound, operation, x, Py_None);
+    *request = begun ? new_request(call->kind, act->bound, begun, holder, self->under_way, NULL, &noted) : NULL;
+    if (!*request) broken_off(self, "message_broke_off", act->bound, call->operation, call->x, Py_None);
     if (begun) end_message(act->message, begun);
     return *request ? 1 : -1;
 }
@@ -585,7 +585,7 @@ static int start_call(CallsObject *self, const Act *act, Shift shift, const Aske
     if (act->pending) { /* else the caller says when it ends */
         self->ring->under_way = 0;
         Noted noted = note_message(self->ring, act->pending);
-        *request = begun ? new_request(act->bound, begun, arrays, self->under_way, call->returned, &noted) : NULL;
+        *request = begun ? new_request(NULL, act->bound, begun, arrays, self->under_way, call->returned, &noted) : NULL;
     } else {
         *request = Py_XNewRef(begun);
     }
@@ -610,7 +610,7 @@ static int begin_act(CallsObject *self, const Act *act, Shift shift, const Asked
     PyObject *x = holder_of(call->x, &held[0]), *out = NULL, *arrays = NULL;
     int made = -1;
     if (x && act->message) {
-        made = start_request(self, act, call->operation, call->x, x, result);
+        made = start_request(self, act, call, x, result);
     } else if (x && (out = holder_of(call->out, &held[1])) && (arrays = PyTuple_Pack(4, x, out, in, to))) {
         made = start_call(self, act, shift, call, arrays, result);
     }
@@ -823,7 +823,8 @@ static PyObject *calls_keep_object(CallsObject *self, PyObject *args) {
 
 /* The call of (operation, x, out, op, root, algorithm, sendcounts, recvcounts). 0 where Python must make it. */
 static int read_call(PyObject *const *args, Asked *call) {
-    *call = (Asked){args[0], args[1], args[2], args[3], args[5], args[6], args[7], NULL, NULL, no_numbers};
+    *call = (Asked){.operation = args[0], .x = args[1], .out = args[2], .op = args[3], .algorithm = args[5],
+                    .sendcounts = args[6], .recvcounts = args[7], .numbers = no_numbers};
     call->numbers.root = PyLong_CheckExact(args[4]) ? PyLong_AsLong(args[4]) : -1;
     PyErr_Clear();
     return call->numbers.root >= 0;
@@ -851,14 +852,16 @@ static PyObject *calls_begin(CallsObject *self, PyObject *const *args, Py_ssize_
     return made < 0 ? NULL : made ? result : Py_NewRef(Py_None);
 }
 
-/* message(operation, x, dest, sendtag, source, recvtag, whether it is begun alone): make it, if it is a repeated
- * one. Returns True, or the request of one that is begun; None if it is not repeated. */
+/* message(operation, x, dest, sendtag, source, recvtag, the type of its request if it is begun alone, or None): make
+ * it, if it is a repeated one. Returns True, or the request; None if it is not repeated. */
 static PyObject *calls_message(CallsObject *self, PyObject *const *args, Py_ssize_t n) {
     PyObject *result = NULL;
     if (n != 7) return PyErr_Format(PyExc_TypeError, "message: expected 7 arguments; given %zd", n);
     Asked call = {.operation = args[0], .x = args[1], .op = Py_None, .algorithm = Py_None};
     if (!read_numbers(args + 2, NULL, &call.numbers)) Py_RETURN_NONE;
-    int only_begins = args[6] == Py_True;
+    int only_begins = args[6] != Py_None;
+    if (only_begins && !is_request_type(args[6])) return PyErr_Format(PyExc_TypeError, "message: expected a Request");
+    call.kind = args[6];
     int made = repeat(self, &call, only_begins ? &result : NULL);
     if (made < 0) return NULL;
     return made && only_begins ? result : Py_NewRef(made ? Py_True : Py_None);
@@ -971,7 +974,9 @@ static CallsObject *calls_of(PyObject *comm) {
  * arguments. */
 
 /* What an argument may mean. The first ones are Numbers. */
-enum { ROOT, SENDTAG, SOURCE, RECVTAG, X, OP, OUT, ALGORITHM, OBJECT, SENDCOUNTS, RECVCOUNTS, GROUP, ASYNC, MEANINGS };
+enum {
+    ROOT, SENDTAG, SOURCE, RECVTAG, X, OP, OUT, ALGORITHM, OBJECT, SENDCOUNTS, RECVCOUNTS, GROUP, ASYNC, IN_GROUP, MEANINGS
+};
 enum { IT_RETURNS_OUT, IT_RETURNS_X, IT_RETURNS_NONE, ROOT_RETURNS_OUT, IT_RETURNS_NEW };
 
 typedef struct {
@@ -980,6 +985,7 @@ typedef struct {
     PyObject *function, *explained; /* the other one says what is wrong with a keyword that this one does not have */
     PyObject *operation, *names, *defaults;
     PyObject *like; /* makes a new array for the result from the input, or None; None if it does so for no input */
+    PyObject *kind; /* of the request of a function that begins a message; else None */
     PyObject *by_default[MEANINGS]; /* the items of `defaults` */
     Numbers numbers;                /* the first of them */
     PyObject *names_at[MEANINGS];   /* the items of `names` */
@@ -1026,7 +1032,7 @@ static int try_method(MethodObject *self, PyObject *const *args, Py_ssize_t give
     int unused = self->returns == ROOT_RETURNS_OUT && !gets, made = 0;
     call.operation = self->operation, call.x = by[X], call.op = by[OP], call.algorithm = by[ALGORITHM];
     call.out = unused || (self->elementwise && by[OUT] == by[X]) ? Py_None : by[OUT];
-    call.sendcounts = by[SENDCOUNTS], call.recvcounts = by[RECVCOUNTS], call.object = by[OBJECT];
+    call.sendcounts = by[SENDCOUNTS], call.recvcounts = by[RECVCOUNTS], call.object = by[OBJECT], call.kind = NULL;
     call.returned = gets ? by[OUT] : self->returns == IT_RETURNS_X ? by[X] : Py_None;
     if (gets && by[OUT] == Py_None && self->like != Py_None && !self->begins && known->serves_new) {
         new_array = PyObject_CallFunctionObjArgs(self->like, by[X], NULL);
@@ -1047,6 +1053,7 @@ typedef struct {
     PyObject_HEAD
     PyObject *calls, *progress;
     unsigned long inside;
+    int is_world; /* whether the group's ranks are those of the job */
 } TurnObject;
 
 #define CONSTANTS 16
@@ -1055,13 +1062,14 @@ static PyObject *default_turn;  /* of the default group of this process */
 static PyObject *of_profiler;   /* the names of the profiler's module */
 static PyObject *constants[CONSTANTS], *names_of_constants[CONSTANTS]; /* torch's operations */
 
-/* Turn(calls, progress) */
+/* Turn(calls, progress, whether the group's ranks are those of the job) */
 static PyObject *turn_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
     PyObject *calls, *progress;
+    int is_world;
     if (kwargs && PyDict_Size(kwargs)) return PyErr_Format(PyExc_TypeError, "Turn takes no keywords");
-    if (!PyArg_ParseTuple(args, "OO", &calls, &progress)) return NULL;
+    if (!PyArg_ParseTuple(args, "OOp", &calls, &progress, &is_world)) return NULL;
     TurnObject *self = (TurnObject *)((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0);
-    if (self) self->calls = Py_NewRef(calls), self->progress = Py_NewRef(progress);
+    if (self) self->calls = Py_NewRef(calls), self->progress = Py_NewRef(progress), self->is_world = is_world;
     return (PyObject *)self;
 }
 
@@ -1126,10 +1134,24 @@ static int call_in_turn(TurnObject *turn, const Asked *call) {
     return made;
 }
 
+/* A message that a function begins, where ranks of the group are ranks of the job. */
+static int begin_message(const MethodObject *self, PyObject *const *by, PyObject **result) {
+    TurnObject *turn = by[IN_GROUP] == Py_None ? turn_of(by[GROUP]) : NULL;
+    if (!turn) return 0;
+    Asked call = {.operation = self->operation, .x = by[X], .op = Py_None, .algorithm = Py_None, .kind = self->kind,
+                  .numbers = self->numbers};
+    int is_known = turn->is_world && Py_TYPE(turn->calls) == calls_type;
+    int made = is_known && read_numbers(by, self->by_default, &call.numbers);
+    if (made) made = repeat((CallsObject *)turn->calls, &call, result);
+    Py_DECREF((PyObject *)turn);
+    return made;
+}
+
 /* The same as try_method, for a function. */
 static int try_function(MethodObject *self, PyObject *const *args, Py_ssize_t given, PyObject *keywords,
                         PyObject **result) {
     PyObject *by[MEANINGS];
+    if (self->kind != Py_None) return sorted(self, args, given, keywords, by) ? begin_message(self, by, result) : 0;
     if (!of_profiler || !sorted(self, args, given, keywords, by) || by[ASYNC] != Py_False) return 0;
     if (is_empty_list(by[X]) || is_empty_list(by[OUT])) return 0;
     PyObject *op = by[OP] == Py_None ? Py_None : name_of_constant(by[OP]);
@@ -1198,15 +1220,17 @@ static PyObject *method_call(PyObject *callable, PyObject *const *args, size_t n
 
 /* Method(function, the same with explanations, operation, names, meanings, defaults by meaning, what it returns,
  * whether out may be x, whether it begins the call alone, what makes an array for the result from x, or None; of a
- * function, how many arguments may be given by their positions, else 0) */
+ * function, how many arguments may be given by their positions, else 0, and the type of the request of a message that it
+ * begins, or None) */
 static PyObject *method_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
-    PyObject *function, *explained, *operation, *names, *meanings, *defaults, *like;
+    PyObject *function, *explained, *operation, *names, *meanings, *defaults, *like, *kind = Py_None;
     int returns, elementwise, begins, positional = 0;
     if (kwargs && PyDict_Size(kwargs)) return PyErr_Format(PyExc_TypeError, "Method takes no keywords");
-    if (!PyArg_ParseTuple(args, "OOUO!O!O!ippO|i", &function, &explained, &operation, &PyTuple_Type, &names,
+    if (!PyArg_ParseTuple(args, "OOUO!O!O!ippO|iO", &function, &explained, &operation, &PyTuple_Type, &names,
                           &PyTuple_Type, &meanings, &PyTuple_Type, &defaults, &returns, &elementwise, &begins, &like,
-                          &positional))
+                          &positional, &kind))
         return NULL;
+    if (kind != Py_None && !is_request_type(kind)) return PyErr_Format(PyExc_TypeError, "Method: expected a Request");
     Py_ssize_t most = PyTuple_Size(names);
     if (most > MEANINGS || PyTuple_Size(meanings) != most || PyTuple_Size(defaults) != MEANINGS)
         return PyErr_Format(PyExc_ValueError, "Method: expected as many meanings as names");
@@ -1217,6 +1241,7 @@ static PyObject *method_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
     self->is_function = positional > 0, self->positional = positional ? positional : most;
     self->function = Py_NewRef(function), self->explained = Py_NewRef(explained), self->operation = as_key(operation);
     self->names = Py_NewRef(names), self->defaults = Py_NewRef(defaults), self->like = Py_NewRef(like);
+    self->kind = Py_NewRef(kind);
     for (int i = 0; i < MEANINGS; i++) self->by_default[i] = PyTuple_GetItem(defaults, i);
     for (Py_ssize_t i = 0; i < most; i++) {
         self->meanings[i] = (int)PyLong_AsLong(PyTuple_GetItem(meanings, i));
@@ -1253,6 +1278,7 @@ static int method_traverse(MethodObject *self, visitproc visit, void *arg) {
     Py_VISIT(self->function);
     Py_VISIT(self->explained);
     Py_VISIT(self->like);
+    Py_VISIT(self->kind);
     return 0;
 }
 
@@ -1265,6 +1291,7 @@ static void method_dealloc(MethodObject *self) {
     Py_CLEAR(self->names);
     Py_CLEAR(self->defaults);
     Py_CLEAR(self->like);
+    Py_CLEAR(self->kind);
     ((freefunc)PyType_GetSlot(type, Py_tp_free))(self);
     Py_DECREF(type);
 }

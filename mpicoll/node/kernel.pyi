@@ -34,7 +34,7 @@ class Turn:
     """Whether a call of a group comes at once: see ``_PlainTurn`` in ``mpicoll.torch.group``."""
 
     inside: int
-    def __new__(cls, calls: Calls | None, progress: object) -> Turn: ...
+    def __new__(cls, calls: Calls | None, progress: object, is_world: bool) -> Turn: ...
 
 class Calls:
     """The repeated calls of a communicator."""
@@ -94,7 +94,7 @@ class Calls:
         sendtag: int | None,
         source: int | None,
         recvtag: int | None,
-        begins: bool,
+        kind: type[Request] | None,
     ) -> object | None: ...
     def run(
         self,

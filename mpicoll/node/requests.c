@@ -130,7 +130,7 @@ static int let_go_of_complete(void) {
     int code = all ? 0 : -1;
     for (Py_ssize_t i = 0; !code && i < PyList_Size(all); i++) {
         RequestObject *each = (RequestObject *)PyList_GetItem(all, i);
-        int may_end = Py_TYPE((PyObject *)each) == class && each->pending && !each->done;
+        int may_end = PyObject_TypeCheck((PyObject *)each, class) && each->pending && !each->done;
         PyObject *begun = may_end ? transfer_in(each) : NULL;
         if (begun && is_over(begun)) code = complete(each, begun);
     }
@@ -149,9 +149,14 @@ static int put_under_way(RequestObject *self, PyObject *begun) {
     return let_go_of_complete();
 }
 
-PyObject *new_request(PyObject *message, PyObject *begun, PyObject *array, PyObject *under_way, PyObject *result,
-                      const Noted *noted) {
-    RequestObject *self = (RequestObject *)((allocfunc)PyType_GetSlot(class, Py_tp_alloc))(class, 0);
+int is_request_type(PyObject *object) {
+    return PyType_Check(object) && PyType_IsSubtype((PyTypeObject *)object, class);
+}
+
+PyObject *new_request(PyObject *kind, PyObject *message, PyObject *begun, PyObject *array, PyObject *under_way,
+                      PyObject *result, const Noted *noted) {
+    PyTypeObject *type = kind ? (PyTypeObject *)kind : class;
+    RequestObject *self = (RequestObject *)((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0);
     if (!self) return NULL;
     self->message = Py_NewRef(message), self->under_way = Py_NewRef(under_way), self->result = Py_XNewRef(result);
     int code, is_complete = is_over(begun);

@@ -32,9 +32,10 @@ PyObject *carry_object(PyObject *message, PyObject *bytes); /* what came, or Non
 typedef struct { PyObject *ring, *pending; double when; } Noted;
 int is_taped(PyObject *ring);
 
-/* requests.c. A Request of Python's for a message or a call that was begun. */
+/* requests.c. A Request of Python's for a message or a call that was begun. `kind` is its type, NULL for the usual. */
 int add_requests(PyObject *module);
-PyObject *new_request(PyObject *message, PyObject *begun, PyObject *array, PyObject *under_way, PyObject *result,
+int is_request_type(PyObject *object);
+PyObject *new_request(PyObject *kind, PyObject *message, PyObject *begun, PyObject *array, PyObject *under_way, PyObject *result,
                       const Noted *noted);
 
 #endif

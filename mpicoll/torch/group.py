@@ -35,7 +35,7 @@ class _PlainTurn:
 
     __slots__ = ("inside",)
 
-    def __init__(self, calls: object, progress: ProgressThread) -> None:
+    def __init__(self, calls: object, progress: ProgressThread, is_world: bool) -> None:
         self.inside = 0
         """The number of the thread that is in a synchronous collective of the group; 0 if none is."""
 
@@ -74,7 +74,7 @@ class ProcessGroup:
         self.scratch, self.wholes = (Workspace(), Workspace()), Plans[Any]()
         """Memory through which lists of tensors travel: of those that are given, and those that come. And the tensors
         in it, by the shapes of lists."""
-        self.turn = _Turn(self.engine.calls, self.progress)
+        self.turn = _Turn(self.engine.calls, self.progress, self.ranks == tuple(range(comm.size)))
         self.callers: dict[str, Any] = {}
         """For each function that was called in the group, the Caller that checks its arguments."""
         self.local_rank = 0

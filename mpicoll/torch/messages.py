@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from mpicoll.calls.arguments import as_rank
+from mpicoll.communicator.repeated import repeated_message
 from mpicoll.errors import ArgumentError
 from mpicoll.torch.caller import Caller, caller_of, joined_caller, renamed
 from mpicoll.torch.group import GivenGroup
@@ -32,7 +33,7 @@ def send(
     if caller is not None:
         dest = caller.root("dst", dst, group_dst)
         _refuse_this_rank(caller, "dst", dest)
-        made(caller, tensor, dest, tag, False, begins=False)
+        made(caller, tensor, dest, tag, False)
 
 
 def recv(
@@ -47,16 +48,17 @@ def recv(
         return -1
     sender = caller.source(src, group_src)
     if sender is None:
-        request = made(caller, tensor, None, tag, True)
-        request.wait()
-        sender = request.source
+        work = made(caller, tensor, None, tag, True, MessageWork)
+        work.wait()
+        sender = work.source
         assert sender is not None
     else:
         _refuse_this_rank(caller, "src", sender)
-        made(caller, tensor, sender, tag, True, begins=False)
+        made(caller, tensor, sender, tag, True)
     return caller.group.global_rank(sender)
 
 
+@repeated_message("isend", MessageWork, tensor="x", dst="dest", group_dst="in_group", tag="sendtag")
 def isend(
     tensor: torch.Tensor, dst: int | None = None, group: GivenGroup = None, tag: int = 0, group_dst: int | None = None
 ) -> Work | None:
@@ -64,10 +66,10 @@ def isend(
     caller = caller_of("isend", group)
     if caller is None:
         return None
-    dest = caller.root("dst", dst, group_dst)
-    return MessageWork(made(caller, tensor, dest, tag, False), caller.group.global_rank)
+    return _begun(caller, tensor, caller.root("dst", dst, group_dst), tag, False)
 
 
+@repeated_message("irecv", MessageWork, tensor="x", src="source", group_src="in_group", tag="recvtag")
 def irecv(
     tensor: torch.Tensor, src: int | None = None, group: GivenGroup = None, tag: int = 0, group_src: int | None = None
 ) -> Work | None:
@@ -75,8 +77,7 @@ def irecv(
     caller = caller_of("irecv", group)
     if caller is None:
         return None
-    source = caller.source(src, group_src)
-    return MessageWork(made(caller, tensor, source, tag, True), caller.group.global_rank)
+    return _begun(caller, tensor, caller.source(src, group_src), tag, True)
 
 
 class P2POp:
@@ -128,25 +129,37 @@ def batch_isend_irecv(p2p_op_list: list[P2POp]) -> list[Work]:
     for first in (irecv, isend):
         for i, op in enumerate(p2p_op_list):
             if op.op is first:
-                works[i] = MessageWork(groups[i].engine.start(messages[i], op.tensor), groups[i].global_rank)
+                work = groups[i].engine.start(messages[i], op.tensor, MessageWork)
+                assert isinstance(work, MessageWork)
+                works[i], work.ranks = work, groups[i].ranks
     return [works[i] for i in range(len(works))]
 
 
-def made(caller: Caller, tensor: Any, peer: int | None, tag: int, receives: bool, begins: bool = True) -> Any:
-    """Send a message to the group's rank ``peer``, or receive one from it. If this only ``begins``, it returns a
-    request."""
+def made(
+    caller: Caller, tensor: Any, peer: int | None, tag: int, receives: bool, kind: type[MessageWork] | None = None
+) -> Any:
+    """Send a message to the group's rank ``peer``, or receive one from it. With a ``kind`` this only begins it, and
+    returns a Work of that kind."""
     engine = caller.group.engine
     if engine.calls is not None and isinstance(tensor, torch.Tensor):
         # What the kernel knows was checked before.
         numbers = (None, None, peer, tag) if receives else (peer, tag, None, None)
-        known = engine.calls.message(caller.operation, tensor, *numbers, begins)
+        known = engine.calls.message(caller.operation, tensor, *numbers, kind)
         if known is not None:
             return known
     _check(caller, tensor, peer, tag, receives)
+    call = caller.operation, tensor, peer, tag, receives
     try:
-        return (engine.begin if begins else engine.carry)(caller.operation, tensor, peer, tag, receives)
+        return engine.carry(*call) if kind is None else engine.begin(*call, kind)
     except ArgumentError as e:
         raise renamed(e, caller.operation, _NAMES) from None
+
+
+def _begun(caller: Caller, tensor: Any, peer: int | None, tag: int, receives: bool) -> Work:
+    """A message under way, which knows the global ranks of the group."""
+    work: MessageWork = made(caller, tensor, peer, tag, receives, MessageWork)
+    work.ranks = caller.group.ranks
+    return work
 
 
 def _check(caller: Caller, tensor: Any, peer: int | None, tag: int, receives: bool) -> None:

@@ -364,8 +364,8 @@ class TorchCalls(ProcessGroup):
 
     def _message(self, operation: str, tensors: Tensors, peer: int | None, tag: int, receives: bool) -> Handle:
         caller: Any = self.callers.get(operation) or caller_of(operation, self)
-        request = made(caller, _only(tensors, operation), peer, tag, receives)
-        work = MessageWork(request, int)  # torch itself makes the global rank of the group's
+        # torch itself makes the global rank of the group's.
+        work: MessageWork = made(caller, _only(tensors, operation), peer, tag, receives, MessageWork)
         if self._coalescing is not None:
             self._coalescing.append(work)
         return Handle(work)

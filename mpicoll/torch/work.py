@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from datetime import timedelta
 from time import monotonic, sleep
@@ -323,21 +323,22 @@ def complete_before(request: Request, deadline: float) -> bool:
 
 
 @uncompiled
-class MessageWork(Work):
-    """A message under way. ``global_rank`` gives the global rank of a rank of the message's group."""
+class MessageWork(Request, Work):
+    """A message under way, with torch's methods."""
 
-    def __init__(self, request: Request, global_rank: Callable[[int], int]) -> None:
-        self._request, self._global_rank = request, global_rank
-        self._exception: Exception | None = None
+    ranks: Sequence[int] | None = None
+    """The global ranks of the message's group. None where torch itself makes them of the group's ranks."""
+    _exception: Exception | None = None
+    """What each wait raises. A Request raises it once."""
 
-    def wait(self, timeout: timedelta | None = None) -> bool:
+    def wait(self, timeout: timedelta | None = None) -> bool:  # type: ignore[override]
         if self._exception is not None:
             raise self._exception
-        seconds = seconds_of(timeout)
+        seconds = None if timeout is None else seconds_of(timeout)
         try:
             if seconds is None:
-                self._request.wait()
-            elif not complete_before(self._request, monotonic() + seconds):
+                Request.wait(self)
+            elif not complete_before(self, monotonic() + seconds):
                 raise TimeoutError(f"wait: the message was not complete after {seconds:g} s")
         except TimeoutError:
             raise
@@ -350,7 +351,7 @@ class MessageWork(Work):
         if self._exception is not None:
             return True
         try:
-            return self._request.test()
+            return self.test()
         except Exception as e:  # wait() raises it
             self._exception = e
             return True
@@ -361,5 +362,5 @@ class MessageWork(Work):
     def source_rank(self) -> int:
         """Wait for a receive, and return the global rank that sent the message."""
         self.wait()
-        assert self._request.source is not None
-        return self._global_rank(self._request.source)
+        assert self.source is not None
+        return self.source if self.ranks is None else self.ranks[self.source]

@@ -24,8 +24,10 @@ from mpicoll.fabrics.fabric import Envelope, Nobody, Transfer
 from mpicoll.supervise.messages import Ends
 from mpicoll.supervise.record import Pending
 
-BoundMessage = Message | Callable[[], Request]
-"""A message whose arguments are right: bound to its memory, or a function that copies the memory and starts it."""
+Kind = type[Request]
+BoundMessage = Message | Callable[[Kind], Request]
+"""A message whose arguments are right: bound to its memory, or a function that copies the memory and starts it. The
+function is given the type of the request."""
 
 EXACT = frozenset((int, type(None)))
 """Types of ranks and tags by which a message is found again. Of others, such as True, some are wrong and equal to a
@@ -63,10 +65,12 @@ class MessageCalls(Base):
         x = exported(x)
         self.transfer(self.message(operation, x, peer, tag, receives), x)
 
-    def begin(self, operation: str, x: Any, peer: int | None, tag: int | None, receives: bool) -> Request:
-        """The same, under way."""
+    def begin(
+        self, operation: str, x: Any, peer: int | None, tag: int | None, receives: bool, kind: Kind = Request
+    ) -> Request:
+        """The same, under way, as a request of this kind."""
         x = exported(x)
-        return self.start(self.message(operation, x, peer, tag, receives), x)
+        return self.start(self.message(operation, x, peer, tag, receives), x, kind)
 
     def transfer(self, message: BoundMessage, x: Any) -> None:
         """Send or receive what is bound to ``x``, and return when that is complete."""
@@ -124,16 +128,18 @@ class MessageCalls(Base):
         both = ends.sources and ends.targets  # one call of MPI's makes these two at once
         return self.under_way.by_mpi and message.by_library and not both
 
-    def start(self, message: Message | Callable[[], Request], x: Any) -> Request:
+    def start(self, message: BoundMessage, x: Any, kind: Kind = Request) -> Request:
         """Start a message that is bound to ``x``, or a collective that does not block."""
         if not isinstance(message, Message):
-            return message()
-        return self.started(message, x)
+            return message(kind)
+        return self.started(message, x, kind=kind)
 
-    def started(self, message: Message, array: object, finish: Finish | None = None, result: Any = None) -> Request:
+    def started(
+        self, message: Message, array: object, finish: Finish | None = None, result: Any = None, kind: Kind = Request
+    ) -> Request:
         """A message whose memory may be a copy. ``finish`` writes what comes to where it belongs."""
         try:
-            return Request(message, message.transfer.start(), array, self.under_way, finish, result)
+            return kind(message, message.transfer.start(), array, self.under_way, finish, result)
         except self.failure as e:
             raise self.error(message.pending.operation, e) from e
 
@@ -175,11 +181,11 @@ class MessageCalls(Base):
                 message.kind, message.meanwhile = kind, about.meanwhile
             return message
 
-        def copied() -> Request:
+        def copied(kind: Kind) -> Request:
             there = self.devices.for_message(memory)
             wire = there or copied_to_host(memory)
             finish = partial(written_back, memory, wire) if receives and not there else None
-            return self.started(bound(wire), wire, finish)
+            return self.started(bound(wire), wire, finish, kind=kind)
 
         return self._held(x, memory, bound) if memory.device == "cpu" or self.fabric.usable(memory) else copied
 
@@ -188,7 +194,7 @@ class MessageCalls(Base):
         memory each time: its message keeps that."""
         if self.key(x) is not None:
             return bound(replace(given, array=None))
-        return lambda: self.started(bound(given), given)
+        return lambda kind: self.started(bound(given), given, kind=kind)
 
     def _packed(self, bind: Callable[..., Transfer | None], *ends: End) -> Transfer:
         """The transfer that ``bind`` binds to the memory of these ends, or to copies of what has gaps."""
@@ -215,7 +221,7 @@ class MessageCalls(Base):
         to, sendtag = self._peer(operation, dest, "dest"), self.checked_tag(operation, sendtag, "sendtag")
         of, which = self.origin(operation, source, recvtag, "recvtag")
 
-        def side_by_side() -> Request:
+        def side_by_side(_: Kind) -> Request:
             sent = as_buffer(given.on_host().array, operation, "x").array if one else x
             coming = self.start(self._one(operation, out, of, which, True), out)
             going = self.start(self._one(operation, sent, to, sendtag, False), sent)

@@ -65,6 +65,28 @@ def batch(rank: int, right: int, left: int) -> None:
     assert whole[:, 1::2].tolist() == [[0] * 3] * 2
 
 
+@pytest.mark.parametrize("which", range(5))
+@pytest.mark.parametrize("in_group", [False, True])
+def test_begun_again_in_each_group(groups: list[Group], which: int, in_group: bool) -> None:
+    """Also in the reversed group: a rank that the kernel has learned is one of the group, not of the job."""
+    g = groups[which]
+    if g.rank is None:
+        return
+    to, of = (g.rank + 1) % g.size, (g.rank - 1) % g.size
+    x, y = torch.zeros(2), torch.empty(2)
+    for turn in range(4):
+        x.fill_(10 * turn + g.rank)
+        if in_group:
+            works = dist.irecv(y, group=g.handle, group_src=of), dist.isend(x, group=g.handle, group_dst=to)
+        else:
+            works = dist.irecv(y, g.ranks[of], g.handle), dist.isend(x, g.ranks[to], g.handle)
+        received, sent = map(started, works)
+        assert received.wait() is True
+        assert sent.wait() is True
+        assert y.tolist() == [10 * turn + of] * 2
+        assert received.source_rank() == (of if through_torch() else g.ranks[of])  # torch's is the group's
+
+
 @pytest.mark.mpi(min_size=2)
 def test_a_receive_from_anyone_says_from_whom(groups: list[Group], rank: int, size: int) -> None:
     """So it does in the reversed group, whose ranks are not the global ones."""

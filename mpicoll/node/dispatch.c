@@ -306,6 +306,7 @@ typedef struct {
     PyObject *plan, *message; /* the kernel's, if it is one */
     int is_nobodys;           /* whether it is a message to or from nobody */
     PyObject *pending;        /* what is, of a message, or of a collective that does not block */
+    PyObject *last;           /* the last request of a message */
     const char *addresses[2]; /* where x and out lay when the plan was bound, if it serves others too */
     char *packed[2];          /* where the tensors of lists travel in the place of x and out, if they are lists */
     PyObject *holders[2];     /* what holds it */
@@ -440,6 +441,7 @@ static void let_go_of_act(Act *act) {
     Py_XDECREF(act->run);
     Py_XDECREF(act->what.record);
     Py_XDECREF(act->pending);
+    Py_XDECREF(act->last);
     Py_XDECREF(act->holders[0]);
     Py_XDECREF(act->holders[1]);
     PyMem_Free(act);
@@ -566,13 +568,27 @@ static int run_object(CallsObject *self, const Act *act, PyObject *operation, Py
     return made;
 }
 
-static int start_request(CallsObject *self, const Act *act, const Asked *call, PyObject *holder, PyObject **request) {
+static void keep_request(Act *act, PyObject *request) {
+    PyObject *old = act->last;
+    act->last = Py_NewRef(request);
+    Py_XDECREF(old);
+}
+
+static int start_request(CallsObject *self, Act *act, const Asked *call, PyObject *holder, PyObject **result) {
+    PyObject *request = call->kind ? NULL : used_again(act->last, act->message);
+    if (!request) {
+        request = new_request(call->kind, act->bound, self->under_way, NULL);
+        if (request && !call->kind) keep_request(act, request);
+    }
     Noted noted = note_message(self->ring, act->pending);
-    PyObject *begun = start_message(act->message);
-    *request = begun ? new_request(call->kind, act->bound, begun, holder, self->under_way, NULL, &noted) : NULL;
-    if (!*request) broken_off(self, "message_broke_off", act->bound, call->operation, call->x, Py_None);
+    PyObject *begun = request ? start_message(act->message) : NULL;
+    if (!begun || begin_request(request, begun, holder, &noted)) {
+        Py_CLEAR(request);
+        broken_off(self, "message_broke_off", act->bound, call->operation, call->x, Py_None);
+    }
     if (begun) end_message(act->message, begun);
-    return *request ? 1 : -1;
+    *result = request;
+    return request ? 1 : -1;
 }
 
 static int start_call(CallsObject *self, const Act *act, Shift shift, const Asked *call, PyObject *arrays,
@@ -585,7 +601,8 @@ static int start_call(CallsObject *self, const Act *act, Shift shift, const Aske
     if (act->pending) { /* else the caller says when it ends */
         self->ring->under_way = 0;
         Noted noted = note_message(self->ring, act->pending);
-        *request = begun ? new_request(NULL, act->bound, begun, arrays, self->under_way, call->returned, &noted) : NULL;
+        *request = begun ? new_request(NULL, act->bound, self->under_way, call->returned) : NULL;
+        if (*request && begin_request(*request, begun, arrays, &noted)) Py_CLEAR(*request);
     } else {
         *request = Py_XNewRef(begun);
     }
@@ -603,7 +620,7 @@ static int run_lists(CallsObject *self, const Act *act, Shift shift, const Asked
     return lists_changed(), -1;
 }
 
-static int begin_act(CallsObject *self, const Act *act, Shift shift, const Asked *call, const Py_buffer *held,
+static int begin_act(CallsObject *self, Act *act, Shift shift, const Asked *call, const Py_buffer *held,
                        PyObject **result) {
     if (!act->message && (!act->plan || act->is_nobodys || !begins(act->plan))) return 0;
     PyObject *in = act->holders[0] ? act->holders[0] : Py_None, *to = act->holders[1] ? act->holders[1] : Py_None;
@@ -620,7 +637,7 @@ static int begin_act(CallsObject *self, const Act *act, Shift shift, const Asked
     return made;
 }
 
-static int run_act(CallsObject *self, const Act *act, Shift shift, const Asked *call, const Py_buffer *held,
+static int run_act(CallsObject *self, Act *act, Shift shift, const Asked *call, const Py_buffer *held,
                      PyObject **result) {
     if (act->message && is_object_message(act->message))
         return run_object(self, act, call->operation, call->object, result);
@@ -905,6 +922,7 @@ static int calls_traverse(CallsObject *self, visitproc visit, void *arg) {
         Py_VISIT(act->run);
         Py_VISIT(act->what.record);
         Py_VISIT(act->pending);
+        Py_VISIT(act->last);
         Py_VISIT(act->holders[0]);
         Py_VISIT(act->holders[1]);
     }
@@ -1370,9 +1388,10 @@ static PyType_Slot method_slots[] = {
     {Py_tp_descr_get, method_get},
     {Py_tp_traverse, method_traverse}, {Py_tp_dealloc, method_dealloc}, {Py_tp_members, method_members},
     {Py_tp_getset, method_getset}, {0}};
+/* Python's interpreter finds such a method without a look into dictionaries, if its type never changes. */
 static PyType_Spec method_spec = {"mpicoll.node.kernel.Method", sizeof(MethodObject), 0,
                                   Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL |
-                                      Py_TPFLAGS_METHOD_DESCRIPTOR,
+                                      Py_TPFLAGS_METHOD_DESCRIPTOR | Py_TPFLAGS_IMMUTABLETYPE,
                                   method_slots};
 
 int add_dispatch(PyObject *module) {

@@ -7,7 +7,7 @@
  */
 #include "lines.h"
 
-#define LEAST_LET_GO 4096 /* bytes of the shortest piece of which a reader lets go */
+#define LEAST_LET_GO 128 /* bytes of the shortest piece of which a reader lets go */
 
 static int is_amd;
 #if defined(__x86_64__)

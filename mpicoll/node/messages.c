@@ -14,6 +14,8 @@
  * The one that waits for a record looks at the place where it will be, so that a short message costs the transfer of
  * one cache line: the first word of a record is written last, and before that, the first word of the record that will
  * follow it is cleared. `sent` is written after it, for a thread that may look at atomics only: see has_come().
+ * The receiver takes the first line away with each look. So a sender writes the lines behind it first, and clears the
+ * place of the next record but one, if that is as long as this one, when this one has left.
  *
  * No wake-up is lost: who writes `sent` or `taken` looks for sleepers afterwards, as waiting.c wants it, and changes
  * their word only if there are any. A sleeper counts itself, reads the word, and then looks at `sent` and `taken`. If
@@ -142,11 +144,18 @@ static Record *record_at(const Messages *m, char *ring, uint64_t position) {
     return (Record *)(ring + (position & (m->ring - 1)));
 }
 
+/* No record begins there yet. Only its sender writes to a ring, where its receiver has read all. */
+static void clear(Messages *m, Peer *p, uint64_t position) {
+    atomic_store_explicit(&record_at(m, p->to, position)->what, NO_RECORD, memory_order_relaxed);
+    p->cleared = position;
+}
+
 static void publish(Messages *m, Peer *p, Record *record, What what, size_t nbytes) {
     p->sent += nbytes;
-    atomic_store_explicit(&record_at(m, p->to, p->sent)->what, NO_RECORD, memory_order_relaxed);
+    if (p->cleared != p->sent) clear(m, p, p->sent);
     atomic_store_explicit(&record->what, what, memory_order_release);
     atomic_store_explicit(&p->out->sent, p->sent, memory_order_seq_cst);
+    if (p->sent + nbytes + LINE <= p->free_until) clear(m, p, p->sent + nbytes);
     m->moves++;
     rouse(p->bed);
 }
@@ -225,10 +234,15 @@ static int send_message(Messages *m, Peer *p, Transfer *t) {
     size_t nbytes = is_short ? rounded(sizeof(Record) + t->memory.nbytes, LINE) : LINE;
     Record *record = reserve(m, p, nbytes);
     if (!record) return 0;
+    if (is_short) {
+        size_t here = least(t->memory.nbytes, LINE - sizeof *record);
+        gather_bytes(&t->memory, here, t->memory.nbytes - here, (char *)record + LINE);
+        gather_bytes(&t->memory, 0, here, (char *)(record + 1));
+    } else {
+        ((Announcement *)record)->home = t->home;
+    }
     record->tag = t->tag, record->nbytes = t->memory.nbytes;
     record->number = t->memory.dims ? 0 : (uint64_t)(uintptr_t)t->memory.address;
-    if (is_short) gather_bytes(&t->memory, 0, t->memory.nbytes, (char *)(record + 1));
-    else ((Announcement *)record)->home = t->home;
     publish(m, p, record, is_short ? EAGER : LONG, nbytes);
     take_out(&p->unsent, t);
     if (is_short) {
@@ -244,8 +258,8 @@ static int send_piece(Messages *m, Peer *p, Transfer *t) {
     size_t now = least(m->piece, t->wanted - t->moved), nbytes = LINE + rounded(now, LINE);
     Record *record = reserve(m, p, nbytes);
     if (!record) return 0;
-    record->nbytes = now;
     gather_bytes(&t->memory, t->moved, now, (char *)record + LINE);
+    record->nbytes = now;
     publish(m, p, record, PIECE, nbytes);
     t->moved += now;
     if (t->moved == t->wanted) {
@@ -381,6 +395,7 @@ static int look_at(Messages *m, int source) {
     uint64_t taken = atomic_load_explicit(&p->taken, memory_order_relaxed);
     for (int i = 0; i < MOST_AT_ONCE; i++) {
         const Record *record = record_at(m, p->from, taken);
+        __builtin_prefetch((const char *)record + LINE);
         What what = atomic_load_explicit(&record->what, memory_order_acquire);
         if (what == NO_RECORD) break;
         size_t nbytes;

@@ -63,6 +63,7 @@ typedef struct {
     Ends *out, *in;   /* of the ring to it, and of the one from it */
     char *to, *from;  /* the bytes of these rings */
     uint64_t sent, free_until; /* how far the ring to it is used, and may be */
+    uint64_t cleared;          /* where no record begins yet, beyond the next one if that takes a line */
     uint64_t announced_ever, heard_ever; /* long messages to it, and from it: these are their numbers */
     uint64_t published;        /* what it knows of `taken` */
     _Atomic uint64_t taken;    /* how far the ring from it is read */

@@ -19,6 +19,7 @@ typedef struct {
     PyObject *ring, *pending; /* of one that was made here; else NULL */
     double when;
     char done, is_open;
+    char is_as_new; /* but for what is set when the next one is made: it is complete, and nothing was wrong */
 } RequestObject;
 
 static PyTypeObject *class; /* Python's */
@@ -55,7 +56,7 @@ static int complete(RequestObject *self, PyObject *begun) {
             set(&self->failed, failed);
         }
     }
-    self->done = 1;
+    self->done = 1, self->is_as_new = !self->failed;
     set(&self->array, NULL);
     return self->is_open && PySet_Discard(open, (PyObject *)self) < 0 ? -1 : 0;
 }
@@ -153,23 +154,30 @@ int is_request_type(PyObject *object) {
     return PyType_Check(object) && PyType_IsSubtype((PyTypeObject *)object, class);
 }
 
-PyObject *new_request(PyObject *kind, PyObject *message, PyObject *begun, PyObject *array, PyObject *under_way,
-                      PyObject *result, const Noted *noted) {
+PyObject *new_request(PyObject *kind, PyObject *message, PyObject *under_way, PyObject *result) {
     PyTypeObject *type = kind ? (PyTypeObject *)kind : class;
     RequestObject *self = (RequestObject *)((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0);
     if (!self) return NULL;
     self->message = Py_NewRef(message), self->under_way = Py_NewRef(under_way), self->result = Py_XNewRef(result);
-    int code, is_complete = is_over(begun);
-    if (is_complete) {
-        code = complete(self, begun);
-    } else {
-        self->ring = Py_NewRef(noted->ring), self->pending = Py_NewRef(noted->pending), self->when = noted->when;
-        self->array = Py_NewRef(array), self->transfer = Py_NewRef(begun);
-        code = put_under_way(self, begun);
-    }
-    if (!code) return (PyObject *)self;
-    Py_DECREF((PyObject *)self);
-    return NULL;
+    return (PyObject *)self;
+}
+
+PyObject *used_again(PyObject *last, PyObject *message) {
+    RequestObject *self = (RequestObject *)last;
+    if (!last || Py_REFCNT(last) != 1 || !self->is_as_new) return NULL;
+    PyObject *begun = self->begun;
+    self->begun = NULL, self->done = 0, self->is_open = 0, self->is_as_new = 0;
+    set(&self->turn, NULL), set(&self->since, NULL), set(&self->transfer, NULL);
+    if (begun) end_message(message, begun);
+    return Py_NewRef(last);
+}
+
+int begin_request(PyObject *request, PyObject *begun, PyObject *array, const Noted *noted) {
+    RequestObject *self = (RequestObject *)request;
+    if (is_over(begun)) return complete(self, begun);
+    set(&self->ring, Py_NewRef(noted->ring)), set(&self->pending, Py_NewRef(noted->pending)), self->when = noted->when;
+    self->array = Py_NewRef(array), self->transfer = Py_NewRef(begun);
+    return put_under_way(self, begun);
 }
 
 static int is_not_lost(const RequestObject *self) {

@@ -35,7 +35,10 @@ int is_taped(PyObject *ring);
 /* requests.c. A Request of Python's for a message or a call that was begun. `kind` is its type, NULL for the usual. */
 int add_requests(PyObject *module);
 int is_request_type(PyObject *object);
-PyObject *new_request(PyObject *kind, PyObject *message, PyObject *begun, PyObject *array, PyObject *under_way, PyObject *result,
-                      const Noted *noted);
+PyObject *new_request(PyObject *kind, PyObject *message, PyObject *under_way, PyObject *result);
+/* The request of the same message's last time as a new one, if nobody has it any more and nothing was wrong; or NULL */
+PyObject *used_again(PyObject *last, PyObject *message);
+/* `array` is kept until it is complete. Returns 0, or -1 with an exception. */
+int begin_request(PyObject *request, PyObject *begun, PyObject *array, const Noted *noted);
 
 #endif

@@ -408,3 +408,32 @@ def test_messages_move_while_a_rank_only_looks(comm: mpicoll.Communicator, tmp_p
     elif comm.rank == 1:
         comm.send(message, 0)
         sent.touch()
+
+
+@pytest.mark.mpi(min_size=2)
+def test_requests_of_one_message_again_and_again(comm: mpicoll.Communicator) -> None:
+    """One that the program has is not given out again, nor is one whose message was too short."""
+    to, of = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    x, y = np.zeros(2), np.empty(2)
+    kept = []
+    for turn in range(8):
+        x[:] = 10 * turn + comm.rank
+        coming = comm.irecv(y, of)
+        assert not coming.done or coming.test()
+        going = comm.isend(x, to)
+        coming.wait()
+        going.wait()
+        assert (coming.source, coming.tag, going.source) == (of, 0, None)
+        assert y.tolist() == [10 * turn + of] * 2
+        if turn % 3 == 2:
+            kept += [coming, going]
+            assert len({*map(id, kept)}) == len(kept)
+    for turn in range(4):
+        failed = comm.irecv(y, of)
+        comm.isend(x[: 1 + turn % 2], to).wait()
+        if turn % 2 == 0:
+            with pytest.raises(MessageError, match="expected 2 elements"):
+                failed.wait()
+        failed.wait()
+        assert failed.done
+    assert all(each.test() for each in kept)

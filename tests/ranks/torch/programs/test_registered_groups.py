@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Callable
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any, cast
@@ -107,71 +106,15 @@ def test_aborted(size: int) -> None:
     works()
 
 
-# -- a group's methods ------------------------------------------------------------------------------------------------
-
-MAX = dist.ReduceOp.MAX
-SIMPLE: dict[str, list[Callable[[Any, torch.Tensor, list[torch.Tensor]], Any]]] = {
-    "broadcast": [
-        lambda g, x, _: g.broadcast(x, 0),
-        lambda g, x, _: g.broadcast(tensor=x, root=0, timeout=timedelta(minutes=1)),
-        lambda g, x, _: g.broadcast(tensors=[x]),
-    ],
-    "max": [
-        lambda g, x, _: g.allreduce(x, MAX),
-        lambda g, x, _: g.allreduce([x], op=MAX),
-        lambda g, x, _: g.allreduce(tensor=x, op=MAX),
-    ],
-    "max on rank 0": [lambda g, x, _: g.reduce(x, 0, MAX), lambda g, x, _: g.reduce(tensor=x, root=0, op=MAX)],
-    "all": [
-        lambda g, x, ys: g.allgather(ys, x),
-        lambda g, x, ys: g.allgather(output_tensors=ys, input_tensor=x),
-        lambda g, x, ys: g.allgather(output_tensors=[ys], input_tensors=[x]),
-        lambda g, x, ys: g.alltoall(ys, [x] * g.size()),
-    ],
-    "all on rank 0": [
-        lambda g, x, ys: g.gather(ys if g.rank() == 0 else [], x, 0),
-        lambda g, x, ys: g.gather(output_tensors=ys if g.rank() == 0 else [], input_tensor=x, root=0),
-    ],
-    "of rank 0": [
-        lambda g, x, ys: g.scatter(x, ys if g.rank() == 0 else [], 0),
-        lambda g, x, ys: g.scatter(output_tensor=x, input_tensors=ys if g.rank() == 0 else [], root=0),
-    ],
-    "max of ranks": [
-        lambda g, x, ys: g.reduce_scatter(x, ys, MAX),
-        lambda g, x, ys: g.reduce_scatter(output=x, input=ys, op=MAX),
-    ],
-    "barrier": [lambda g, *_: g.barrier(timedelta(minutes=1)), lambda g, *_: g.barrier()],
-}
-"""Calls in the forms that torch offers to programs, by what they do. torch itself calls these methods with options."""
-
-
-@pytest.mark.parametrize(("what", "call"), [(what, call) for what, calls in SIMPLE.items() for call in calls])
-def test_simple_forms(what: str, call: Callable[..., Any], rank: int, size: int) -> None:
-    """``ys`` are 10 times this rank, plus 0, 1, and so on."""
-    x, ys = torch.tensor([float(rank)]), [torch.tensor([10.0 * rank + r]) for r in range(size)]
-    assert call(dist.group.WORLD, x, ys).wait()
-    ranks, mine = [float(r) for r in range(size)], [10.0 * rank + r for r in range(size)]
-    expected: dict[str, tuple[float, list[float]]] = {
-        "broadcast": (0, mine),
-        "max": (size - 1, mine),
-        "max on rank 0": (rank or size - 1, mine),
-        "all": (rank, ranks),
-        "all on rank 0": (rank, mine if rank else ranks),
-        "of rank 0": (rank, mine),
-        "max of ranks": (10 * (size - 1) + rank, mine),
-        "barrier": (rank, mine),
-    }
-    assert (x.item(), [y.item() for y in ys]) == expected[what]
-
-
-def test_a_simple_form_with_a_wrong_argument() -> None:
+def test_methods_without_options(rank: int, size: int) -> None:
     world: Any = dist.group.WORLD
-    with pytest.raises(ArgumentError, match="broadcast: group_src: expected a rank of the group"):
-        world.broadcast(torch.ones(1), "0")
-    with pytest.raises(TypeError, match="reduce: missing a required argument: 'tensor'"):
-        world.reduce(root=0)
-    with pytest.raises(ArgumentError, match="all_reduce: tensors: expected one tensor; given 5"):
-        world.allreduce(5)
+    x = torch.tensor([float(rank + 1)])
+    assert world.broadcast([x]).wait()
+    assert world.allreduce(tensors=[x]).wait()
+    assert world.barrier().wait()
+    assert x.item() == size
+    with pytest.raises(ArgumentError, match="all_reduce: tensors: expected a list of one tensor; given tensor"):
+        world.allreduce(x)
 
 
 # -- other groups -----------------------------------------------------------------------------------------------------
@@ -324,10 +267,14 @@ def test_device_that_no_group_serves() -> None:
 c10d: Any = torch._C._distributed_c10d
 
 
+def groups_and_their_kinds() -> list[tuple[Any, Any]]:
+    """What mpicoll has of each of torch's classes."""
+    group = dist.group.WORLD
+    return [(group, c10d.ProcessGroup), *([(DeviceBackend(group), c10d.Backend)] if BACKENDS_IN_PYTHON else [])]
+
+
 def test_torch_is_told_what_the_group_can() -> None:
-    group: Any = dist.group.WORLD
-    of_device = [(DeviceBackend(group), c10d.Backend)] if BACKENDS_IN_PYTHON else []
-    for made, kind in [(group, c10d.ProcessGroup), *of_device]:
+    for made, kind in groups_and_their_kinds():
         for name in [name for name in dir(kind) if "supports_" in name]:
             answer = getattr(made, name)
             assert (answer(torch.device("cpu")) if name == "supports_tensor_alloc" else answer) in (True, False), name
@@ -351,23 +298,12 @@ REFUSED = {
 """What a group cannot do. torch's own classes say so, and name the backend."""
 
 
-def groups_and_their_kinds() -> list[tuple[Any, Any]]:
-    """What mpicoll has of each of torch's classes."""
-    group = dist.group.WORLD
-    return [(group, c10d.ProcessGroup), *([(DeviceBackend(group), c10d.Backend)] if BACKENDS_IN_PYTHON else [])]
-
-
 def test_every_method_of_torchs_groups_is_known() -> None:
     """A newer torch may ask a group for something else: then this names it."""
     for group, kind in groups_and_their_kinds():
         names = {name for name in dir(kind) if not name.startswith("__")}
         inherited = {name for name in names if getattr(type(group), name, None) is getattr(kind, name)}
         assert inherited - LEFT_TO_TORCH - REFUSED == set()
-
-
-def test_where_torchs_tools_find_the_store() -> None:
-    assert os.environ["MASTER_ADDR"]
-    assert 0 < int(os.environ["MASTER_PORT"]) < 1 << 16
 
 
 def test_hooks_around_operations_are_refused() -> None:

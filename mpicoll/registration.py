@@ -94,6 +94,16 @@ def _env_or_mpi(by_environment: Callable[..., Any]) -> Callable[..., Any]:
     return handler
 
 
+def check_place(name: str, given: int | str, actual: int, who: str = "MPI") -> None:
+    """Raise LaunchError if the rank or world size that the program or the environment gives is not ``who``'s."""
+    if str(given) != str(actual):
+        raise LaunchError(
+            f"init_process_group: {name}={given} was given, but {who} says {actual}",
+            "Start the ranks with `mpicoll run -n N script.py`, mpicoll.spawn(fn, nprocs=N), mpirun or srun, not with "
+            "torchrun or torch.multiprocessing",
+        )
+
+
 def _all_come() -> None:
     """Return when all ranks have come here, so that none of them connects to the store of the group before. Rank 0
     had that one on the same port, and has given it up now."""
@@ -125,8 +135,7 @@ def _rendezvous_by_mpi(
     for argument, actual in (("world_size", comm.size), ("rank", comm.rank)):
         variable = argument.upper()
         for name, given in ((argument, arguments.get(argument)), (variable, os.environ.get(variable))):
-            if given not in (None, "", str(actual)):
-                raise LaunchError(f"init_process_group: {name}={given} was given, but MPI says {actual}")
+            check_place(name, given or actual, actual)
     one_node = comm.node.size == comm.size
     host = "127.0.0.1" if one_node else socket.gethostname()
     if one_node:

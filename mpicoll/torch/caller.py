@@ -115,9 +115,6 @@ class Caller:
             raise self.error(argument, f"None on rank {g.global_rank(g.rank())}: {only}", f"a list of {len(xs)}")
         return []
 
-    def op(self, op: GivenOp) -> str | Op:
-        return op_of(op, self.operation)
-
     def root(self, argument: str, given: int | None, in_group: int | None, default: int | None = None) -> int:
         """The rank of the group that is meant, by its global rank or by its rank in the group.
 

@@ -27,7 +27,7 @@ from torch.distributed import ReduceOp
 
 from mpicoll.calls.arguments import checked_counts, sequence_of
 from mpicoll.communicator.repeated import repeated_function
-from mpicoll.torch.caller import Caller, GivenOp, caller_of
+from mpicoll.torch.caller import Caller, GivenOp, caller_of, op_of
 from mpicoll.torch.group import GivenGroup
 from mpicoll.torch.making import make
 from mpicoll.torch.work import Work
@@ -60,9 +60,7 @@ def all_reduce(
     rounded once. Complex numbers work with PRODUCT too, which torch's function refuses.
     """
     caller = caller_of("all_reduce", group)
-    if caller is None:
-        return None
-    return make(caller, _IN_PLACE, async_op, "allreduce", tensor, None, caller.op(op), 0, algorithm)
+    return make(caller, _IN_PLACE, async_op, "allreduce", tensor, None, op_of(op, "all_reduce"), 0, algorithm)
 
 
 def broadcast(
@@ -100,7 +98,7 @@ def reduce(
     if caller is None:
         return None
     root = caller.root("dst", dst, group_dst)
-    return make(caller, _IN_PLACE, async_op, "reduce", tensor, None, caller.op(op), root, algorithm)
+    return make(caller, _IN_PLACE, async_op, "reduce", tensor, None, op_of(op, "reduce"), root, algorithm)
 
 
 @repeated_function("allgather", input_tensor="x", output_tensor="out")
@@ -118,8 +116,6 @@ def all_gather_into_tensor(
     may be this rank's part of it.
     """
     caller = caller_of("all_gather_into_tensor", group)
-    if caller is None:
-        return None
     return make(caller, _GATHERED, async_op, "allgather", input_tensor, output_tensor, None, 0, algorithm)
 
 
@@ -139,9 +135,8 @@ def reduce_scatter_tensor(
     ``output`` may be this rank's block of it. Dtypes and operations are those of :func:`all_reduce`.
     """
     caller = caller_of("reduce_scatter_tensor", group)
-    if caller is None:
-        return None
-    return make(caller, _SCATTERED, async_op, "reduce_scatter", input, output, caller.op(op), 0, algorithm)
+    how = op_of(op, "reduce_scatter_tensor")
+    return make(caller, _SCATTERED, async_op, "reduce_scatter", input, output, how, 0, algorithm)
 
 
 # torch's names of them since torch 2.13.
@@ -194,8 +189,6 @@ def barrier(
     :func:`mpicoll.torch.monitored_barrier`, or ``async_op`` and the Work's ``wait(timeout)``.
     """
     caller = caller_of("barrier", group)
-    if caller is None:
-        return None
     return make(caller, _NO_ARRAY, async_op, "barrier", None, None, None, 0, algorithm)
 
 
@@ -213,8 +206,6 @@ def all_gather(
 ) -> Work | None:
     """``tensor_list[r]`` becomes rank r's ``tensor``. It has the shape, dtype and device of ``tensor``."""
     caller = caller_of("all_gather", group)
-    if caller is None:
-        return None
     return make(caller, _ALL_GATHERED_LIST, async_op, "all_gather_list", tensor, tensor_list, None, 0, algorithm)
 
 
@@ -278,9 +269,8 @@ def reduce_scatter(
     ``input_list[r]``. Dtypes and operations are those of ``all_reduce``.
     """
     caller = caller_of("reduce_scatter", group)
-    if caller is None:
-        return None
-    return make(caller, _REDUCED_LIST, async_op, "reduce_scatter_list", input_list, output, caller.op(op), 0, algorithm)
+    how = op_of(op, "reduce_scatter")
+    return make(caller, _REDUCED_LIST, async_op, "reduce_scatter_list", input_list, output, how, 0, algorithm)
 
 
 @repeated_function("all_to_all_list", input_tensor_list="x", output_tensor_list="out")
@@ -298,8 +288,6 @@ def all_to_all(
     MessageError if another one sends it a tensor of another size than it expects.
     """
     caller = caller_of("all_to_all", group)
-    if caller is None:
-        return None
     ends = input_tensor_list, output_tensor_list
     return make(caller, _EXCHANGED_LISTS, async_op, "all_to_all_list", *ends, None, 0, algorithm)
 

@@ -45,7 +45,7 @@ _LEAST = 256 << 10
 
 
 def make(
-    caller: Caller,
+    caller: Caller | None,
     names: dict[str, str],
     async_op: bool,
     collective: str,
@@ -58,7 +58,9 @@ def make(
     recvcounts: Sequence[int] | None = None,
 ) -> Work | None:
     """Make a collective from ``x`` to ``out``, or in place, or begin it if ``async_op``. ``names`` are the caller's
-    names of the arguments that the Communicator calls by other ones."""
+    names of the arguments that the Communicator calls by other ones. A rank outside the group makes none."""
+    if caller is None:
+        return None
     g = caller.group
     calls = g.engine.calls
     if calls is not None and not profiler._is_profiler_enabled and g.progress.idle() and not g.turn.inside:

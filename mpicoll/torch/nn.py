@@ -23,7 +23,7 @@ from torch.distributed import ReduceOp
 
 from mpicoll.arrays.dtypes import Op
 from mpicoll.torch import collectives
-from mpicoll.torch.caller import Caller, GivenOp, joined_caller
+from mpicoll.torch.caller import Caller, GivenOp, joined_caller, op_of
 from mpicoll.torch.group import GivenGroup, ProcessGroup
 
 __all__ = [
@@ -221,7 +221,7 @@ def _weight(caller: Caller, op: GivenOp, xs: Tensors) -> complex:
 
     Raises ArgumentError if a gradient is wanted and the reduction has none.
     """
-    known = caller.op(op)
+    known = op_of(op, caller.operation)
     if isinstance(known, Op):
         assert known.factor is not None
         return known.factor.conjugate()

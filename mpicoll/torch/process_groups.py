@@ -11,10 +11,11 @@ import torch
 import torch.distributed
 
 from mpicoll.calls.arguments import as_rank, checked_rank
-from mpicoll.communicator.base import engine_of
 from mpicoll.communicator.communicator import Communicator
 from mpicoll.errors import ArgumentError, LaunchError, StateError
+from mpicoll.fabrics.thread_job import here
 from mpicoll.launch.lifecycle import is_forked
+from mpicoll.registration import check_place
 from mpicoll.torch.caller import checked_timeout
 from mpicoll.torch.group import GivenGroup, GroupMember, ProcessGroup, is_no_group, joined, member, world
 
@@ -61,26 +62,16 @@ def init_process_group(
     checked_timeout("init_process_group", timeout)
     device = _checked_device("init_process_group", device_id)
     comm = Communicator()
-    for argument, given, actual in (("world_size", world_size, comm.size), ("rank", rank, comm.rank)):
-        if given not in (-1, actual):
-            comm.free()
-            raise _contradiction(comm, argument, given, actual)
+    try:
+        for argument, given, actual in (("world_size", world_size, comm.size), ("rank", rank, comm.rank)):
+            if given != -1:
+                check_place(argument, given, actual, "MPI" if here.seat is None else "this job of threads")
+    except LaunchError:
+        comm.free()
+        raise
     g = ProcessGroup(comm, range(comm.size), group_name or "default", timeout or _TIMEOUT, device)
     g.local_rank = comm.node.rank
     world().begin(g)
-
-
-def _contradiction(comm: Communicator, argument: str, given: int, actual: int) -> LaunchError:
-    """The error for a rank or a world size that is not that of ``comm``, the communicator of all ranks."""
-    hint = ""
-    if comm.size == 1 and engine_of(comm).fabric.info.library:
-        hint = (
-            ". This process is alone in its MPI world: start the ranks with "
-            "`mpicoll run -n N script.py`, mpicoll.spawn(fn, nprocs=N), mpirun or srun, "
-            "not with torchrun or torch.multiprocessing"
-        )
-    who = "MPI" if engine_of(comm).fabric.info.library else "this job of threads"
-    return LaunchError(f"init_process_group: {argument}={given} was given, but {who} says {actual}{hint}")
 
 
 def new_group(
@@ -103,7 +94,7 @@ def new_group(
     Raises ArgumentError if ``ranks`` are not different global ranks, at least one, or if ``device_id`` is not the
     default group's, which has one.
     """
-    parent = _default("new_group")
+    parent = joined(None, "new_group")
     _check_backend("new_group", backend)
     checked_timeout("new_group", timeout)
     device = _checked_device("new_group", device_id) or parent.device
@@ -134,19 +125,16 @@ def destroy_process_group(group: GivenGroup = None) -> None:
 
     All ranks of the group call this. Raises the failure of an asynchronous collective that the program has not seen.
     """
-    if group is None or group is world().default:
-        _default("destroy_process_group")
-        if world().groups:
-            world().close()
-        else:
-            torch.distributed.destroy_process_group()
-        return
-    g = member(group, "destroy_process_group")
-    if g is not None and g not in world().groups:
-        torch.distributed.destroy_process_group(g)  # type: ignore[arg-type]
-    elif g is not None:
+    default = world().default
+    if world().groups and (group is None or group is default):
+        world().close()
+    elif group is None and default is not None:
+        torch.distributed.destroy_process_group()
+    elif (g := member(group, "destroy_process_group")) in world().groups:
         world().groups.remove(g)
         g.close()
+    elif g is not None:
+        torch.distributed.destroy_process_group(g)  # type: ignore[arg-type]
 
 
 def _asked(group: GivenGroup, operation: str) -> ProcessGroup:
@@ -196,14 +184,7 @@ def get_node_local_rank(fallback_rank: int | None = None) -> int:
     """
     if world().default is None and fallback_rank is not None:
         return int(fallback_rank)
-    return _default("get_node_local_rank").local_rank
-
-
-def _default(operation: str) -> ProcessGroup:
-    found = world().default
-    if found is None:
-        raise StateError(f"{operation}: there is no default group: call init_process_group() first")
-    return found
+    return _asked(None, "get_node_local_rank").local_rank
 
 
 def _check_backend(operation: str, backend: Any) -> None:

@@ -15,6 +15,7 @@ from mpicoll.calls import settings
 from mpicoll.communicator.communicator import Communicator
 from mpicoll.errors import ArgumentError, LaunchError, RankLost, StateError
 from mpicoll.launch import elastic, mpi_init
+from mpicoll.registration import check_place
 from mpicoll.supervise.ending import limited
 from mpicoll.torch import ddp
 from mpicoll.torch.caller import checked_timeout
@@ -237,12 +238,8 @@ def make(options: Any) -> RegisteredGroup | DeviceBackend:
     everybody = [rank for rank in range(world.size) if rank not in elastic.without]
     size = len(everybody) if members else options.group_size
     rank = members[options.group_rank] if members else options.group_rank
-    for argument, given, actual in (("world_size", size, len(everybody)), ("rank", rank, everybody.index(world.rank))):
-        if given != actual:
-            raise LaunchError(
-                f"init_process_group: {argument}={given} was given, but MPI says {actual}: start the ranks with "
-                "`mpicoll run -n N script.py`, mpirun or srun, and use init_method='mpi://'"
-            )
+    check_place("world_size", size, len(everybody))
+    check_place("rank", rank, everybody.index(world.rank))
     from mpicoll.fabrics.mpi import MPIFabric  # it imports mpi4py
 
     with limited("new_group" if members else "init_process_group", settings.limit()):

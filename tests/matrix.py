@@ -51,11 +51,11 @@ FOLDERS: dict[str, tuple[int, ...]] = {
     "tests/ranks/torch/programs": (2, 4),  # they have meshes of two by two, and uneven shards
 }
 """The marker `sizes` of all files of a folder."""
-AGAIN = ("async", "collectives", "inference_mode", "messages", "profiler")
+AGAIN = ("async", "collectives", "inference_mode", "messages", "nn", "profiler")
 THROUGH_TORCH = [f"tests/ranks/torch/test_{name}.py" for name in AGAIN]
 """Tests of mpicoll.torch that are run once more, with torch.distributed itself in its place, at so many ranks:"""
 RANKS_THROUGH_TORCH = (4, 3)
-IN_THREADS = [f"tests/ranks/torch/test_{name}.py" for name in (*AGAIN, "groups", "nn", "scenarios")]
+IN_THREADS = [f"tests/ranks/torch/test_{name}.py" for name in (*AGAIN, "groups", "scenarios")]
 IN_THREADS.append("tests/ranks/test_random.py")
 """Tests of ranks that are run once more with threads as ranks."""
 QUICK = ["-m", "not slow"]

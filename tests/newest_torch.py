@@ -20,11 +20,10 @@ TESTS = [
     "tests/ranks/torch/test_signatures.py",
     "tests/ranks/torch/test_profiler.py",
     *(f"tests/ranks/torch/programs/test_{name}.py" for name in (
-        "ddp", "device_backend", "examples", "fsdp", "functional", "registered_groups", "seldom",
-        "shared_memory", "works",
+        "ddp", "device_backend", "examples", "fsdp", "functional", "registered_groups", "shared_memory", "works",
     )),
 ]  # fmt: skip
-"""Groups, DDP, FSDP2, DTensor and functional collectives, with the functions that few call: they use torch's own."""
+"""Groups, DDP, FSDP2, DTensor and functional collectives: they use torch's own."""
 JOBS = [
     "tests/jobs/test_entry_point.py",
     *(f"tests/jobs/test_registration.py::test_{name}" for name in (

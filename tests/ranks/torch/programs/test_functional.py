@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -12,32 +13,24 @@ import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 
 import mpicoll.torch
-from tests.ranks.torch.programs.training import refused_without_backends_in_python, row, total
+from mpicoll.errors import ArgumentError
+from mpicoll.torch.private import BACKENDS_IN_PYTHON
+from tests.ranks.torch.programs.training import everybodys, row, total
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")  # torch 2.13 has other names for some
 
-OPS = torch.ops._c10d_functional
-"""What torch.compile and DTensor call, from C++."""
+NEWER = hasattr(dist, "all_gather_single")
+"""Whether torch has its newer names, since 2.13."""
 
 
-@pytest.fixture
-def name() -> str:
-    """The name of the default group. Operators take names of groups."""
-    return str(dist.group.WORLD.group_name)
+def needs(where: Any, name: str) -> pytest.MarkDecorator:
+    """Marks a test of a function that torch 2.11 does not have."""
+    return pytest.mark.skipif(not hasattr(where, name), reason=f"torch {torch.__version__} has no {name}")
 
 
 def rows(rank: int, size: int) -> torch.Tensor:
     """The rows that ``rank`` has, one for each rank."""
     return torch.stack([100.0 * rank + row(r) for r in range(size)])
-
-
-def test_the_operator_that_torch_keeps_to_itself(name: str, rank: int, size: int) -> None:
-    """C++ calls this one on the backend of the group's device, and not on the group."""
-    out = torch.empty(3 * size)
-    with refused_without_backends_in_python():
-        OPS.wait_tensor(OPS.all_gather_into_tensor_out(row(rank), size, name, out=out))
-        assert torch.equal(out, torch.cat([row(r) for r in range(size)]))
-    assert torch.equal(OPS.wait_tensor(OPS.all_reduce(row(rank), "sum", name)), total(size))
 
 
 def test_functions(rank: int, size: int) -> None:
@@ -57,6 +50,56 @@ def test_functions(rank: int, size: int) -> None:
     assert torch.equal(functional.broadcast(row(rank), 0, world), row(0))
     ring = functional.permute_tensor(row(rank), [(r + 1) % size for r in range(size)], world)
     assert torch.equal(ring, row((rank - 1) % size))
+
+
+@needs(functional, "all_gather_single")
+def test_newer_names(rank: int, size: int) -> None:
+    """torch.distributed's, and the functional ones without autograd and with it."""
+    world, whole, block = dist.group.WORLD, torch.empty(size, 3), torch.empty(1, 3)
+    dist.all_gather_single(whole, row(rank)[None])
+    dist.reduce_scatter_single(block, whole)
+    assert torch.equal(whole, everybodys(size))
+    assert torch.equal(block[0], size * row(rank))
+    for gather in (functional.all_gather_single, functional.all_gather_single_autograd):
+        assert torch.equal(functional.wait_tensor(gather(row(rank)[None], 0, world)), everybodys(size))
+    for scatter in (functional.reduce_scatter_single, functional.reduce_scatter_single_autograd):
+        assert torch.equal(functional.wait_tensor(scatter(everybodys(size), "sum", 0, world))[0], size * row(rank))
+
+
+def test_functional_of_several_tensors(rank: int, size: int) -> None:
+    world = dist.group.WORLD
+    given = [row(rank), row(rank)[:2] * 2]
+    reduced = functional.all_reduce_coalesced(given, "sum", world)
+    assert torch.equal(reduced[1], total(size)[:2] * 2)
+    for name in ("all_gather_into_tensor_coalesced", *["all_gather_single_coalesced"] * NEWER):
+        assert torch.equal(getattr(functional, name)(given, world)[0], everybodys(size).view(-1))
+    for name in ("reduce_scatter_tensor_coalesced", *["reduce_scatter_single_coalesced"] * NEWER):
+        found = getattr(functional, name)([everybodys(size), 2 * everybodys(size)], "sum", [0, 0], world)
+        assert torch.equal(found[1][0], 2 * size * row(rank))
+
+
+@needs(functional, "isend_inplace")
+@pytest.mark.mpi(min_size=2)
+def test_functional_messages(rank: int, size: int) -> None:
+    right, left = (rank + 1) % size, (rank - 1) % size
+    x: Any = torch.empty(3)
+    sent = functional.isend_inplace(row(rank), right)
+    received = functional.irecv_inplace(x, left)
+    assert torch.equal(functional.wait_tensor(received), row(left))
+    functional.wait_tensor(sent)
+
+
+@needs(functional, "batch_p2p_ops_inplace")
+def test_functional_batches(rank: int, size: int) -> None:
+    """C++ coalesces them in the backend of the group's device. Where it finds none, it raises."""
+    x, y = row(rank), torch.empty(3)
+    to, of = (rank + 1) % size, (rank - 1) % size
+    with nullcontext() if BACKENDS_IN_PYTHON else pytest.raises(RuntimeError, match="No backend type associated"):
+        for t in functional.batch_p2p_ops_inplace(["isend", "irecv"], [to, of], [1, 1], [x, y], dist.group.WORLD):
+            functional.wait_tensor(t)
+        assert torch.equal(y, row(of))
+    dist.all_reduce(x)
+    assert torch.equal(x, total(size))
 
 
 def test_other_calls_on_their_results(rank: int, size: int) -> None:
@@ -80,21 +123,6 @@ def test_other_calls_on_their_results(rank: int, size: int) -> None:
     transposed = functional.all_reduce(rows(rank, size), "sum", world).t()
     dist.broadcast(transposed, 0)
     assert torch.equal(transposed + 0, torch.stack([rows(r, size) for r in range(size)]).sum(0).t())
-
-
-def test_gradients(rank: int, size: int) -> None:
-    """These functions have gradients."""
-    x = row(rank).requires_grad_()
-    found = functional.all_gather_tensor_autograd(x, 0, dist.group.WORLD)
-    (2 * found).sum().backward()  # the gradient of a mere sum is an expanded tensor, which torch 2.11 does not take
-    assert torch.equal(x.grad, torch.full((3,), 2.0 * size))
-    y = rows(rank, size).requires_grad_()
-    weights = row(rank)
-    (functional.reduce_scatter_tensor_autograd(y, "sum", 0, dist.group.WORLD) * weights).sum().backward()
-    assert torch.equal(y.grad, torch.stack([row(r) for r in range(size)]))
-    z = rows(rank, size).requires_grad_()
-    (functional.all_to_all_single_autograd(z, None, None, dist.group.WORLD) * weights).sum().backward()
-    assert torch.equal(z.grad, torch.stack([row(r) for r in range(size)]))
 
 
 def test_compiled(rank: int, size: int) -> None:
@@ -173,11 +201,28 @@ def test_coalescing_manager(device: torch.device | None, asynchronous: bool, ran
     assert all(torch.equal(mine[k], expected * (k + 1)) for k in range(2))
 
 
-def test_messages_as_one(rank: int, size: int) -> None:
-    """batch_isend_irecv calls this on backends that coalesce messages."""
-    coming = torch.empty(3)
-    with dist.distributed_c10d._coalescing_manager(device=torch.device("cpu"), async_ops=True) as works:
-        dist.isend(row(rank), (rank + 1) % size)
-        dist.irecv(coming, (rank - 1) % size)
-    works.wait()
-    assert torch.equal(coming, row((rank - 1) % size))
+@pytest.mark.parametrize("async_op", [False, True])
+def test_all_reduce_coalesced(rank: int, size: int, async_op: bool) -> None:
+    """And all_gather_coalesced."""
+    xs, outs = [row(rank), row(rank)[:2] * 2], [[torch.empty(3), torch.empty(2)] for _ in range(size)]
+    gathered = dist.all_gather_coalesced(outs, [x.clone() for x in xs], async_op=async_op)
+    reduced = dist.all_reduce_coalesced(xs, async_op=async_op)
+    if async_op:
+        reduced.wait()
+        gathered.wait()
+    assert torch.equal(torch.cat(xs), torch.cat([total(size), total(size)[:2] * 2]))
+    for r, found in enumerate(outs):
+        assert torch.equal(torch.cat(found), torch.cat([row(r), row(r)[:2] * 2]))
+
+
+@needs(dist, "gather_single")
+def test_gather_to_one_tensor(rank: int, size: int) -> None:
+    torchs: Any = dist  # its stubs may be of an older torch
+    last = size - 1
+    whole = torch.empty(size, 3) if rank == last else None
+    work = torchs.gather_single(row(rank), whole, dst=last, async_op=True)
+    work.wait()
+    if whole is not None:
+        assert torch.equal(whole, everybodys(size))
+        with pytest.raises(ArgumentError, match="gather_single: gather_tensor: expected a contiguous tensor of"):
+            torchs.gather_single(row(rank), whole[:0], dst=last)

@@ -57,6 +57,24 @@ def test_store_of_ones_own(without_group: None) -> None:
     dist.destroy_process_group()
 
 
+def test_rendezvous(rank: int, size: int) -> None:
+    """A program may meet once more beside the group. It gets a store that all ranks share."""
+    store, given_rank, given_size = next(dist.rendezvous("mpi://"))
+    assert (given_rank, given_size) == (rank, size)
+    store.set(f"of {rank}", str(rank))
+    assert [store.get(f"of {r}") for r in range(size)] == [str(r).encode() for r in range(size)]
+    dist.barrier()
+
+
+def test_a_port_without_an_address(rank: int, size: int, without_group: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """accelerate sets MASTER_PORT alone, and passes rank and size."""
+    monkeypatch.delenv("MASTER_ADDR", raising=False)
+    monkeypatch.setenv("MASTER_PORT", "29500")
+    with pytest.raises(ValueError, match="MASTER_ADDR expected") as caught:
+        dist.init_process_group("gloo", rank=rank, world_size=size)
+    assert any("init_process_group('mpicoll') before" in note for note in caught.value.__notes__)
+
+
 @pytest.mark.parametrize("argument", ["rank", "world_size"])
 @pytest.mark.parametrize("by_store", [False, True])
 def test_contradictions(argument: str, by_store: bool, without_group: None) -> None:
@@ -138,6 +156,19 @@ def test_several_at_once(rank: int, size: int) -> None:
     for work, x, n in pending:
         work.wait()
         assert x.item() == n
+
+
+def test_subgroups(rank: int, size: int) -> None:
+    """There is a group for each list. A rank gets the group that it is in, and a list of all."""
+    halves = [list(range(size // 2)), list(range(size // 2, size))][size < 2 :]
+    mine, made = dist.new_subgroups_by_enumeration(halves)
+    ranks = next(half for half in halves if rank in half)
+    assert len(made) == len(halves)
+    assert dist.get_process_group_ranks(mine) == ranks
+    works(mine)
+    mine, made = dist.new_subgroups(1)
+    assert len(made) == size
+    assert dist.get_process_group_ranks(mine) == [rank]
 
 
 def test_gloo_of_the_same_ranks(rank: int, size: int) -> None:

@@ -4,13 +4,12 @@ row of numbers for each rank, and what a collective makes of all of them."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -18,7 +17,6 @@ from torch.nn.parallel import DistributedDataParallel
 
 import mpicoll.torch
 from mpicoll.errors import TimeoutError
-from mpicoll.torch.private import BACKENDS_IN_PYTHON
 
 ROWS = 12
 """The rows of a whole batch: a multiple of every number of ranks in the tests."""
@@ -197,8 +195,3 @@ def everybodys(size: int) -> torch.Tensor:
 
 def total(size: int) -> torch.Tensor:
     return everybodys(size).sum(0)
-
-
-def refused_without_backends_in_python() -> AbstractContextManager[Any]:
-    """For calls of which torch's C++ asks a device's backend. Where it finds none it raises, and the group lives on."""
-    return nullcontext() if BACKENDS_IN_PYTHON else pytest.raises(RuntimeError, match="No backend type associated")

@@ -132,6 +132,8 @@ def mistakes_of(function: str) -> Iterator[Mistake]:
             yield from _of_root(name, function in NEED_ROOT)
         elif name == "op" and function != "P2POp":
             yield from _of_op(function)
+        elif name == "weights_only":
+            yield Mistake("weights only", lambda s: {"weights_only": True}, ArgumentError, name, "False", "True")
         elif name == "group" and not function.startswith(("P2P", "get_group_", "get_global_")):
             yield from _of_group()
     yield from OTHERS.get(function, [])

@@ -27,23 +27,6 @@ def example(name: str) -> Any:
     return import_module(name)
 
 
-def test_only_local_rank_0_downloads(rank: int, tmp_path_factory: pytest.TempPathFactory) -> None:
-    folder = [str(tmp_path_factory.mktemp("data")) if rank == 0 else None]
-    dist.broadcast_object_list(folder, src=0)
-    file = Path(str(folder[0])) / "data.txt"
-    local_rank = dist.get_node_local_rank()
-    if local_rank != 0:
-        dist.barrier()
-    downloads = 0
-    if not file.exists():
-        file.write_text("downloaded")
-        downloads = 1
-    if local_rank == 0:
-        dist.barrier()
-    assert file.read_text() == "downloaded"
-    assert downloads == (1 if local_rank == 0 else 0)
-
-
 # -- training ---------------------------------------------------------------------------------------------------------
 
 

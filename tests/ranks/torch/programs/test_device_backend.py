@@ -47,18 +47,6 @@ def test_refused_before() -> None:
         dist.init_process_group(backend, "mpi://")
 
 
-@needs_one
-def test_nccl_has_the_gpu() -> None:
-    if torch.cuda.is_available():
-        dist.init_process_group("cpu:mpicoll,cuda:nccl", "mpi://")
-        assert not isinstance(serving("cuda"), DeviceBackend)
-        assert isinstance(serving("cpu"), DeviceBackend)
-    else:  # as with cpu:gloo,cuda:nccl
-        with pytest.raises((RuntimeError, ValueError), match=r"GPU|CUDA|NCCL"):
-            dist.init_process_group("cpu:mpicoll,cuda:nccl", "mpi://")
-        dist.init_process_group("mpicoll")
-
-
 @pytest.fixture
 def ours_on_the_cpu() -> DeviceBackend:
     dist.init_process_group("cpu:mpicoll,cuda:gloo", "mpi://")

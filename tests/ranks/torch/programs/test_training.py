@@ -11,7 +11,6 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch import nn
-from torch.distributed.algorithms.join import Join
 from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
@@ -58,21 +57,6 @@ def test_zero_redundancy_optimizer(as_bucket_view: bool, rank: int, size: int) -
     zero.consolidate_state_dict(to=size - 1)
     if rank == size - 1:
         assert len(zero.state_dict()["state"]) == len(list(ddp.parameters()))
-
-
-def test_zero_redundancy_optimizer_joins(rank: int, size: int) -> None:
-    """Uneven inputs: rank r has r + 1 batches."""
-    ddp = DistributedDataParallel(mlp())
-    zero = ZeroRedundancyOptimizer(ddp.parameters(), torch.optim.SGD, lr=0.1)
-    with Join([ddp, zero]):
-        for step in range(rank + 1):
-            zero.zero_grad()
-            loss_of(ddp, vectors(10 * rank + step)).backward()
-            zero.step()
-    for p in ddp.parameters():
-        everywhere = [torch.empty_like(p) for _ in range(size)]
-        dist.all_gather(everywhere, p.detach())
-        assert all(torch.equal(x, everywhere[0]) for x in everywhere)
 
 
 def test_local_steps_and_averages(rank: int, size: int) -> None:

@@ -219,14 +219,16 @@ def test_random_calls(groups: list[Group]) -> None:
 @pytest.mark.parametrize("async_op", [False, True])
 @pytest.mark.parametrize("strided", [False, True])
 def test_reduce_scatter_of_different_shapes(async_op: bool, strided: bool) -> None:
-    """One of them is empty."""
+    """One of them is empty. Two lists of as many elements are divided in two ways."""
     rank, size = dist.get_rank(), dist.get_world_size()
-    for dtype in (torch.float32, torch.bfloat16):
-        inputs = [torch.full((r, 2), rank + r + 1.0, dtype=dtype) for r in range(size)]
-        output = torch.empty(2, rank, dtype=dtype).t() if strided else torch.empty(rank, 2, dtype=dtype)
+    for dtype, turn in product((torch.float32, torch.bfloat16), (0, 1, 0)):
+        rows = [(r + turn) % size for r in range(size)]
+        inputs = [torch.full((n, 2), rank + r + 1.0, dtype=dtype) for r, n in enumerate(rows)]
+        mine = rows[rank]
+        output = torch.empty(2, mine, dtype=dtype).t() if strided else torch.empty(mine, 2, dtype=dtype)
         work = dist.reduce_scatter(output, inputs, async_op=async_op)
         if async_op:
             work.wait()
-        assert output.tolist() == [[sum(range(size)) + size * (rank + 1.0)] * 2] * rank
-        with pytest.raises(ArgumentError, match=rf"input_list\[{rank}\]: expected shape \(7,\); given \({rank}, 2\)"):
+        assert output.tolist() == [[sum(range(size)) + size * (rank + 1.0)] * 2] * mine
+        with pytest.raises(ArgumentError, match=rf"input_list\[{rank}\]: expected shape \(7,\); given \({mine}, 2\)"):
             dist.reduce_scatter(torch.empty(7, dtype=dtype), inputs, async_op=async_op)

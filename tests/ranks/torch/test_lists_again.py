@@ -100,17 +100,6 @@ def test_long_lists_that_lie_one_after_another(world: tuple[int, int], apart: bo
     assert all((got[-1 - r] == 10 * r).all() for r in range(size))
 
 
-def test_uneven_lists_again(world: tuple[int, int]) -> None:
-    """Two of as many elements, which are divided in two ways."""
-    rank, size = world
-    for turn in range(4):
-        lengths = [2 + (r + turn) % 2 * (r < 2 <= size) for r in range(size)]
-        given = [torch.full((n,), float(rank + turn)) for n in lengths]
-        result = torch.empty(lengths[rank])
-        dist.reduce_scatter(result, given)
-        assert (result == sum(r + turn for r in range(size))).all()
-
-
 def test_mistakes_in_lists_that_were_right_before(world: tuple[int, int]) -> None:
     _, size = world
     x, parts = torch.ones(N), [torch.empty(N) for _ in range(size)]

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
-from contextlib import nullcontext
 from typing import Any, cast
 
 import pytest
@@ -79,52 +77,6 @@ def test_compiled_with_buffers(rank: int, size: int) -> None:
     for program in (plain, cast(nn.Module, torch.compile(compiled, backend="aot_eager"))):
         train(program, (part(vectors(step), rank, size) for step in range(STEPS)))
     assert_equal_to_rounding(compiled, models[0])
-
-
-def test_gradient_accumulation(rank: int, size: int) -> None:
-    """Two micro-batches a step; the first one's backward communicates nothing."""
-    alone = train(convnet(), map(images, range(STEPS)))
-    ddp = DistributedDataParallel(convnet())
-    optimizer = sgd(ddp.parameters())
-    for step in range(STEPS):
-        optimizer.zero_grad()
-        mine = part(images(step), rank, size)
-        for k in range(2):
-            with ddp.no_sync() if k == 0 else nullcontext():
-                half = mine[0].tensor_split(2)[k], mine[1].tensor_split(2)[k]
-                (loss_of(ddp, half) * len(half[0]) / len(mine[0])).backward()
-        optimizer.step()
-    assert_equal_to_rounding(ddp, alone)
-
-
-class TwoHeads(nn.Module):
-    """The caller chooses the head."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.body = mlp()
-        self.heads = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(2))
-
-    def forward(self, x: torch.Tensor, head: int) -> torch.Tensor:
-        return self.heads[head](self.body(x))
-
-
-def test_find_unused_parameters(rank: int, size: int) -> None:
-    """In each step some ranks use one head and others the other. In the last step no rank uses the second."""
-    torch.manual_seed(4)
-    one = TwoHeads()
-    ddp = DistributedDataParallel(copy.deepcopy(one), find_unused_parameters=True)
-    for model, ranks in ((one, range(size)), (ddp, [rank])):
-        optimizer = sgd(model.parameters())
-        for step in range(STEPS):
-            optimizer.zero_grad()
-            for r in ranks:
-                x, y = part(vectors(step), r, size)
-                head = 0 if step == STEPS - 1 else (r + step) % 2
-                loss = nn.functional.mse_loss(model(x, head), y)
-                (loss if model is ddp else loss / size).backward()
-            optimizer.step()
-    assert_equal_to_rounding(ddp, one)
 
 
 def test_join_of_uneven_inputs(rank: int, size: int) -> None:

@@ -11,11 +11,10 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch import nn
-from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.optim import PostLocalSGDOptimizer, ZeroRedundancyOptimizer
+from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe, ScheduleInterleaved1F1B
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
@@ -24,7 +23,6 @@ from tests.ranks.torch.programs.training import (
     STEPS,
     WIDTH,
     assert_equal_to_rounding,
-    loss_of,
     mlp,
     part,
     sgd,
@@ -57,27 +55,6 @@ def test_zero_redundancy_optimizer(as_bucket_view: bool, rank: int, size: int) -
     zero.consolidate_state_dict(to=size - 1)
     if rank == size - 1:
         assert len(zero.state_dict()["state"]) == len(list(ddp.parameters()))
-
-
-def test_local_steps_and_averages(rank: int, size: int) -> None:
-    """Post-local SGD: each rank trains by itself. After the first and the third step all ranks hold the mean."""
-    models = [mlp() for _ in range(size)]
-    optimizers = [sgd(m.parameters()) for m in models]
-    for step in range(STEPS):
-        for r, (m, optimizer) in enumerate(zip(models, optimizers, strict=True)):
-            optimizer.zero_grad()
-            loss_of(m, vectors(10 * r + step)).backward()
-            optimizer.step()
-        if step % 2 == 0:
-            with torch.no_grad():
-                for ps in zip(*(m.parameters() for m in models), strict=True):
-                    mean = torch.stack(ps).mean(0)
-                    for p in ps:
-                        p.copy_(mean)
-    mine = mlp()
-    averaged = PostLocalSGDOptimizer(sgd(mine.parameters()), PeriodicModelAverager(period=2))
-    train(mine, (vectors(10 * rank + step) for step in range(STEPS)), lambda _: averaged)
-    assert_equal_to_rounding(mine, models[rank])
 
 
 # -- a model in stages, one a rank --

@@ -27,7 +27,6 @@ class Case:
     """``ranks`` calls a function of the module on this rank's input, and ``alone`` computes all ranks' outputs from all
     ranks' inputs. Both give flat tensors. If ``root`` is not None, torch's own defines only this rank's output."""
 
-    function: str
     ranks: Callable[[Any, Group, torch.Tensor], torch.Tensor]
     alone: Callable[[Tensors], Tensors]
     root: int | None = None
@@ -109,18 +108,14 @@ def _reductions(op: Any, combined: Callable[[Tensors], torch.Tensor]) -> dict[st
 
     return {
         "reduce": Case(
-            "reduce",
             lambda nn, g, x: nn.reduce(x[:3], g.ranks[-1], op_of(g), g.handle),
             lambda xs: _at(len(xs) - 1, [combined(xs)[:3]] * len(xs)),
             root=-1,
         ),
         "all_reduce": Case(
-            "all_reduce",
-            lambda nn, g, x: nn.all_reduce(x[::2], op_of(g), g.handle),
-            lambda xs: [combined(xs)[::2]] * len(xs),
+            lambda nn, g, x: nn.all_reduce(x[::2], op_of(g), g.handle), lambda xs: [combined(xs)[::2]] * len(xs)
         ),
         "reduce_scatter": Case(
-            "reduce_scatter",
             lambda nn, g, x: flat([nn.reduce_scatter(x.new_empty(1, 2), blocks(x, g.size), op_of(g), g.handle)]),
             lambda xs: [flat(blocks(combined(xs), len(xs))[r]) for r in range(len(xs))],
         ),
@@ -136,20 +131,19 @@ CASES: dict[str, Case] = {
         f"{name}, premul_sum": case
         for name, case in _reductions(None, lambda xs: summed([factor(r) * x for r, x in enumerate(xs)])).items()
     },
-    "broadcast": Case("broadcast", _broadcast, lambda xs: [xs[-1][:4]] * len(xs)),
+    "broadcast": Case(_broadcast, lambda xs: [xs[-1][:4]] * len(xs)),
     "gather": Case(
-        "gather", _gather, lambda xs: _at(len(xs) - 1, [flat([x[:2] for x in xs])] * len(xs)), root=-1
+        _gather, lambda xs: _at(len(xs) - 1, [flat([x[:2] for x in xs])] * len(xs)), root=-1
     ),
-    "scatter": Case("scatter", _scatter, lambda xs: [flat([b]) for b in blocks(xs[-1], len(xs))]),
-    "all_gather": Case("all_gather", _all_gather, lambda xs: [flat([x[:2] for x in xs])] * len(xs)),
-    "_all_gather_base": Case("_all_gather_base", _all_gather_base, lambda xs: [flat([x[:2] for x in xs])] * len(xs)),
-    "all_to_all": Case("all_to_all", _all_to_all, _exchanged),
+    "scatter": Case(_scatter, lambda xs: [flat([b]) for b in blocks(xs[-1], len(xs))]),
+    "all_gather": Case(_all_gather, lambda xs: [flat([x[:2] for x in xs])] * len(xs)),
+    "_all_gather_base": Case(_all_gather_base, lambda xs: [flat([x[:2] for x in xs])] * len(xs)),
+    "all_to_all": Case(_all_to_all, _exchanged),
     "all_to_all_single": Case(
-        "all_to_all_single",
         _all_to_all_single,
         lambda xs: [flat([x[2 * r : 2 * r + 2] for x in xs]) for r in range(len(xs))],
     ),
-    "all_to_all_single, splits": Case("all_to_all_single", _with_splits, _exchanged),
+    "all_to_all_single, splits": Case(_with_splits, _exchanged),
 }  # fmt: skip
 
 

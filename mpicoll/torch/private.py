@@ -36,9 +36,6 @@ BACKENDS_IN_PYTHON = _can_be_made()
 Before that Python can only make a whole group, which serves every device.
 """
 
-RECORDS_BACKENDS_IN_PYTHON = hasattr(torch.distributed.distributed_c10d, "_maybe_attach_flight_recorder")
-"""Whether torch's flight recorder sees such backends. From torch 2.15 on it does. Nothing public says so."""
-
 CallbackWork = _c10d.PythonCallbackWork
 """A Work that waits by calling a function. C++ may keep it for longer than Python does, which the public
 torch.distributed.Work does not survive."""

@@ -1,8 +1,7 @@
-"""Ours beside other backends in one group, and torch's flight recorder: where torch takes a backend in Python."""
+"""Ours beside other backends in one group: where torch takes a backend in Python."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import nullcontext
 from datetime import timedelta
@@ -20,7 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import mpicoll.torch
 from mpicoll.errors import ArgumentError, LaunchError, StateError
-from mpicoll.torch.private import BACKENDS_IN_PYTHON, RECORDS_BACKENDS_IN_PYTHON
+from mpicoll.torch.private import BACKENDS_IN_PYTHON
 from mpicoll.torch.registered_group import DeviceBackend
 from tests.ranks.torch.cases import FUNCTIONS, Case, Group, run
 from tests.ranks.torch.programs.training import backward_waits
@@ -154,36 +153,11 @@ def test_programs(ours_on_the_cpu: DeviceBackend) -> None:
     assert functional.all_reduce(torch.ones(1), "sum", dist.group.WORLD).item() == size
 
 
-def recorded() -> list[str]:
-    """The collectives of mpicoll's that the flight recorder has."""
-    c10d: Any = torch._C._distributed_c10d
-    trace = json.loads(c10d._dump_fr_trace_json(backend="mpicoll"))
-    return [entry["profiling_name"] for entry in trace.get("entries", [])]
-
-
-@pytest.mark.parametrize("size", ["2000", "0", None])
-def test_flight_recorder(size: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The recorder records if it was asked for and this torch can. A group works in either case."""
-    monkeypatch.delenv("TORCH_FR_BUFFER_SIZE", raising=False)
-    if size:
-        monkeypatch.setenv("TORCH_FR_BUFFER_SIZE", size)
-    before = len(recorded()) if RECORDS_BACKENDS_IN_PYTHON else 0
-    for _ in range(2):
-        dist.init_process_group("mpicoll")
-        x = torch.ones(1)
-        dist.all_reduce(x, group=dist.new_group())
-        assert x.item() == dist.get_world_size()
-        dist.destroy_process_group()
-    if RECORDS_BACKENDS_IN_PYTHON:
-        assert recorded()[before:].count("mpicoll:all_reduce") == (2 if size == "2000" else 0)
-
-
-@pytest.mark.parametrize("size", ["2000", "0"])
-def test_modes_for_debugging(size: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("backend", ["mpicoll", pytest.param("cpu:mpicoll,cuda:gloo", marks=needs_one)])
+def test_modes_for_debugging(backend: str) -> None:
     """They see functional collectives, and where torch's own group stands over the backend, all calls."""
-    monkeypatch.setenv("TORCH_FR_BUFFER_SIZE", size)
-    dist.init_process_group("mpicoll")
-    of_torch = RECORDS_BACKENDS_IN_PYTHON and size == "2000"
+    dist.init_process_group(backend, "mpi://")
+    of_torch = backend != "mpicoll"
     x = torch.ones(1)
     with CommDebugMode() as mode:
         functional.wait_tensor(functional.all_reduce(x, "sum", dist.group.WORLD))

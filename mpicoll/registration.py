@@ -15,8 +15,7 @@ from importlib import import_module
 from typing import Any
 from urllib.parse import parse_qsl, urlparse
 
-from mpicoll.errors import LaunchError
-from mpicoll.launch.launch_env import WATCH, launched_rank
+from mpicoll.launch.launch_env import WATCH, check_place, launched_rank
 
 
 def load() -> None:
@@ -92,16 +91,6 @@ def _env_or_mpi(by_environment: Callable[..., Any]) -> Callable[..., Any]:
             raise
 
     return handler
-
-
-def check_place(name: str, given: int | str, actual: int, who: str = "MPI") -> None:
-    """Raise LaunchError if the rank or world size that the program or the environment gives is not ``who``'s."""
-    if str(given) != str(actual):
-        raise LaunchError(
-            f"init_process_group: {name}={given} was given, but {who} says {actual}",
-            "Start the ranks with `mpicoll run -n N script.py`, mpicoll.spawn(fn, nprocs=N), mpirun or srun, not with "
-            "torchrun or torch.multiprocessing",
-        )
 
 
 def _all_come() -> None:

@@ -136,6 +136,16 @@ def started_as() -> tuple[int | None, int]:
     return _number(_COUNTS[variable][0]) if variable else launched_rank(), size
 
 
+def check_place(name: str, given: int | str, actual: int, who: str = "MPI") -> None:
+    """Raise LaunchError if the rank or world size that the program or the environment gives is not ``who``'s."""
+    if str(given) != str(actual):
+        raise LaunchError(
+            f"init_process_group: {name}={given} was given, but {who} says {actual}",
+            "Start the ranks with `mpicoll run -n N script.py`, mpicoll.spawn(fn, nprocs=N), mpirun or srun, not with "
+            "torchrun or torch.multiprocessing",
+        )
+
+
 def check_not_alone(world_size: int) -> None:
     """Raise LaunchError if this process is alone in its MPI world although others were started with it."""
     variable, size = _counted()

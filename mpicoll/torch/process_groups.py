@@ -14,8 +14,8 @@ from mpicoll.calls.arguments import as_rank, checked_rank
 from mpicoll.communicator.communicator import Communicator
 from mpicoll.errors import ArgumentError, LaunchError, StateError
 from mpicoll.fabrics.thread_job import here
+from mpicoll.launch.launch_env import check_place
 from mpicoll.launch.lifecycle import is_forked
-from mpicoll.registration import check_place
 from mpicoll.torch.caller import checked_timeout
 from mpicoll.torch.group import GivenGroup, GroupMember, ProcessGroup, is_no_group, joined, member, world
 

@@ -14,7 +14,7 @@ from mpicoll.calls import settings
 from mpicoll.communicator.communicator import Communicator
 from mpicoll.errors import ArgumentError, LaunchError, RankLost, StateError
 from mpicoll.launch import elastic, mpi_init
-from mpicoll.registration import check_place
+from mpicoll.launch.launch_env import check_place
 from mpicoll.supervise.ending import limited
 from mpicoll.torch import ddp
 from mpicoll.torch.caller import checked_timeout

@@ -164,8 +164,9 @@ def test_mesh(rank: int, size: int) -> None:
     rows, columns = mesh["data"], mesh["tensor"]
     assert mesh.size() == rows.size() * columns.size() == size
     assert tuple(mesh.get_coordinate()) == (rows.get_local_rank(), columns.get_local_rank())
-    assert rank == rows.get_local_rank() * columns.size() + columns.get_local_rank()
-    for part_of_it in (rows, columns):
+    assert mesh.get_rank() == rank == rows.get_local_rank() * columns.size() + columns.get_local_rank()
+    assert mesh.get_all_groups() == [rows.get_group(), columns.get_group()]
+    for part_of_it in (rows, columns, dist.DeviceMesh.from_group(dist.new_group(), "cpu")):
         g = part_of_it.get_group()
         assert dist.get_backend(g) == "mpicoll"
         x = torch.tensor([rank])

@@ -78,6 +78,23 @@ def test_functional_of_several_tensors(rank: int, size: int) -> None:
         assert torch.equal(found[1][0], 2 * size * row(rank))
 
 
+def test_functional_in_place(rank: int, size: int) -> None:
+    """torch.compile makes these of torch.distributed's own functions."""
+    x, whole, block = row(rank), torch.empty(size, 3), torch.empty(1, 3)
+    functional.all_reduce_inplace(x)
+    assert torch.equal(x, total(size))
+    functional.all_gather_tensor_inplace(whole, row(rank)[None])
+    assert torch.equal(whole, everybodys(size))
+    functional.reduce_scatter_tensor_inplace(block, whole)
+    assert torch.equal(block[0], size * row(rank))
+    outs = [torch.empty(3) for _ in range(size)]
+    functional.all_gather_inplace(outs, row(rank))
+    assert torch.equal(torch.stack(outs), everybodys(size))
+    swapped = torch.empty(size)
+    functional.all_to_all_inplace(swapped, torch.arange(float(size)) + 10 * rank)
+    assert swapped.tolist() == [10.0 * r + rank for r in range(size)]
+
+
 @needs(functional, "isend_inplace")
 @pytest.mark.mpi(min_size=2)
 def test_functional_messages(rank: int, size: int) -> None:
@@ -123,6 +140,21 @@ def test_other_calls_on_their_results(rank: int, size: int) -> None:
     transposed = functional.all_reduce(rows(rank, size), "sum", world).t()
     dist.broadcast(transposed, 0)
     assert torch.equal(transposed + 0, torch.stack([rows(r, size) for r in range(size)]).sum(0).t())
+
+
+def test_gradients(rank: int, size: int) -> None:
+    """These functions have gradients."""
+    x = row(rank).requires_grad_()
+    found = functional.all_gather_tensor_autograd(x, 0, dist.group.WORLD)
+    (2 * found).sum().backward()  # the gradient of a mere sum is an expanded tensor, which torch 2.11 does not take
+    assert torch.equal(x.grad, torch.full((3,), 2.0 * size))
+    y = rows(rank, size).requires_grad_()
+    weights = row(rank)
+    (functional.reduce_scatter_tensor_autograd(y, "sum", 0, dist.group.WORLD) * weights).sum().backward()
+    assert torch.equal(y.grad, torch.stack([row(r) for r in range(size)]))
+    z = rows(rank, size).requires_grad_()
+    (functional.all_to_all_single_autograd(z, None, None, dist.group.WORLD) * weights).sum().backward()
+    assert torch.equal(z.grad, torch.stack([row(r) for r in range(size)]))
 
 
 def test_compiled(rank: int, size: int) -> None:

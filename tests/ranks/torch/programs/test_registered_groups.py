@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import time
+from contextlib import nullcontext
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any, cast
@@ -35,7 +36,7 @@ def test_ours_is_torchs() -> None:
     assert dist.get_backend() == "mpicoll"
     assert dist.group.WORLD is cast(Any, mpicoll.torch.group.WORLD)
     assert mpicoll.torch.get_rank() == dist.get_rank()
-    assert mpicoll.torch.get_node_local_rank() >= 0
+    assert mpicoll.torch.get_node_local_rank() == dist.get_node_local_rank()
     works()
     assert os.environ["MASTER_ADDR"]  # where torch's tools find the store
     assert 0 < int(os.environ["MASTER_PORT"]) < 1 << 16
@@ -144,6 +145,33 @@ def test_methods_without_options(rank: int, size: int) -> None:
 
 
 # -- other groups -----------------------------------------------------------------------------------------------------
+
+
+def test_what_torch_makes_of_groups(rank: int, size: int) -> None:
+    before = dist.get_pg_count()
+    mine, made = dist.new_subgroups(1)
+    assert dist.get_pg_count() - before == len(made) == size
+    assert dist.get_process_group_ranks(mine) == [rank]
+    halves = [half for half in (list(range(size // 2)), list(range(size // 2, size))) if half]
+    mine, made = dist.new_subgroups_by_enumeration(halves)
+    assert len(made) == len(halves)
+    assert rank in dist.get_process_group_ranks(mine)
+    works(mine)
+    assert dist.get_backend_config(mine) == "cpu:mpicoll,cuda:mpicoll"
+    with pytest.raises((RuntimeError, ValueError, TypeError), match=r"[sS]hrink"):
+        dist.shrink_group([0])
+
+
+def test_functions_that_only_call_a_barrier(rank: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rank 0 is in the debugger, and the others wait."""
+    stops: list[bool] = []
+    debugger = SimpleNamespace(message=str, set_trace=lambda: stops.append(True))
+    monkeypatch.setattr(dist, "_make_distributed_pdb", lambda: debugger)
+    with dist.record_comm("step 1") if hasattr(dist, "record_comm") else nullcontext():  # torch 2.11 has not
+        dist.breakpoint()
+    assert stops == [True] * (rank == 0)
+    with nullcontext() if BACKENDS_IN_PYTHON else pytest.raises(ValueError, match="only implemented for GLOO"):
+        dist.monitored_barrier()
 
 
 def test_gloo_of_the_same_ranks(rank: int, size: int) -> None:

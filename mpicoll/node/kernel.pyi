@@ -31,7 +31,7 @@ class Base:
     _calls: Calls
 
 class Turn:
-    """Whether a call of a group comes at once: see ``_PlainTurn`` in ``mpicoll.torch.group``."""
+    """Whether a call of a group comes at once: see ``ProcessGroup.turn`` of ``mpicoll.torch``."""
 
     inside: int
     def __new__(cls, calls: Calls | None, progress: object, is_world: bool) -> Turn: ...

@@ -10,7 +10,8 @@ from contextlib import nullcontext
 from datetime import timedelta
 from functools import lru_cache
 from threading import get_ident
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+from types import SimpleNamespace
+from typing import Any, ClassVar, TypeAlias
 
 import torch
 import torch.distributed
@@ -28,22 +29,6 @@ from mpicoll.node.loaded import kernel
 from mpicoll.supervise import sites
 from mpicoll.torch.private import profiler, torchs_world
 from mpicoll.torch.work import CollectiveWork, GroupStreams, Work
-
-
-class _PlainTurn:
-    """Whether a call of a group comes at once. The kernel has a type of the same interface."""
-
-    __slots__ = ("inside",)
-
-    def __init__(self, calls: object, progress: ProgressThread, is_world: bool) -> None:
-        self.inside = 0
-        """The number of the thread that is in a synchronous collective of the group; 0 if none is."""
-
-
-if TYPE_CHECKING:
-    _Turn = _PlainTurn
-else:
-    _Turn = _PlainTurn if kernel is None else kernel.Turn
 
 
 class ProcessGroup:
@@ -74,7 +59,12 @@ class ProcessGroup:
         self.scratch, self.wholes = (Workspace(), Workspace()), Plans[Any]()
         """Memory through which lists of tensors travel: of those that are given, and those that come. And the tensors
         in it, by the shapes of lists."""
-        self.turn = _Turn(self.engine.calls, self.progress, self.ranks == tuple(range(comm.size)))
+        is_world = self.ranks == tuple(range(comm.size))
+        self.turn: Any = (
+            SimpleNamespace(inside=0) if kernel is None else kernel.Turn(self.engine.calls, self.progress, is_world)
+        )
+        """Whether a call comes at once, which the kernel asks. ``inside`` is the number of the thread that is in a
+        synchronous collective of the group; 0 if none is."""
         self.callers: dict[str, Any] = {}
         """For each function that was called in the group, the Caller that checks its arguments."""
         self.local_rank = 0

@@ -100,11 +100,13 @@ def new_group(
     device = _checked_device("new_group", device_id) or parent.device
     if parent.device not in (None, device):
         raise ArgumentError("new_group", "device_id", f"{parent.device}, the default group's", str(device))
-    chosen = _ints(range(parent.size()) if ranks is None else ranks)
-    if not all(0 <= r < parent.size() for r in chosen) or len(set(chosen)) != len(chosen) or not chosen:
-        raise ArgumentError(
-            "new_group", "ranks", f"different ranks, 0 to {parent.size() - 1}, at least one", repr(ranks)
-        )
+    size = parent.size()
+    try:
+        chosen = [*map(index, range(size) if ranks is None else ranks)]
+    except TypeError:
+        chosen = []
+    if not all(0 <= r < size for r in chosen) or len(set(chosen)) != len(chosen) or not chosen:
+        raise ArgumentError("new_group", "ranks", f"different ranks, 0 to {size - 1}, at least one", repr(ranks))
     if sort_ranks:
         chosen.sort()
     if not world().groups:  # the default group is torch's
@@ -205,11 +207,3 @@ def _checked_device(operation: str, device_id: Any) -> torch.device | None:
     if not isinstance(device, torch.device) or device.type != "cuda" or device.index is None:
         raise ArgumentError(operation, "device_id", "a CUDA device with an index, or the index", repr(device_id))
     return device
-
-
-def _ints(ranks: Any) -> list[int]:
-    """The ranks as ints; an empty list if one of them is no int."""
-    try:
-        return [index(r) for r in ranks]
-    except TypeError:
-        return []

@@ -101,25 +101,16 @@ def test_random_calls(gpu: SimulatedGpu) -> None:
 # -- what breaks the order --------------------------------------------------------------------------------------------
 
 
-def calls_do_not_wait_for_the_caller(monkeypatch: pytest.MonkeyPatch) -> None:
-    def enter(self: StreamGuard, stack: ExitStack) -> None:
-        for device, queue in self._queues:
-            stack.enter_context(device.using(queue))
-
-    monkeypatch.setattr(StreamGuard, "enter", enter)
-
-
-def callers_do_not_wait_for_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(StreamGuard, "follow", lambda self: None)
-
-
-BROKEN = [calls_do_not_wait_for_the_caller, callers_do_not_wait_for_the_end]
+def enter_at_once(self: StreamGuard, stack: ExitStack) -> None:
+    for device, queue in self._queues:
+        stack.enter_context(device.using(queue))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("broken", BROKEN, ids=lambda b: b.__name__)
-def test_a_broken_order_is_found(gpu: SimulatedGpu, broken: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    broken(monkeypatch)
+@pytest.mark.parametrize(("method", "broken"), [("enter", enter_at_once), ("follow", lambda self: None)])
+def test_a_broken_order_is_found(gpu: SimulatedGpu, method: str, broken: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calls do not wait for the caller, or callers for the end."""
+    monkeypatch.setattr(StreamGuard, method, broken)
     monkeypatch.setattr(gpu, "check", lambda place: None)  # memory that is used too late shows in the values
     program = Program(gpu, 5)
     assert any(on_any_rank(dist, program.wrong_results(TOGETHER)) for _ in later_and_later(gpu))

@@ -10,6 +10,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from tests.ranks.torch.api import dist
+from tests.ranks.torch.cases import FUNCTIONS
 
 pytestmark = pytest.mark.processes  # torch profiles one thread
 
@@ -35,11 +36,7 @@ def test_every_collective(size: int) -> None:
         dist.all_to_all(parts, [x] * size)
         dist.all_to_all_single(whole, whole.clone())
         dist.barrier()
-    names = (
-        "all_gather", "all_gather_into_tensor", "all_reduce", "all_to_all", "all_to_all_single", "barrier",
-        "broadcast", "gather", "reduce", "reduce_scatter", "reduce_scatter_tensor", "scatter",
-    )  # fmt: skip
-    assert seen(profiled) == Counter(f"mpicoll:{name}" for name in names)
+    assert seen(profiled) == Counter(f"mpicoll:{name}" for name in (*FUNCTIONS, "barrier"))
 
 
 def test_a_call_after_one_whose_callbacks_still_run() -> None:

@@ -109,10 +109,10 @@ def test_a_list_of_nothing_may_be_the_first_one_of_a_group(size: int) -> None:
     dist.all_gather(outs, torch.empty(0, dtype=torch.bfloat16), group=dist.new_group())
 
 
-@pytest.mark.parametrize("factor", [0.5, 3.0, torch.tensor(0.5), torch.tensor([0.5])], ids=str)
+@pytest.mark.parametrize("factor", [0.5, torch.tensor(0.5), torch.tensor([0.5])], ids=str)
 def test_premul_sum_takes_a_number_or_a_tensor(rank: int, size: int, factor: float | torch.Tensor) -> None:
     total = sum(range(1, size + 1)) * float(factor)
-    for dtype in (torch.float16, torch.float32, torch.complex64):
+    for dtype in (torch.float16, torch.complex64):
         x = torch.full((4,), rank + 1, dtype=dtype)
         dist.all_reduce(x, premul(factor))
         assert torch.equal(x, torch.full((4,), total, dtype=dtype))

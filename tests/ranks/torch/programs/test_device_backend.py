@@ -18,7 +18,7 @@ from torch.distributed.tensor.debug import CommDebugMode
 from torch.nn.parallel import DistributedDataParallel
 
 import mpicoll.torch
-from mpicoll.errors import ArgumentError, LaunchError, StateError
+from mpicoll.errors import ArgumentError, StateError
 from mpicoll.torch.private import BACKENDS_IN_PYTHON
 from mpicoll.torch.registered_group import DeviceBackend
 from tests.ranks.torch.cases import FUNCTIONS, Case, Group, run
@@ -37,13 +37,6 @@ def without_group(default_group: None) -> Iterator[None]:
 
 def serving(device: str) -> Any:
     return dist.group.WORLD._get_backend(torch.device(device))
-
-
-@pytest.mark.skipif(BACKENDS_IN_PYTHON, reason="torch takes a backend in Python")
-def test_refused_before() -> None:
-    backend = "cpu:mpicoll,cuda:nccl"
-    with pytest.raises(LaunchError, match=f"backend '{backend}' was given, but before torch 2.14 .* make a group for"):
-        dist.init_process_group(backend, "mpi://")
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""What training programs use beside the model: optimizers in shards, averages of models, pipelines, checkpoints."""
+"""What training programs use beside the model: pipelines and checkpoints."""
 
 from __future__ import annotations
 
@@ -14,16 +14,12 @@ from torch import nn
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe, ScheduleInterleaved1F1B
 from torch.distributed.tensor import DTensor
-from torch.nn.parallel import DistributedDataParallel
 
 from tests.ranks.torch.programs.training import (
     STEPS,
     WIDTH,
-    assert_equal_to_rounding,
-    mlp,
     part,
     sgd,
     shared_folder,
@@ -34,27 +30,6 @@ from tests.ranks.torch.programs.training import (
 )
 
 pytestmark = pytest.mark.filterwarnings("ignore:FSDP2-wrapped module")
-
-
-@pytest.mark.parametrize("as_bucket_view", [False, True])
-def test_zero_redundancy_optimizer(as_bucket_view: bool, rank: int, size: int) -> None:
-    """Each rank keeps the optimizer's state of a part of the parameters; the parameters are those of one process."""
-
-    def adam(parameters: Any) -> torch.optim.Optimizer:
-        return torch.optim.Adam(parameters, lr=0.01)
-
-    alone = train(mlp(), map(vectors, range(STEPS)), adam)
-    ddp = DistributedDataParallel(mlp())
-    zero = ZeroRedundancyOptimizer(
-        ddp.parameters(), torch.optim.Adam, parameters_as_bucket_view=as_bucket_view, lr=0.01
-    )
-    train(ddp, (part(vectors(step), rank, size) for step in range(STEPS)), lambda _: zero)
-    assert_equal_to_rounding(ddp, alone)
-    mine = sum(len(group["params"]) for group in zero.optim.param_groups)
-    assert size == 1 or mine < len(list(ddp.parameters()))
-    zero.consolidate_state_dict(to=size - 1)
-    if rank == size - 1:
-        assert len(zero.state_dict()["state"]) == len(list(ddp.parameters()))
 
 
 # -- a model in stages, one a rank --

@@ -22,15 +22,9 @@ GivenOp: TypeAlias = ReduceOp | ReduceOp.RedOpType
 """What a caller may pass as ``op``: an instance of ReduceOp, or a constant such as ReduceOp.SUM."""
 
 _OPS = {
-    "sum": ReduceOp.SUM,
-    "avg": ReduceOp.AVG,
-    "prod": ReduceOp.PRODUCT,
-    "min": ReduceOp.MIN,
-    "max": ReduceOp.MAX,
-    "band": ReduceOp.BAND,
-    "bor": ReduceOp.BOR,
-    "bxor": ReduceOp.BXOR,
-}
+    "sum": ReduceOp.SUM, "avg": ReduceOp.AVG, "prod": ReduceOp.PRODUCT, "min": ReduceOp.MIN, "max": ReduceOp.MAX,
+    "band": ReduceOp.BAND, "bor": ReduceOp.BOR, "bxor": ReduceOp.BXOR,
+}  # fmt: skip
 
 _NAMES = {id(op): name for name, op in _OPS.items()}
 """mpicoll's name of each of torch's constants, by the constant's id: nothing else tells one as fast."""

@@ -22,18 +22,11 @@ from tests.ranks.torch.api import dist, through_torch
 Array = np.ndarray[Any, Any]
 
 FUNCTIONS = {
-    "broadcast": "bcast",
-    "all_reduce": "allreduce",
-    "reduce": "reduce",
-    "all_gather": "allgather",
-    "all_gather_into_tensor": "allgather",
-    "gather": "gather",
-    "scatter": "scatter",
-    "reduce_scatter": "reduce_scatter",
-    "reduce_scatter_tensor": "reduce_scatter",
-    "all_to_all": "alltoall",
-    "all_to_all_single": "alltoall",
-}
+    "broadcast": "bcast", "all_reduce": "allreduce", "reduce": "reduce", "all_gather": "allgather",
+    "all_gather_into_tensor": "allgather", "gather": "gather", "scatter": "scatter",
+    "reduce_scatter": "reduce_scatter", "reduce_scatter_tensor": "reduce_scatter",
+    "all_to_all": "alltoall", "all_to_all_single": "alltoall",
+}  # fmt: skip
 """mpicoll.torch's collectives, and MPI's names of them."""
 REDUCING = [f for f in FUNCTIONS if "reduce" in f]
 ROOTED = {"broadcast": "src", "reduce": "dst", "gather": "dst", "scatter": "src"}
@@ -42,14 +35,8 @@ MOVED = {"float8_e4m3fn": "uint8", "complex32": "int32"}
 """Dtypes that cannot be reduced, and those whose values stand for their bits."""
 
 OP_OF: dict[str, Any] = {
-    "sum": dist.ReduceOp.SUM,
-    "prod": dist.ReduceOp.PRODUCT,
-    "min": dist.ReduceOp.MIN,
-    "max": dist.ReduceOp.MAX,
-    "avg": dist.ReduceOp.AVG,
-    "band": dist.ReduceOp.BAND,
-    "bor": dist.ReduceOp.BOR,
-    "bxor": dist.ReduceOp.BXOR,
+    op: getattr(dist.ReduceOp, "PRODUCT" if op == "prod" else op.upper())
+    for op in ("sum", "prod", "min", "max", "avg", "band", "bor", "bxor")
 }
 
 

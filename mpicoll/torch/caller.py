@@ -65,9 +65,9 @@ class Caller:
         return tensor
 
     def tensors(
-        self, argument: str, xs: Any, like: torch.Tensor | None = None, shapes: bool = True
+        self, argument: str, xs: Any, like: torch.Tensor | None = None, shapes: bool = True, written: bool = False
     ) -> list[torch.Tensor]:
-        """``xs`` as a list, if it is one tensor for each rank of the group.
+        """``xs`` as a list, if it is one tensor for each rank of the group, to which can be ``written``.
 
         All of them have the dtype and the device of ``like``, which is the first one if it is None, and its shape if
         ``shapes``.
@@ -86,20 +86,13 @@ class Caller:
                 raise DeviceError(self.operation, at, f"a tensor on {like.device}", str(x.device))
             if shapes and x.shape != like.shape:
                 raise self.error(at, f"shape {tuple(like.shape)}", f"{tuple(x.shape)}")
-        return list(xs)
-
-    def outputs(
-        self, argument: str, xs: Any, like: torch.Tensor | None = None, shapes: bool = True
-    ) -> list[torch.Tensor]:
-        """The same as :meth:`tensors`, if each of them can be written to."""
-        tensors = self.tensors(argument, xs, like, shapes)
-        for i, x in enumerate(tensors):
-            if x.layout is torch.strided and (x.is_contiguous() or not repeats(x.shape, x.stride(), 1)):
+            if not written or (
+                x.layout is torch.strided and (x.is_contiguous() or not repeats(x.shape, x.stride(), 1))
+            ):
                 continue  # to find that out takes a tenth of the time
-            if not as_buffer(x, self.operation, f"{argument}[{i}]").writable:
-                given = "one whose elements share memory"
-                raise self.error(f"{argument}[{i}]", "a tensor that can be written to", given)
-        return tensors
+            if not as_buffer(x, self.operation, at).writable:
+                raise self.error(at, "a tensor that can be written to", "one whose elements share memory")
+        return list(xs)
 
     def no_list(self, argument: str, xs: Any, owner: str, root: int) -> list[Any]:
         """Nothing. Raises ArgumentError if this rank passes a list, which only the root, the ``owner``, may do."""

@@ -181,13 +181,13 @@ def _checked(
     table, rank = COLLECTIVES[collective], caller.group.rank()
     given, taken = names.values()
     if not (table.gathers or table.scatters):
-        outs = caller.outputs(taken, out, shapes=False)
+        outs = caller.tensors(taken, out, shapes=False, written=True)
         return caller.tensors(given, x, outs[0], shapes=False), outs
     if table.gathers:
         tensor = caller.memory(given, x)
         if not table.gets_at(rank, root):
             return tensor, caller.no_list(taken, out, "destination", root)
-        return tensor, caller.outputs(taken, out, tensor)
+        return tensor, caller.tensors(taken, out, tensor, written=True)
     tensor = caller.memory(taken, out)
     if not table.gives_at(rank, root):
         return caller.no_list(given, x, "source", root), tensor

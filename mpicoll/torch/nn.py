@@ -130,7 +130,7 @@ def all_to_all(
     caller = joined_caller("all_to_all", group)
     maps = _Maps(caller.group)
     xs = caller.tensors("input_tensor_list", input_tensor_list, shapes=False)
-    outs = caller.outputs("output_tensor_list", output_tensor_list, xs[0], shapes=False)
+    outs = caller.tensors("output_tensor_list", output_tensor_list, xs[0], shapes=False, written=True)
     return _linear(maps.all_to_all, maps.all_to_all, outs, xs)
 
 

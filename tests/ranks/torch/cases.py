@@ -296,7 +296,8 @@ def start(case: Case, g: Group, api: Any = dist) -> Started:
     made = Arguments(case, g, inputs[g.rank], expected)
     arguments = made.tensors()
     if case.function in REDUCING:
-        arguments["op"] = premul(factors[g.rank]) if case.op == "premul_sum" else OP_OF[case.op]
+        op = premul(factors[g.rank]) if case.op == "premul_sum" else OP_OF[case.op]
+        arguments["op"] = dist.ReduceOp(op) if case.seed % 2 and case.op != "premul_sum" else op
     if case.function in ROOTED:
         end = ROOTED[case.function]
         arguments |= {f"group_{end}": case.root} if case.root_in_group else {end: g.ranks[case.root]}

@@ -264,7 +264,7 @@ def _row(
     return Mistake(name, lambda s: {argument: made(s)}, error, argument, expected, given)
 
 
-_IN, _OUT, _OBJECTS, _RANK = "input_split_sizes", "output_split_sizes", "object_list", "group's ranks"
+_IN, _OUT, _OBJECTS = "input_split_sizes", "output_split_sizes", "object_list"
 OTHERS: dict[str, list[Mistake]] = {
     "all_gather_into_tensor": [
         _row("size", "output_tensor", lambda s: s.t(4 * s.size + 1), "elements for input_tensor of 4", "{4*size+1} ("),
@@ -330,12 +330,10 @@ OTHERS: dict[str, list[Mistake]] = {
     "get_group_rank": [
         _row("rank", "global_rank", 99, "group's ranks, [0", "99"),
         _row("not a member", "group", dist.GroupMember.NON_GROUP_MEMBER, "this rank is in", "-100"),
-        _row("array", "global_rank", np.zeros(2, int), _RANK, "array"),
         _row("group array", "group", np.zeros(2), "a group of", "array"),
     ],
     "get_global_rank": [
         _row("rank", "group_rank", 99, "0 to {size-1}", "99"),
-        _row("array", "group_rank", np.zeros(2, int), "0 to {size-1}", "array"),
     ],
 }  # fmt: skip
 """What does not follow from the names of parameters."""

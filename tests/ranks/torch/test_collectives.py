@@ -118,14 +118,6 @@ def test_premul_sum_takes_a_number_or_a_tensor(rank: int, size: int, factor: flo
         assert torch.equal(x, torch.full((4,), total, dtype=dtype))
 
 
-def test_ops_may_be_constants_or_instances(size: int) -> None:
-    for name, expected in (("SUM", size), ("MAX", 1), ("PRODUCT", 1), ("AVG", 1)):
-        for op in (getattr(dist.ReduceOp, name), dist.ReduceOp(getattr(dist.ReduceOp, name))):
-            x = torch.ones(2)
-            dist.all_reduce(x, op)
-            assert x.tolist() == [expected] * 2
-
-
 @pytest.mark.parametrize("as_list", [False, True], ids=["single", "list"])
 @pytest.mark.parametrize("async_op", [False, True], ids=["sync", "async"])
 def test_uneven_all_to_all(rank: int, size: int, as_list: bool, async_op: bool) -> None:

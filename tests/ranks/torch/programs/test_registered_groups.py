@@ -157,6 +157,7 @@ def test_what_torch_makes_of_groups(rank: int, size: int) -> None:
     assert len(made) == len(halves)
     assert rank in dist.get_process_group_ranks(mine)
     works(mine)
+    works(dist.new_group(dist.get_process_group_ranks(mine), use_local_synchronization=True))
     assert dist.get_backend_config(mine) == "cpu:mpicoll,cuda:mpicoll"
     with pytest.raises((RuntimeError, ValueError, TypeError), match=r"[sS]hrink"):
         dist.shrink_group([0])

@@ -163,7 +163,8 @@ NAMES = ["_all_gather_base", *nn.__all__]
 GROUPS = ["world", "some", "backwards"]
 
 NOT_TORCHS = (", avg", ", premul_sum", "_all_gather_base")
-"""torch's gradients of these, and those in groups where a rank has another number, are not those of one process."""
+"""torch's gradients of these are not those of one process. Nor are those of some in groups whose ranks have other
+numbers than in the job: torch compares the one with the other."""
 
 
 def of_name(groups: list[Group], name: str) -> Group:

@@ -24,7 +24,10 @@ class Neighbours(CommunicatorBase):
 
     Each rank exchanges data with its neighbours alone, in the order in which MPI has them. In a Cartesian grid these
     are, for each dimension, the one before and the one after. Where there is none, at the border of a grid that is not
-    periodic, nothing is sent, and the block of ``out`` stays as it is.
+    periodic, nothing is sent, and the block of ``out`` stays as it is. In a periodic dimension of one or two ranks, one
+    rank is both neighbours: what is sent to the one before comes from the one after.
+
+    Among the ranks of a node, the blocks go through memory that they share, as messages do.
     """
 
     @repeated

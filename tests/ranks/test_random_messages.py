@@ -102,6 +102,7 @@ class Messages:
             self.passed,
             self.given_up,
             self.bound,
+            self.among_neighbours,
         )
         face = self.common.choice(faces)
         if self.rank >= 0:
@@ -214,6 +215,28 @@ class Messages:
                         found.wait()
                     each._replace(number=each.number + 1_000_000 * i).check(x)
 
+    def among_neighbours(self, drawn: list[Drawn]) -> None:
+        """Where the communicator is a ring, blocks go to both sides, while a receive of any message waits."""
+        if self.comm._engine.fabric.neighbours() is None:
+            self.under_way(drawn)
+            return
+        before, after = (self.rank - 1) % self.size, (self.rank + 1) % self.size
+        waiting = self.comm.irecv(got := np.zeros(1), None, None)
+        for each in drawn:
+            self.pause()
+            from_before, from_after = each._replace(number=2 * before + 1), each._replace(number=2 * after)
+            xs = np.stack([each._replace(number=2 * self.rank + side).values for side in range(2)])
+            out = self.comm.neighbor_alltoall(xs, out=np.empty_like(xs) if each.tag else None)
+            np.testing.assert_array_equal(out, [from_before.values, from_after.values])
+            gathered = self.comm.neighbor_allgather(xs[0])
+            np.testing.assert_array_equal(gathered, [from_before._replace(number=2 * before).values, from_after.values])
+        assert not waiting.test()
+        self.comm.barrier()
+        self.comm.send(np.full(1, 5.0), after, 3)
+        waiting.wait()
+        assert (got[0], waiting.source) == (5, before)
+        self.comm.barrier()  # what any rank has sent belongs to this round
+
     def objects(self, drawn: list[Drawn]) -> None:
         """Those of tag 0 come from any rank. They are short, so that no rank waits until one is taken."""
         drawn = [m if m.tag else m._replace(elements=min(m.elements, 100)) for m in drawn]
@@ -288,7 +311,10 @@ def test_random_messages() -> None:
         common, inner = random.Random(seed), range(1, comm.size)
         turned = comm.subset(range(comm.size)[::-1])
         assert turned is not None
-        every = [Messages(each, comm.size, common, seed) for each in (comm, turned)]
+        mpis = MPI.COMM_WORLD.Create_cart([comm.size], periods=[True])
+        ring = mpicoll.Communicator(mpis)
+        mpis.Free()
+        every = [Messages(each, comm.size, common, seed) for each in (comm, turned, ring)]
         if len(inner) > 1:
             some = comm.subset(inner)
             every.append(Messages(some or comm, len(inner), common, seed, some is not None))

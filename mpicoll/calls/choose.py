@@ -46,9 +46,9 @@ IPC: Final = "ipc"
 SHARED: Final = "shared"
 """The name in records of what the kernel does where arrays lie in memory that all ranks can open."""
 
-PATHS = ("messages", "datatypes", "collectives", "reductions")
-"""Paths on which an MPI library may take memory of a device, or not: messages of memory without gaps, messages of
-derived datatypes, collectives that move data, and collectives that reduce."""
+PATHS = ("messages", "collectives", "reductions")
+"""Paths on which an MPI library may take memory of a device, or not: messages, collectives that move data, and
+collectives that reduce."""
 
 TWO_LEVEL = "two_level"
 LONG_MOVES = 2 << 20

@@ -9,7 +9,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 import pytest
 
-from mpicoll.communicator.engine import masked_thread, requests
+from mpicoll.communicator.engine import masked_thread, requests, unfinished
 from mpicoll.communicator.engine.message import Message
 from mpicoll.errors import MessageError, TimeoutError
 from mpicoll.fabrics.fabric import NeverRaised, Transfer
@@ -132,21 +132,21 @@ def test_a_message_that_comes_when_time_is_up(taken: bool) -> None:
 
 def test_what_the_program_has_frozen_or_dropped_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
     """Until it is complete."""
-    monkeypatch.setattr(requests, "_open", set())
+    monkeypatch.setattr(requests, "open_requests", set())
     under_way, (frozen, dropped) = requests.InFlight(NeverRaised, 0), (Invented(), Invented())
     frozen.came = dropped.came = 4
     request = receive(under_way, frozen)
     gc.freeze()
-    assert requests._has_messages(False, None)
-    assert not requests._has_messages(False, request._since)
+    assert unfinished.has_messages(False, None)
+    assert not unfinished.has_messages(False, request._since)
     receive(under_way, dropped)
-    assert requests._has_messages(False, request._since)
+    assert unfinished.has_messages(False, request._since)
     dropped.here.set()
     under_way.let_go()
-    assert not requests._has_messages(False, request._since)
+    assert not unfinished.has_messages(False, request._since)
     frozen.here.set()
     request.wait()
-    assert not requests._has_messages(False, None)
+    assert not unfinished.has_messages(False, None)
     gc.unfreeze()
     gc.collect()
     gc.freeze()  # what is imported, as before
@@ -164,17 +164,17 @@ def test_a_collective_at_the_end_of_the_program(is_begun_by_all: bool, monkeypat
         looks = 0
 
     said: list[str] = []
-    monkeypatch.setattr(requests, "show", said.append)
-    monkeypatch.setattr(requests, "_SECONDS_AT_END", 0.01)
-    monkeypatch.setattr(requests, "_open", set())
-    monkeypatch.setattr(requests, "_all", WeakValueDictionary())
-    monkeypatch.setattr(requests, "kernel", None)  # it would move no more messages
+    monkeypatch.setattr(unfinished, "show", said.append)
+    monkeypatch.setattr(unfinished, "_SECONDS", 0.01)
+    monkeypatch.setattr(requests, "open_requests", set())
+    monkeypatch.setattr(requests, "all_in_flight", WeakValueDictionary())
+    monkeypatch.setattr(unfinished, "kernel", None)  # it would move no more messages
     monkeypatch.setattr(masked_thread, "_over", False)  # this sets it, and from then on all other threads stop
     pending = Pending("iallreduce", "iallreduce", 4, "float64", "it is not complete")
     message = Message(pending, Slow(), False, False, 32, True)
     request = requests.Request(message, object(), np.zeros(4), requests.InFlight(NeverRaised, 0))
-    monkeypatch.setattr(requests, "_unfinished", [request])
-    requests._tell_unfinished()
+    monkeypatch.setattr(unfinished, "_unfinished", [request])
+    unfinished.tell()
     assert len(said) == (0 if is_begun_by_all else 1)
     assert all("has calls under way. iallreduce: it is not complete" in line for line in said)
 
@@ -183,13 +183,13 @@ def test_messages_that_are_under_way_at_the_end() -> None:
     under_way, transfer = requests.InFlight(NeverRaised, 0), Invented()
     transfer.came = 4
     request = receive(under_way, transfer)
-    assert requests._has_messages(True, None)
-    assert request in requests._unfinished
-    assert requests._has_messages(False, None)
+    assert unfinished.has_messages(True, None)
+    assert request in unfinished._unfinished
+    assert unfinished.has_messages(False, None)
     transfer.here.set()
-    requests._has_messages(True, None)
+    unfinished.has_messages(True, None)
     assert request.done
-    assert request not in requests._unfinished
+    assert request not in unfinished._unfinished
 
 
 class TooLate(Invented):

@@ -206,7 +206,7 @@ def test_another_thread_may_complete_what_has_just_begun(
 
     y = np.zeros((3, 2))
     sent = comm.isend(np.ones(3), comm.rank)
-    monkeypatch.setattr(requests, "_open", Looked(requests._open))
+    monkeypatch.setattr(requests, "open_requests", Looked(requests.open_requests))
     received = comm.irecv(y[:, 0], comm.rank)  # through a copy
     received.wait()
     sent.wait()

@@ -19,7 +19,7 @@ from mpicoll.calls.call import Call
 from mpicoll.calls.choose import AlgorithmName
 from mpicoll.calls.plan import CachedPlan, Plan, Plans, Workspace, key_by
 from mpicoll.calls.settings import checked_check, checked_timeout
-from mpicoll.communicator.engine import kinds
+from mpicoll.communicator.engine import kinds, unfinished
 from mpicoll.communicator.engine.checks import Agreement, NanError, look_for_nans, same_settings
 from mpicoll.communicator.engine.device_calls import DeviceCalls
 from mpicoll.communicator.engine.message import Message, Startable
@@ -32,7 +32,7 @@ from mpicoll.fabrics.thread_job import here
 from mpicoll.launch import lifecycle, mpi_init
 from mpicoll.machine import blocks
 from mpicoll.node.loaded import kernel
-from mpicoll.supervise import watch
+from mpicoll.supervise import watch, watched
 from mpicoll.supervise.record import FREED, Record, Recorder
 from mpicoll.supervise.sites import is_program
 from mpicoll.supervise.watched import Watched
@@ -365,6 +365,8 @@ def _nowhere(array: Any) -> int:
     return 0
 
 
+watched.under_way.append(unfinished.has_messages)
+lifecycle.add(lifecycle.Hook.NAME_UNFINISHED, unfinished.tell)
 lifecycle.add(lifecycle.Hook.FORGET_BLOCKS, blocks.forget)
 lifecycle.add(lifecycle.Hook.FORGET_DEVICES, cuda.forget)
 lifecycle.add(lifecycle.Hook.FORGET_PEERS, ipc.forget)

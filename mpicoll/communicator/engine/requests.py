@@ -7,30 +7,22 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from ctypes import py_object, pythonapi
 from threading import get_ident
 from time import monotonic
 from typing import TYPE_CHECKING, Any, NoReturn
 from weakref import WeakValueDictionary
 
 from mpicoll.communicator.engine import kinds
-from mpicoll.communicator.engine.masked_thread import MAIN, backoff, hold
+from mpicoll.communicator.engine.masked_thread import MAIN, backoff
 from mpicoll.communicator.engine.message import Message
 from mpicoll.errors import MessageError, MpicollError, NoAttribute, StateError, TimeoutError
 from mpicoll.fabrics.fabric import NeverRaised
 from mpicoll.launch import lifecycle
-from mpicoll.machine.backoff import Backoff
 from mpicoll.node.loaded import kernel
-from mpicoll.supervise import watched
 from mpicoll.supervise.record import Begun, Pending, Waits
-from mpicoll.supervise.report import show
 
 LEAST = 16 << 20
 """Bytes that are begun before the program looks whether what it has dropped is complete."""
-_MOST_NAMED = 5
-"""Messages that are named at the end of a program, and communicators."""
-_SECONDS_AT_END = 0.5
-"""What a collective that all ranks have begun may still take then."""
 
 Finish = Callable[[], Any]
 """What is to be done when it has come: to write it where it belongs. It returns the request's result."""
@@ -52,7 +44,6 @@ class InFlight:
         """Told why, when a message did not come in time."""
         self.loss: Callable[[str, BaseException], MpicollError | None] = lambda *_: None
         """The error of an operation that the fabric has ended because ranks were lost; None if that is not why."""
-        """The messages that are here and that nobody has asked for, as far as that is known."""
         self.compare: Callable[[], object] = lambda: None
         """Ends the job if the ranks' calls differ: the likely reason where a collective fails."""
         self.begin_message: Callable[[Pending], object] = lambda _: None
@@ -62,7 +53,7 @@ class InFlight:
         """The bytes that may be begun before the next look at what is complete. All that goes through MPI has one
         budget: a program may drop a communicator, and what it has begun on that."""
         lifecycle.watch(self)
-        _all[id(self)] = self
+        all_in_flight[id(self)] = self
 
     def finalise(self) -> None:
         """MPI is about to end: no message can be waited for any more."""
@@ -74,7 +65,7 @@ class InFlight:
 
     def complete(self) -> None:
         """Complete the collectives: Open MPI crashes where their communicator is freed before. Collective."""
-        for request in [*_open]:
+        for request in [*open_requests]:
             if request._under_way is self and not request.is_message():
                 request.complete()
 
@@ -85,7 +76,7 @@ class InFlight:
         self.budget[0] = max(LEAST, sum(request._message.nbytes for request in self._of_budget()))
 
     def _of_budget(self) -> list[Request]:
-        return [each for each in [*_open] if each._under_way.budget is self.budget and not each._under_way.lost]
+        return [each for each in [*open_requests] if each._under_way.budget is self.budget and not each._under_way.lost]
 
     def error(self, message: Message, array: object, e: BaseException) -> MpicollError:
         lost = self.loss(message.pending.operation, e)
@@ -95,8 +86,8 @@ class InFlight:
         return lost
 
 
-_all: WeakValueDictionary[int, InFlight] = WeakValueDictionary()
-_open: set[Request] = set()
+all_in_flight: WeakValueDictionary[int, InFlight] = WeakValueDictionary()
+open_requests: set[Request] = set()
 """All that is begun and not complete. The watcher's thread may read it at any time."""
 _of_mpi = [LEAST]
 _of_losses: list[object] = []
@@ -189,7 +180,7 @@ class Request(_Fields):
         budget[0] -= message.nbytes
         if budget[0] < 0:
             under_way.let_go()
-        _open.add(self)
+        open_requests.add(self)
 
     @property
     def source(self) -> int | None:
@@ -281,47 +272,46 @@ class Request(_Fields):
         if not self.is_message():
             raise StateError("cancel: a collective cannot be given up, because other ranks take part in it")
         given_up = False
-        while not self.done:
-            try:
-                begun = self._turn.pop()
-            except IndexError:
-                self._wait_for_other()
-                continue
-            try:
-                self._ask(begun)
+
+        def give_up(begun: Any) -> None:
+            nonlocal given_up
+            self._ask(begun)
+            if not self.done:
+                given_up = self._message.transfer.cancel(begun)
+                if not given_up:
+                    self._ask(begun)  # it has come, as any other
                 if not self.done:
-                    given_up = self._message.transfer.cancel(begun)
-                    if not given_up:
-                        self._ask(begun)  # it has come, as any other
-                    if not self.done:
-                        self._end()
-            except self._under_way.failure as e:
-                self._fail(e)
-            finally:
-                self._turn.append(begun)
+                    self._end()
+
+        while not self.done:
+            if not self._in_turn(give_up):
+                self._wait_for_other()
         self._raise()
         return given_up
 
     def look(self) -> None:
         """See whether it is complete, unless another thread does so now. An error is kept for :meth:`wait` to raise."""
-        if self.done:
-            return
+        if not self.done:
+            self._in_turn(self._ask)
+
+    def _in_turn(self, ask: Callable[[Any], None]) -> bool:
+        """Ask MPI, unless another thread does so now. Whether none does."""
         try:
             begun = self._turn.pop()
         except IndexError:
-            return
+            return False
         try:
-            self._ask(begun)
-        finally:
-            self._turn.append(begun)
-
-    def _ask(self, begun: Any) -> None:
-        """Complete it if it has arrived. The caller has the turn."""
-        try:
-            if not self.done and self._message.transfer.test(begun):
-                self._complete(begun)
+            ask(begun)
         except (self._under_way.failure, MpicollError) as e:
             self._fail(e)
+        finally:
+            self._turn.append(begun)
+        return True
+
+    def _ask(self, begun: Any) -> None:
+        """Complete it if it has arrived."""
+        if not self.done and self._message.transfer.test(begun):
+            self._complete(begun)
 
     def _complete(self, begun: Any) -> None:
         """It has arrived. What was received must have the array's length."""
@@ -337,7 +327,7 @@ class Request(_Fields):
             self.result = self._finish()
         self._array = self._finish = None  # this is _end in line: a call would cost as much as the rest
         self.done = True
-        _open.discard(self)
+        open_requests.discard(self)
 
     def _fail(self, e: Exception) -> None:
         if not self.is_message() and not (isinstance(e, MpicollError) and not isinstance(e, MessageError)):
@@ -354,7 +344,7 @@ class Request(_Fields):
     def _end(self) -> None:
         self._array = self._finish = None
         self.done = True
-        _open.discard(self)
+        open_requests.discard(self)
 
     def _check_not_lost(self) -> None:
         if why := self._under_way.lost:
@@ -388,55 +378,5 @@ class Request(_Fields):
         return "" if self.done else f"{self._message.pending.operation}: {self._message.pending.missing}"
 
 
-_unfinished: list[Request] = []
-"""What the program had begun and had not happened when it came to its end."""
-
-
-def _has_messages(may_look: bool, waited_for: object) -> bool:
-    """Whether messages of this rank are under way, besides the one that it waits for. At the end of the program, this
-    may complete them. Before that, it may only see whether they are through."""
-    if not may_look:
-        return any(each._since is not waited_for and each.is_message() and not each.is_through() for each in [*_open])
-    lives = lifecycle.lives()
-    known = [each for each in [*_open] if lives or not each._under_way.by_mpi]
-    _unfinished[:] = [each for each in known if each.unfinished()]
-    return any(each.is_message() for each in _unfinished)
-
-
-def _tell_unfinished() -> None:
-    """When all ranks are at their ends, name what has not happened: no other rank may ever notice."""
-    left: dict[InFlight, list[str]] = {}
-    hold(_SECONDS_AT_END)
-    _has_messages(True, None)  # threads have gone on meanwhile
-    its = Backoff(_SECONDS_AT_END)
-    while any(request.unfinished() for request in _unfinished if not request.is_message()) and its.wait():
-        pass  # all ranks look: a collective that all of them have begun is complete soon
-    for request in _unfinished:
-        if what := request.unfinished():
-            left.setdefault(request._under_way, []).append(what)
-            pythonapi.Py_IncRef(py_object(request))  # MPI_Finalize may write to its arrays, when Python has freed them
-    named_already = {id(request._since) for request in [*_open]}
-    for each in filter(None, [made() for made in _all.valuerefs()]):
-        for pending, _ in [wait for wait in [*each.waits] if id(wait) not in named_already]:  # of threads, for objects
-            left.setdefault(each, []).append(f"{pending.operation}: {pending.missing}")
-    for under_way, missing in [*left.items()][:_MOST_NAMED]:
-        show(f"mpicoll: rank {under_way.rank} is at its end and has calls under way. {_first_of(missing)}")
-    if len(left) > _MOST_NAMED:
-        show(f"mpicoll: it has calls under way in {len(left) - _MOST_NAMED} more communicators")
-    for each in filter(None, [made() for made in _all.valuerefs()]):
-        unreceived = [] if each.lost else each.waits.unreceived(True)
-        if named := [f"{nbytes} bytes from rank {source} (tag {tag})" for source, tag, nbytes in unreceived]:
-            show(f"mpicoll: rank {each.rank} is at its end and has not received messages. {_first_of(named)}")
-    if kernel is not None:
-        kernel.end_moving()
-
-
-def _first_of(named: list[str]) -> str:
-    more = f", and {len(named) - _MOST_NAMED} more" if len(named) > _MOST_NAMED else ""
-    return "; ".join(named[:_MOST_NAMED]) + more
-
-
 if kernel is not None:
-    kernel.prepare_requests(Request, _open)
-watched.under_way.append(_has_messages)
-lifecycle.add(lifecycle.Hook.NAME_UNFINISHED, _tell_unfinished)
+    kernel.prepare_requests(Request, open_requests)

@@ -1,0 +1,70 @@
+"""What is named at the end of a program: calls that are under way, and messages that nobody has received."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from ctypes import py_object, pythonapi
+
+from mpicoll.communicator.engine import requests
+from mpicoll.communicator.engine.masked_thread import hold
+from mpicoll.communicator.engine.requests import InFlight, Request
+from mpicoll.launch import lifecycle
+from mpicoll.machine.backoff import Backoff
+from mpicoll.node.loaded import kernel
+from mpicoll.supervise.report import show
+
+_MOST_NAMED = 5
+"""Messages that are named, and communicators."""
+_SECONDS = 0.5
+"""What a collective that all ranks have begun may still take."""
+_unfinished: list[Request] = []
+"""What the program had begun and had not happened when it came to its end."""
+
+
+def has_messages(may_look: bool, waited_for: object) -> bool:
+    """Whether messages of this rank are under way, besides the one that it waits for. At the end of the program, this
+    may complete them. Before that, it may only see whether they are through."""
+    if not may_look:
+        under_way = [each for each in [*requests.open_requests] if each._since is not waited_for and each.is_message()]
+        return not all(each.is_through() for each in under_way)
+    lives = lifecycle.lives()
+    known = [each for each in [*requests.open_requests] if lives or not each._under_way.by_mpi]
+    _unfinished[:] = [each for each in known if each.unfinished()]
+    return any(each.is_message() for each in _unfinished)
+
+
+def tell() -> None:
+    """When all ranks are at their ends, name what has not happened: no other rank may ever notice."""
+    left: dict[InFlight, list[str]] = {}
+    hold(_SECONDS)
+    has_messages(True, None)  # threads have gone on meanwhile
+    its = Backoff(_SECONDS)
+    while any(request.unfinished() for request in _unfinished if not request.is_message()) and its.wait():
+        pass  # all ranks look: a collective that all of them have begun is complete soon
+    for request in _unfinished:
+        if what := request.unfinished():
+            left.setdefault(request._under_way, []).append(what)
+            pythonapi.Py_IncRef(py_object(request))  # MPI_Finalize may write to its arrays, when Python has freed them
+    named_already = {id(request._since) for request in [*requests.open_requests]}
+    for each in _in_flight():
+        for pending, _ in [wait for wait in [*each.waits] if id(wait) not in named_already]:  # of threads, for objects
+            left.setdefault(each, []).append(f"{pending.operation}: {pending.missing}")
+    for under_way, missing in [*left.items()][:_MOST_NAMED]:
+        show(f"mpicoll: rank {under_way.rank} is at its end and has calls under way. {_first_of(missing)}")
+    if len(left) > _MOST_NAMED:
+        show(f"mpicoll: it has calls under way in {len(left) - _MOST_NAMED} more communicators")
+    for each in _in_flight():
+        unreceived = [] if each.lost else each.waits.unreceived(True)
+        if named := [f"{nbytes} bytes from rank {source} (tag {tag})" for source, tag, nbytes in unreceived]:
+            show(f"mpicoll: rank {each.rank} is at its end and has not received messages. {_first_of(named)}")
+    if kernel is not None:
+        kernel.end_moving()
+
+
+def _in_flight() -> Iterator[InFlight]:
+    return filter(None, [made() for made in requests.all_in_flight.valuerefs()])
+
+
+def _first_of(named: list[str]) -> str:
+    more = f", and {len(named) - _MOST_NAMED} more" if len(named) > _MOST_NAMED else ""
+    return "; ".join(named[:_MOST_NAMED]) + more

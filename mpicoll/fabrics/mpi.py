@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext, suppress
 from functools import partial
-from typing import Any, TypeVar, cast
+from typing import cast
 
 import numpy as np
 from mpi4py import MPI
@@ -21,9 +19,11 @@ from mpicoll.calls.choose import Choice, CommInfo, schedule_of
 from mpicoll.calls.plan import Plan, Workspace
 from mpicoll.calls.settings import Settings
 from mpicoll.devices.device import Device
-from mpicoll.errors import ArgumentError, DeviceError, RankLost, StateError
+from mpicoll.errors import ArgumentError, DeviceError, RankLost
+from mpicoll.fabrics.bounded_allgather import BoundedAllgather
 from mpicoll.fabrics.fabric import ElasticFabric, Envelope, Fabric, Transfer
 from mpicoll.fabrics.messages import Collective, MPIMessages, NodeMessages
+from mpicoll.fabrics.mpi_communicators import lost_of, make, shrunk, together
 from mpicoll.fabrics.mpi_objects import MPIObjects
 from mpicoll.fabrics.routes import exchange, native, node, scheduled, wide
 from mpicoll.fabrics.routes.devices.scheduled import ScheduledPlan
@@ -31,27 +31,15 @@ from mpicoll.fabrics.routes.devices.scratch import Scratch
 from mpicoll.fabrics.transports.mpi_requests import MPIRequests, longest_piece
 from mpicoll.launch import elastic
 from mpicoll.launch.cores import oversubscribed
-from mpicoll.launch.failure import end_job, is_first
 from mpicoll.launch.launch_env import is_elastic
-from mpicoll.machine.backoff import Backoff
 from mpicoll.machine.mpi_library import may_take_device_memory
 from mpicoll.machine.shared_memory import Block, share
 from mpicoll.supervise.record import Record
-from mpicoll.supervise.sites import DaemonThread
-
-Made = TypeVar("Made", bound=MPI.Comm)
 
 _OF_LOSSES = (MPI.ERR_PROC_FAILED, MPI.ERR_PROC_FAILED_PENDING, MPI.ERR_REVOKED)
 """What MPI reports when ranks are lost, as far as it does not say so of single messages only."""
 _left: list[MPI.Intracomm] = [MPI.COMM_WORLD]
 """The job's ranks; last those that are left: MPI makes no communicators of one whose ranks are lost."""
-_SPINS = 200  # looks at the numbers of a bounded allgather before a rank lets others have its core
-_NUMBER, _GAVE_UP, _TOGETHER = 0, 1, 1 << 15
-"""Tags: of the numbers, of a rank's message that it waits no longer, and above all that MPI promises: ranks can be lost
-only with Open MPI, which has more."""
-_LOOK, _PATIENCE = 0.1, 5.0
-"""Seconds between looks for ranks that are lost, and in which MPI makes a communicator then, or raises an error. Else
-it does neither."""
 
 
 class MPIFabric(ElasticFabric):
@@ -75,7 +63,7 @@ class MPIFabric(ElasticFabric):
             given = "MPI.COMM_NULL" if comm == MPI.COMM_NULL else repr(comm)
             raise ArgumentError("Communicator", "comm", "an mpi4py intra-communicator that was not freed", given)
         self._comm = self._messages = MPI.Intracomm()
-        self._bounded: _BoundedAllgather | None = None
+        self._bounded: BoundedAllgather | None = None
         self._is_elastic = is_elastic()
         self._freeing = threading.Lock()  # the watcher's thread may cut it meanwhile
         try:
@@ -335,128 +323,5 @@ class MPIFabric(ElasticFabric):
             self._messages.Free()
 
     def bounded_allgather(self) -> Callable[[int, float], list[int | None]]:
-        self._bounded = self._bounded or _BoundedAllgather(make(self._comm.Dup))
+        self._bounded = self._bounded or BoundedAllgather(make(self._comm.Dup))
         return self._bounded.numbers
-
-
-class _BoundedAllgather:
-    """Persistent requests for one number to, and one from, each other rank. Its communicator has no other messages."""
-
-    def __init__(self, comm: MPI.Intracomm) -> None:
-        self.comm, self._rank = comm, comm.rank
-        self._others = [rank for rank in range(comm.size) if rank != comm.rank]
-        self._mine, self._all = np.zeros(1, np.int64), np.zeros(comm.size, np.int64)
-        self._receives = [comm.Recv_init(self._all[rank : rank + 1], rank, _NUMBER) for rank in self._others]
-        self._sends = [comm.Send_init(self._mine, rank, _NUMBER) for rank in self._others]
-        self._requests: list[MPI.Request] = [*self._receives, *self._sends]
-        self._start = partial(MPI.Prequest.Startall, [*self._receives, *self._sends])
-        self._somebody_gave_up = partial(comm.Iprobe, MPI.ANY_SOURCE, _GAVE_UP)
-
-    def numbers(self, number: int, seconds: float) -> list[int | None]:
-        """Every rank's number. None stands for a rank whose number did not come in time, and for this rank itself if
-        others have given up waiting for it. After such an end, no more numbers can be gathered."""
-        self._mine[0] = self._all[self._rank] = number
-        self._start()
-        test, requests = MPI.Request.Testall, self._requests
-        if not any(test(requests) for _ in range(_SPINS)):
-            backoff = Backoff(seconds)
-            while not test(requests):
-                if not backoff.wait() and (missing := self._missing()):
-                    return self._given_up(missing)
-        found: list[int | None] = [*self._all.tolist()]
-        probe = self._somebody_gave_up
-        if probe() or probe() or probe():  # MPICH takes in one message at a look, and says what was there before it
-            found[self._rank] = None
-        return found
-
-    def _missing(self) -> list[int]:
-        """Whose numbers have not come, not even by now. Looks at each one, which a look at all does not tell."""
-        return [rank for rank, receive in zip(self._others, self._receives, strict=True) if not receive.Test()]
-
-    def _given_up(self, missing: list[int]) -> list[int | None]:
-        """Tell all ranks that this one waits no longer."""
-        found: list[int | None] = [*self._all.tolist()]
-        for rank, receive in zip(self._others, self._receives, strict=True):
-            if rank in missing:
-                receive.Cancel()
-                found[rank] = None
-            self.comm.Isend([None, 0, MPI.BYTE], rank, _GAVE_UP).Free()
-        return found
-
-    def free(self) -> None:
-        """Give MPI's requests back, if all are complete: a message that nobody received cannot be taken back."""
-        if all(request.Test() for request in self._requests):
-            for request in self._requests:
-                request.Free()
-            self.comm.Free()
-
-
-# -- communicators that MPI makes -------------------------------------------------------------------------------------
-
-
-def make(how: Callable[..., Made], *arguments: Any) -> Made:
-    """What this method of a communicator makes. Raises StateError where MPI makes none.
-
-    If MPI has no room for more, all ranks raise it, because MPI looks for a number that is free on all of them."""
-    try:
-        return how(*arguments)
-    except MPI.Exception as e:
-        if e.Get_error_class() not in (MPI.ERR_OTHER, MPI.ERR_INTERN):  # what MPICH and Open MPI report then
-            raise
-        why = e.Get_error_string().rpartition(": ")[2]
-        raise StateError(
-            f"Communicator: the MPI library makes no communicator ({why}). It may have no room for more: MPICH has it "
-            "for about 1,000 of mpicoll's, and Open MPI for 32,000. Free those that are not needed any more: free(), a "
-            "with block, or torch's destroy_process_group(group)"
-        ) from None
-
-
-def shrunk(comm: MPI.Intracomm) -> MPI.Intracomm:
-    """A communicator of those that are left. Ranks may be lost meanwhile: all that are left get the same one."""
-    part = comm.Shrink()
-    assert isinstance(part, MPI.Intracomm)
-    return part
-
-
-@contextmanager
-def together(comm: MPI.Intracomm, ranks: Sequence[int]) -> Iterator[None]:
-    """For these ranks to make a communicator of themselves, by ``Create_group``, which waits for ever for a rank that
-    is lost. They alone call this.
-
-    First they wait until all have come. If one is lost before, this raises MPI.Exception on all others. If a rank of
-    ``comm`` is lost afterwards and MPI does not come back, it ends the job: nothing but the end of the process ends the
-    call. MPI may also wait for a rank that lives, and has given up because ``comm`` was cut."""
-    others = [rank for rank in ranks if rank != comm.rank]
-    sent = [comm.Isend(b"", rank, _TOGETHER) for rank in others]
-    for request in [*(comm.Irecv(bytearray(), rank, _TOGETHER) for rank in others), *sent]:
-        request.Wait()
-    if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
-        yield  # only one thread may call MPI, and that one waits
-        return
-    over = threading.Event()
-
-    def end_if_stuck() -> None:
-        while not over.wait(_LOOK):
-            if lost_of(comm) and not over.wait(_PATIENCE):
-                if is_first("stuck"):
-                    why = "a rank was lost while MPI made a communicator of some ranks, and MPI does not come back"
-                    print(f"mpicoll: {why}. The job ends", file=sys.stderr)
-                end_job(1)
-                os._exit(1)
-
-    looks = DaemonThread(end_if_stuck, "mpicoll making")
-    looks.start()
-    try:
-        yield
-    finally:
-        over.set()
-        looks.join()
-
-
-def lost_of(comm: MPI.Intracomm) -> list[int]:
-    MPI.COMM_SELF.Iprobe()  # MPI hears of a loss only while it is called
-    mine, failed = comm.Get_group(), comm.Get_failed()
-    found = MPI.Group.Translate_ranks(failed, None, mine)
-    for group in (mine, failed):
-        group.Free()
-    return sorted(found)

@@ -24,7 +24,7 @@ MPI4PY = (
     "launch.lifecycle", "launch.mpi_init", "launch.program",  # program: mpi4py.rc alone, which loads no MPI
     "fabrics.transports.memory", "fabrics.transports.mpi_requests",
     "fabrics.routes.devices.scheduled", "fabrics.routes.exchange", "fabrics.routes.native",
-    "fabrics.messages", "fabrics.mpi", "fabrics.mpi_objects",
+    "fabrics.bounded_allgather", "fabrics.messages", "fabrics.mpi", "fabrics.mpi_communicators", "fabrics.mpi_objects",
     "bench.backends", "bench.session", "bench.sweep", "bench.timing", "cli.bench",
     "doctor.rank", "probe.tries", "watching.arguments", "watching.communicators", "watching.mpi", "watching.windows",
 )  # fmt: skip

@@ -7,9 +7,8 @@ with gaps or in another order.
 
 from __future__ import annotations
 
-import ctypes
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from math import prod
@@ -19,20 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mpicoll.arrays.dtypes import DTYPES, Dtype
+from mpicoll.arrays.libraries import Described, by_dlpack, loaded_torch, may_be_written, read_only, tensor_of
 from mpicoll.arrays.owners import owner_of
 from mpicoll.errors import ArgumentError, DeviceError, DtypeError, MpicollError, StateError
-from mpicoll.machine.cuda import number_of
-
-_FLAGS, _READ_ONLY = 24, 1
-"""Where the flags of DLPack's DLManagedTensorVersioned lie, and the one that says that nobody may write."""
-_DLPACK_CPU = 1
-"""DLPack's number of the host's memory."""
-
-
-def loaded_torch() -> Any:
-    """The torch module if the program has imported it, else None. mpicoll does not import it, which takes seconds: a
-    program without torch has no tensors."""
-    return sys.modules.get("torch")
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,14 +116,18 @@ def as_buffer(x: Any, operation: str, argument: str) -> Buffer:
     if isinstance(x, np.ndarray):
         return _of_numpy(x, operation, argument)
     if isinstance(x, np.generic):  # a date lends its memory as bytes, and a structured scalar without its gaps
-        return _of_numpy(_read_only(x), operation, argument)
+        return _of_numpy(read_only(x), operation, argument)
     torch = loaded_torch()
     if torch is not None and isinstance(x, torch.Tensor):
         return _of_torch(x, operation, argument)
     if hasattr(x, "__cuda_array_interface__"):
         return _of_cuda_interface(x, operation, argument)
     if hasattr(x, "__dlpack__") and hasattr(x, "__dlpack_device__"):
-        return _of_dlpack(x, operation, argument)
+        array = by_dlpack(x, operation, argument)
+        if isinstance(array, np.ndarray):
+            return _of_numpy(array, operation, argument)
+        buffer = _of_torch(array, operation, argument)
+        return replace(buffer, writable=buffer.writable and may_be_written(x))
     if type(x).__name__ == "InPlaceType":  # mpi4py's, which looks like memory without elements
         raise ArgumentError(operation, argument, "an array (out=x replaces MPI.IN_PLACE)", "MPI.IN_PLACE")
     try:
@@ -289,7 +281,7 @@ def _of_cuda_interface(x: Any, operation: str, argument: str) -> Buffer:
     if torch is None or not torch.cuda.is_available() or torch.cuda._is_in_bad_fork():
         expected = "GPU memory that this process can reach (torch with CUDA must be imported)"
         raise DeviceError(operation, argument, expected, f"{type(x).__name__} with a __cuda_array_interface__")
-    buffer = _of_torch(_as_tensor(torch, x, interface), operation, argument)
+    buffer = _of_torch(tensor_of(x, interface), operation, argument)
     writable = buffer.writable and not interface["data"][1]
     return replace(buffer, writable=writable, stream=interface.get("stream"))
 
@@ -312,77 +304,6 @@ def _of_owner(x: Any, interface: Mapping[str, Any], device: str) -> Buffer:
         writable=not interface["data"][1] and (contiguous or not repeats(shape, strides, layout.itemsize)),
         stream=interface.get("stream"),
     )
-
-
-def _as_tensor(torch: Any, x: Any, interface: Mapping[str, Any]) -> Any:
-    """A tensor over the memory of a ``__cuda_array_interface__``. Nothing waits for the stream of its library."""
-    address, _ = interface["data"]
-    where = number_of(address) if address else None
-    device = torch.device("cuda", torch.cuda.current_device() if where is None else where)
-    name, strides = "__cuda_array_interface__", interface.get("strides")
-    described = Described(address, interface["shape"], interface["typestr"], strides, name, x)
-    return torch.as_tensor(described, device=device)
-
-
-def _may_be_written(x: Any) -> bool:
-    """Whether an array that speaks DLPack says so. Before DLPack 1 an array cannot say it, and counts as read-only, as
-    NumPy has it: those of JAX, which are immutable, are such arrays."""
-    try:
-        capsule = x.__dlpack__(max_version=(1, 0))
-    except TypeError:
-        return False
-    of_capsule = ctypes.pythonapi.PyCapsule_GetPointer
-    of_capsule.restype, of_capsule.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
-    try:
-        start: int = of_capsule(capsule, b"dltensor_versioned")
-    except ValueError:
-        return False
-    return not ctypes.c_uint64.from_address(start + _FLAGS).value & _READ_ONLY
-
-
-def _of_dlpack(x: Any, operation: str, argument: str) -> Buffer:
-    refusals: dict[str, Exception] = {}
-    for name, take in _takers(x):
-        try:
-            array = take(x)
-        except (RuntimeError, BufferError, TypeError, ValueError) as e:
-            refusals[name] = e
-        else:
-            if isinstance(array, np.ndarray):
-                return _of_numpy(array, operation, argument)
-            buffer = _of_torch(array, operation, argument)
-            return replace(buffer, writable=buffer.writable and _may_be_written(x))
-    reasons = "; ".join(f"{name} says: {error}" for name, error in refusals.items())
-    given = f"{type(x).__name__} ({reasons})"
-    expected = "a DLPack array that NumPy or torch can take"
-    raise ArgumentError(operation, argument, expected, given) from refusals[name]
-
-
-def _takers(x: Any) -> Iterator[tuple[str, Callable[[Any], Any]]]:
-    """Who may take an array that speaks DLPack, and how."""
-    yield "numpy", np.from_dlpack
-    if hasattr(x, "__array__") and x.__dlpack_device__()[0] == _DLPACK_CPU:
-        yield "numpy", _read_only  # it takes no bfloat16 by DLPack
-    if (torch := loaded_torch()) is not None:  # it also takes memory of a GPU
-        yield "torch", torch.from_dlpack
-
-
-def _read_only(x: Any) -> NDArray[Any]:
-    """The elements, which may be a copy. So nothing is written there."""
-    array = np.asarray(x).view()
-    array.flags.writeable = False
-    return array
-
-
-def library_of(x: Any) -> Any:
-    """The library of an array that is neither NumPy's nor torch's, if it takes arrays by DLPack: the namespace that the
-    array names, as the array API standard has it, or else its package (CuPy's name none). None for all other arrays."""
-    if not hasattr(x, "__dlpack__"):
-        return None
-    namespace = getattr(x, "__array_namespace__", None)
-    library = sys.modules.get(type(x).__module__.partition(".")[0]) if namespace is None else namespace()
-    taker = None if library in (np, loaded_torch()) else getattr(library, "from_dlpack", None)
-    return None if taker in (None, np.from_dlpack) else library
 
 
 def memory_overlaps(a: Buffer, b: Buffer) -> bool:
@@ -408,25 +329,6 @@ def _extent(b: Buffer) -> tuple[int, int]:
     distances = [(n - 1) * s for n, s in zip(b.shape, b.strides, strict=True)]
     low = b.address + sum(d for d in distances if d < 0)
     return low, b.address + sum(d for d in distances if d > 0) + b.dtype.itemsize
-
-
-class Described:
-    """Describes memory at an address to NumPy, or by another ``interface`` to torch. Nothing is read through it, so the
-    memory may be a GPU's. ``held`` is what holds it."""
-
-    def __init__(
-        self,
-        address: int,
-        shape: tuple[int, ...],
-        typestr: str,
-        strides: tuple[int, ...] | None = None,
-        interface: str = "__array_interface__",
-        held: object = None,
-    ) -> None:
-        data = (address, False)  # may be written: torch refuses what may not
-        described = {"version": 3, "data": data, "shape": shape, "strides": strides, "typestr": typestr}
-        setattr(self, interface, described)
-        self.held = held
 
 
 def strided(b: Buffer, dtype: np.dtype[Any]) -> NDArray[Any]:

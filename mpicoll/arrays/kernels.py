@@ -16,8 +16,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mpicoll.arrays.buffers import Buffer, Described
+from mpicoll.arrays.buffers import Buffer
 from mpicoll.arrays.dtypes import DTYPES, Dtype, Op, Reduction
+from mpicoll.arrays.libraries import Described
 from mpicoll.node.loaded import kernel
 
 Array = NDArray[Any]

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from mpicoll.arrays.buffers import loaded_torch
+from mpicoll.arrays.libraries import loaded_torch
 from mpicoll.node.loaded import kernel
 from mpicoll.supervise.record import Record
 

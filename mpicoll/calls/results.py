@@ -14,7 +14,8 @@ import numpy as np
 from numpy import ndarray
 
 from mpicoll.algorithms.collectives import COLLECTIVES, even_and_uneven, input_of
-from mpicoll.arrays.buffers import Buffer, as_buffer, library_of, loaded_torch
+from mpicoll.arrays.buffers import Buffer, as_buffer
+from mpicoll.arrays.libraries import library_of, loaded_torch
 from mpicoll.calls.arguments import checked_counts
 from mpicoll.errors import ArgumentError
 from mpicoll.machine import blocks

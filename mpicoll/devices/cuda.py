@@ -13,9 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from mpicoll.arrays.buffers import Buffer, Described, loaded_torch
+from mpicoll.arrays.buffers import Buffer
 from mpicoll.arrays.dtypes import Dtype, Reduction
 from mpicoll.arrays.kernels import COMBINE
+from mpicoll.arrays.libraries import Described, loaded_torch
 from mpicoll.arrays.owners import owners
 from mpicoll.devices.device import Device, Event, Handle, Stream
 from mpicoll.errors import DeviceError, DeviceFailure, StateError

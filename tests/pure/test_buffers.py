@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from mpicoll.arrays.buffers import as_buffer, library_of
+from mpicoll.arrays.buffers import as_buffer
+from mpicoll.arrays.libraries import library_of
 from mpicoll.calls import plan
 from mpicoll.errors import ArgumentError, DtypeError
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from mpicoll.arrays import buffers
+from mpicoll.arrays import libraries
 from mpicoll.arrays.buffers import as_buffer
 from mpicoll.communicator.engine import base  # noqa: F401  # which lists what a forked child forgets
 from mpicoll.devices import cuda
@@ -64,7 +64,7 @@ def torch(monkeypatch: pytest.MonkeyPatch) -> Iterator[InventedTorch]:
     made = InventedTorch()
     monkeypatch.setitem(sys.modules, "torch", made)
     monkeypatch.setattr(cuda, "hidden_from_captures", nullcontext)
-    monkeypatch.setattr(buffers, "number_of", lambda address: 1)
+    monkeypatch.setattr(libraries, "number_of", lambda address: 1)
     cuda._made.clear()
     yield made
     cuda._made.clear()

@@ -7,8 +7,8 @@ import errno
 import os
 import random
 import time
-from collections.abc import Callable, Sequence
-from itertools import accumulate
+from collections.abc import Callable
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
@@ -23,8 +23,8 @@ from mpicoll.calls.choose import NODE, SHARED
 from mpicoll.errors import ArgumentError, MessageError
 from mpicoll.fabrics.routes.node import SLOT
 from mpicoll.machine import blocks
-from tests import oracle
 from tests.devices.checks import check
+from tests.ranks.random_calls import UNEVEN, Drawn, called
 from tests.ranks.test_scheduled import OnHost
 from tests.sharing import NEEDED
 
@@ -36,125 +36,43 @@ LENGTHS = 1, 2, 3, 17, 300, 5_000, SLOT // 4 - 1, SLOT // 4, SLOT // 4 + 1, SLOT
 """Elements of four bytes: around what a slot has room for, and several pieces of it."""
 LONG_ONES = (1 << 17) // 4, 131_079, 100_001
 """The shortest vector has so many bytes that ranks look where their arrays lie."""
-UNEVEN = ["gather", "allgather", "scatter", "reduce_scatter"]
 LONG = 8 * blocks.LEAST
 """Elements: enough of them for any dtype."""
 
 
-def drawn(rng: random.Random, size: int, lengths: Sequence[int]) -> dict[str, Any]:
-    """What all ranks draw alike."""
+def drawn(rng: random.Random, size: int, algorithm: str | None) -> Drawn:
+    """Of any length by the kernel, and else so long that ranks look where arrays lie."""
     name = rng.choice(MOVING)
-    table = COLLECTIVES[name]
+    table, lengths = COLLECTIVES[name], LENGTHS if algorithm else LONG_ONES
     dtype = rng.choice(["float32", "float64", "int32", "uint8", "float16", "complex64", "bool"])
     ops = {"bool": ["lor"], "complex64": ["sum"]}.get(dtype, ["sum", "max", "avg"])
     count = rng.choice(lengths) * 4 // np.dtype(dtype).itemsize
     if table.by_rank and not table.rooted:
         count = count // size + 1
     uneven = name in UNEVEN and rng.random() < 0.5
-    cuts = sorted(rng.randrange(size * count + 1) for _ in range(size - 1))
-    counts = [b - a for a, b in zip([0, *cuts], [*cuts, size * count], strict=True)] if uneven else [count] * size
+    cuts = [0, *sorted(rng.randrange(size * count + 1) for _ in range(size - 1)), size * count]
     return {
-        "name": name, "dtype": dtype, "op": rng.choice(ops), "root": rng.randrange(size), "counts": counts,
-        "uneven": uneven, "in place": rng.random() < 0.4, "memory": rng.choice(["shared"] * 4 + ["mixed", "ordinary"]),
-        "begins": rng.random() < 0.4,
+        "name": name, "dtype": dtype, "op": rng.choice(ops), "root": rng.randrange(size),
+        "counts": [b - a for a, b in pairwise(cuts)] if uneven else None, "shape": () if uneven else (count,),
+        "kind": "numpy", "memory": rng.choice(["shared"] * 4 + ["mixed", "ordinary"]), "out": True,
+        "in place": rng.random() < 0.4, "begins": rng.random() < 0.4, "algorithm": algorithm, "factors": None,
     }  # fmt: skip
-
-
-def inputs_of(d: dict[str, Any], fill: np.random.Generator, size: int) -> list[Any]:
-    """Each rank's input, its blocks one after another."""
-    table = COLLECTIVES[d["name"]]
-    whole = sum(d["counts"])
-    length = {"bcast": [d["counts"][0]] * size}.get(d["name"], d["counts"] if table.gives == "1" else [whole] * size)
-    return [oracle.values(fill, d["dtype"], (n,), d["op"]) for n in length]
-
-
-def expected_of(d: dict[str, Any], inputs: list[Any]) -> list[Any]:
-    """Each rank's result; None where it has none."""
-    name, size, root = d["name"], len(inputs), d["root"]
-    table, ends = COLLECTIVES[name], [0, *accumulate(d["counts"])]
-    if not d["uneven"]:
-        shaped = [x.reshape(size, -1) if table.gives == "p" else x for x in inputs]
-        return oracle.outcome(name, shaped, d["op"], root, d["dtype"])
-    if table.gathers:
-        return [np.concatenate(inputs) if table.gets_at(r, root) else None for r in range(size)]
-    total = inputs[root]
-    if table.reduces:
-        wide = [x.astype(oracle.held(d["dtype"])) for x in inputs]
-        total = oracle.rounded(oracle.reducer(d["op"], d["dtype"])(wide), d["dtype"])
-    return [total[ends[r] : ends[r + 1]] for r in range(size)]
-
-
-def make(comm: mpicoll.Communicator, d: dict[str, Any], inputs: list[Any], own: random.Random) -> tuple[Any, Any, bool]:
-    """Make the call. Returns its result, its input, and whether that must be as before."""
-    name, rank, root = d["name"], comm.rank, d["root"]
-    table, ends, mine = COLLECTIVES[name], [0, *accumulate(d["counts"])], inputs[rank]
-
-    def array(count: int) -> Any:
-        shared = d["memory"] == "shared" or (d["memory"] == "mixed" and own.random() < 0.5)
-        return (comm.empty if shared else np.empty)(count, mine.dtype)
-
-    gives = table.gives_at(rank, root)
-    x = out = None
-    block = slice(ends[rank], ends[rank + 1])
-    if table.gathers and d["in place"] and table.gets_at(rank, root):
-        out = array(ends[-1])
-        x = out[block]
-    elif table.scatters and d["in place"] and gives:
-        x = array(ends[-1])
-        out = x[block]
-    else:
-        if gives or table.elementwise:
-            x = array(mine.size)
-        if table.elementwise and d["in place"]:
-            out = x
-        elif table.gets_at(rank, root) and name != "bcast":
-            out = array(d["counts"][rank] if table.scatters else ends[-1] if table.gets == "p" else mine.size)
-    if x is not None:
-        x[...] = mine
-    given: dict[str, Any] = {} if name == "bcast" else {"out": out}
-    if "algorithm" in d:
-        given["algorithm"] = d["algorithm"]
-    if table.rooted:
-        given["root"] = root
-    if table.reduces:
-        given["op"] = d["op"]
-    if d["uneven"]:
-        given["counts"] = d["counts"]
-    method = f"{name}v" if d["uneven"] else name
-    if not d["begins"]:
-        result = getattr(comm, method)(x, **given)
-    else:
-        request = getattr(comm, f"i{method}")(x, **given)
-        if own.random() < 0.5:
-            time.sleep(own.random() * 0.003)
-        request.wait()
-        result = request.result
-    return result, x, not d["in place"] and name != "bcast"
 
 
 @pytest.mark.parametrize("algorithm", [NODE, None])
 def test_random_calls(comm: mpicoll.Communicator, algorithm: str | None) -> None:
-    """Of any length by the kernel, and of so long ones that ranks look where arrays lie. Some lie in shared memory, on
-    some ranks or on all."""
+    """Some arrays lie in shared memory, on some ranks or on all, and some ranks come late."""
     seed = int(os.environ.get("MPICOLL_SEED", "20261128"))
     print(f"MPICOLL_SEED={seed}")
     common, own = random.Random(seed), random.Random(seed + 1 + comm.rank)
     served: dict[str, set[tuple[str, bool]]] = {}
     for i in range(DRAWS):
-        d = drawn(common, comm.size, LENGTHS if algorithm else LONG_ONES)
-        d |= {"algorithm": algorithm} if algorithm else {}
-        inputs = inputs_of(d, np.random.default_rng([seed, i]), comm.size)
-        expected = expected_of(d, inputs)[comm.rank]
+        d = drawn(common, comm.size, algorithm)
         if own.random() < 0.1:
             time.sleep(own.random() * 0.003)
-        result, x, unchanged = make(comm, d, inputs, own)
-        where = f"draw {i} on rank {comm.rank} of {comm.size}, {comm.last_route}: {d}"
-        if expected is not None:
-            np.testing.assert_array_equal(np.ravel(result), expected, err_msg=where)
-        if x is not None and unchanged:
-            np.testing.assert_array_equal(x, inputs[comm.rank], err_msg=where)
-        served.setdefault(comm.last_route, set()).add((d["name"], d["uneven"]))
-        assert d["memory"] != "ordinary" or comm.last_route != SHARED, where
+        called(comm, d, np.random.default_rng([seed, i]), own, f"draw {i}")
+        served.setdefault(comm.last_route, set()).add((d["name"], d["counts"] is not None))
+        assert d["memory"] != "ordinary" or comm.last_route != SHARED, d
     able = {(name, uneven) for name in MOVING for uneven in (False, *([True] * (name in UNEVEN)))}
     assert served.keys() == {NODE, SHARED} if algorithm else served[SHARED] == able or DRAWS < 150
 

@@ -16,8 +16,6 @@ from typing import NamedTuple
 
 from mpicoll.machine import linux
 
-__all__ = ["Arena", "Reserved"]
-
 PAGE = 4096
 
 

@@ -22,6 +22,7 @@ import numpy as np
 from mpicoll.arrays import kernels
 from mpicoll.arrays.buffers import Buffer
 from mpicoll.arrays.dtypes import DTYPES, Dtype, Reduction
+from mpicoll.arrays.libraries import Described
 from mpicoll.arrays.owners import owners
 from mpicoll.devices.device import Device, Handle, Stream
 from mpicoll.errors import DeviceFailure
@@ -29,8 +30,6 @@ from mpicoll.machine.shared_memory import Block
 from tests.devices.arena import Arena, Reserved
 from tests.devices.simulated_array import SimulatedArray
 from tests.devices.simulated_queue import Costs, Place, SimulatedStream
-
-__all__ = ["Simulated"]
 
 _numbers = itertools.count()
 
@@ -75,6 +74,7 @@ class Simulated(Device):
         self._faults[what] = number
 
     def fails(self, what: str) -> bool:
+        """Whether this piece of work fails on demand."""
         self.counts[what] += 1
         left = self._faults.get(what, 0)
         self._faults[what] = max(0, left - 1)
@@ -137,6 +137,7 @@ class Simulated(Device):
         return Place(_described(real, b.shape, b.strides, storage), low, high)
 
     def check(self, place: Place) -> None:
+        """Raise DeviceFailure unless the place is memory that somebody has."""
         if self._arena.owns(place.low) and self._arena.number_at(place.low, place.high) is None:
             raise DeviceFailure(f"{self.name}: memory was used after it was given back")
 
@@ -204,11 +205,4 @@ def _described(
     address: int, shape: tuple[int, ...], strides: tuple[int, ...] | None, dtype: np.dtype[Any], keep: Any = None
 ) -> np.ndarray[Any, Any]:
     """An array at an address. Nothing is read. The array keeps ``keep``."""
-    return np.asarray(_Layout(address, shape, strides, dtype.str, keep))
-
-
-class _Layout:
-    def __init__(self, address: int, shape: Any, strides: Any, typestr: str, keep: Any) -> None:
-        data = (address, False)
-        self.__array_interface__ = {"version": 3, "data": data, "shape": shape, "strides": strides, "typestr": typestr}
-        self.keep = keep
+    return np.asarray(Described(address, shape, dtype.str, strides, held=keep))

@@ -12,8 +12,6 @@ from mpicoll.arrays.dtypes import Dtype
 if TYPE_CHECKING:
     from tests.devices.simulated import Simulated
 
-__all__ = ["SimulatedArray"]
-
 
 class SimulatedArray:
     """An array that mpicoll finds by its ``__cuda_array_interface__``. ``layout`` says where its elements lie, and must

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from queue import SimpleQueue
 from random import Random
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -18,7 +18,8 @@ from mpicoll.arrays.dtypes import Dtype, Reduction
 from mpicoll.devices.device import Event, Stream
 from mpicoll.errors import DeviceFailure
 
-__all__ = ["Costs", "Place", "SimulatedEvent", "SimulatedStream"]
+if TYPE_CHECKING:
+    from tests.devices.simulated import Simulated
 
 Array = np.ndarray[Any, Any]
 
@@ -40,19 +41,6 @@ class Place(NamedTuple):
     bytes: Array
     low: int = 0
     high: int = 0
-
-
-class Ground(Protocol):
-    """What a stream knows of its device."""
-
-    name: str
-    costs: Costs
-
-    def check(self, place: Place) -> None:
-        """Raise DeviceFailure unless the place is memory that somebody has."""
-
-    def fails(self, what: str) -> bool:
-        """Whether this piece of work fails on demand."""
 
 
 class SimulatedEvent(Event):
@@ -85,13 +73,13 @@ class SimulatedEvent(Event):
 class SimulatedStream(Stream):
     """A thread that does its work in order. After a failure it does nothing more, as a CUDA context does."""
 
-    def __init__(self, ground: Ground, seed: int) -> None:
-        self._ground, self._random = ground, Random(seed)
+    def __init__(self, device: Simulated, seed: int) -> None:
+        self._device, self._random = device, Random(seed)
         self._work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._failure: Exception | None = None
         self._pending: dict[int, tuple[Place, ...]] = {}
         self._next = 0
-        threading.Thread(target=_work_off, args=(self._work,), name=f"stream of {ground.name}", daemon=True).start()
+        threading.Thread(target=_work_off, args=(self._work,), name=f"stream of {device.name}", daemon=True).start()
 
     def __del__(self) -> None:
         self._work.put(None)
@@ -142,16 +130,16 @@ class SimulatedStream(Stream):
             self._failure = self._failure or e
 
     def _do(self, number: int, what: str, work: Callable[[], object], nbytes: int) -> None:
-        costs = self._ground.costs
+        costs = self._device.costs
         begun = time.monotonic()
         if costs.delay and self._random.random() < 0.25:
             time.sleep(self._random.random() * costs.delay)
         try:
             if self._failure is None:
                 for place in self._pending[number]:
-                    self._ground.check(place)
-                if self._ground.fails(what):
-                    raise DeviceFailure(f"{self._ground.name}: a {what} of {nbytes} bytes failed")
+                    self._device.check(place)
+                if self._device.fails(what):
+                    raise DeviceFailure(f"{self._device.name}: a {what} of {nbytes} bytes failed")
                 work()
         except DeviceFailure as e:
             self._failure = e

@@ -26,8 +26,6 @@ from mpicoll.errors import StateError
 from tests.devices.simulated import Simulated
 from tests.devices.simulated_queue import Place, SimulatedStream
 
-__all__ = ["SimulatedGpu", "SimulatedTensor", "on_any_rank", "values"]
-
 _indices = itertools.cycle(range(64, 128))
 
 

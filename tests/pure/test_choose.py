@@ -15,19 +15,7 @@ from mpicoll.arrays.buffers import Buffer
 from mpicoll.arrays.dtypes import DTYPES, OPS, OpName, Reduction, reduction
 from mpicoll.calls import choose
 from mpicoll.calls.call import Call
-from mpicoll.calls.choose import (
-    DEVICE,
-    EXCHANGE,
-    IPC,
-    NATIVE,
-    NODE,
-    PATHS,
-    STAGED,
-    WIDE,
-    AlgorithmName,
-    CommInfo,
-    DeviceInfo,
-)
+from mpicoll.calls.choose import DEVICE, EXCHANGE, IPC, NATIVE, NODE, STAGED, WIDE, AlgorithmName, CommInfo, DeviceInfo
 from mpicoll.calls.settings import Settings
 from mpicoll.errors import ArgumentError
 from mpicoll.machine.blocks import LEAST
@@ -80,7 +68,7 @@ def test_names_that_are_refused(
         choose.choose(call_of("allreduce", what, 8), algorithm, info, device)
 
 
-ALL, LONG = frozenset(PATHS), choose.IPC_FROM
+ALL, LONG = frozenset(choose.PATHS), choose.IPC_FROM
 TWO_NODES = CommInfo(Nodes((0, 1)), "Open MPI")
 NAMED = preferring("all_reduce:ring, bcast : native, ")
 ORDERLY = Settings(reproducible=True)
@@ -113,15 +101,7 @@ def on(nodes: Nodes) -> CommInfo:
         ("allreduce", MAX, 1 << 20, None, on(Nodes.block(4, 2)), None, "two_level"),
         ("allreduce", MAX, (1 << 20) - 1, None, PAIRS, None, "exchange"),
         ("allreduce", MAX, 1 << 20, None, on(Nodes.named(r % 3 for r in range(8))), None, "two_level"),
-        (
-            "allreduce",
-            MAX,
-            1 << 20,
-            None,
-            on(Nodes((0, 0, 1))),
-            None,
-            "exchange",
-        ),  # a node of one rank: no less to send
+        ("allreduce", MAX, 1 << 20, None, on(Nodes((0, 0, 1))), None, "exchange"),  # a node of one rank sends no less
         ("allreduce", MAX, 1 << 20, None, on(Nodes.one(8)), None, "exchange"),
         ("scan", MAX, 1 << 20, None, PAIRS, None, "exchange"),
         ("allreduce", SUM, 1 << 20, None, PAIRS, None, "native"),

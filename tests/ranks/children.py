@@ -6,8 +6,6 @@ import os
 import traceback
 from collections.abc import Callable
 
-__all__ = ["in_child"]
-
 
 def in_child(check: Callable[[], object]) -> None:
     """``check`` passes in a forked child."""

@@ -337,16 +337,3 @@ def test_what_a_rank_does_not_give() -> None:
         comm.allgather(out[comm.rank], out=out)
         assert (out == np.arange(comm.size)[:, None]).all()
         assert comm.allreduce(np.ones(2, np.int32))[0] == comm.size
-
-
-def test_the_environment_asks_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MPICOLL_CHECK_NAN", "1")
-    x = np.full(3, np.nan)
-    with mpicoll.Communicator(check_nan=False) as comm:
-        comm.allreduce(x)
-    comm = mpicoll.Communicator()
-    part = comm.split(0)
-    assert part is not None
-    for each in (part, comm):
-        with pytest.raises(ArgumentError, match="allreduce: x: expected no NaN"):
-            each.allreduce(x)

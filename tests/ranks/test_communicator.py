@@ -91,9 +91,6 @@ def test_a_plan_serves_the_address_not_the_object(comm: mpicoll.Communicator) ->
 
 @pytest.mark.slow
 def test_plans_hold_no_arrays(comm: mpicoll.Communicator) -> None:
-    import gc
-    import weakref
-
     fresh = mpicoll.Communicator()  # its first long call is yet to come
     for make in (
         lambda: np.ones(10_000), lambda: np.ones((10, 10), np.float16), lambda: torch.ones(10_000),
@@ -113,9 +110,6 @@ def test_plans_hold_no_arrays(comm: mpicoll.Communicator) -> None:
 
 
 # -- in place: an input that is its own block of the output, or an output that is its own block of the input --
-
-
-# -- uneven blocks --
 
 
 def in_place(

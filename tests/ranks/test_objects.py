@@ -213,29 +213,18 @@ NUMBERS = 0, -1, 2**31, 2**63 - 1, -(2**63), 2**63, 0.0, -0.0, 1e-300, float("-i
 
 
 @pytest.mark.mpi(min_size=2)
-@pytest.mark.parametrize("obj", [*TEXTS, *NUMBERS], ids=lambda obj: ascii(obj)[:20])
-def test_what_the_kernel_pickles_itself(comm: mpicoll.Communicator, obj: object) -> None:
-    """Repeated messages. What comes has the type and the bits of what was sent, as through Python's pickle."""
-    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
-    for _ in range(3):
-        if comm.rank == 0:
-            comm.send_object(obj, right, 5)
-        came = comm.recv_object(left, 5)
-        if comm.rank:
-            comm.send_object(came, right, 5)
-        assert (type(came), repr(came)) == (type(obj), repr(obj))
-
-
-@pytest.mark.mpi(min_size=2)
 @pytest.mark.parametrize(("tag", "obj"), [*enumerate([*TEXTS, *NUMBERS], 100)], ids=lambda obj: ascii(obj)[:20])
-def test_python_reads_what_the_kernel_has_pickled(comm: mpicoll.Communicator, tag: int, obj: object) -> None:
-    """The kernel sends what is sent again, and Python receives what was not awaited before in this way."""
-    for source in (0, None):
+def test_what_the_kernel_pickles_itself(comm: mpicoll.Communicator, tag: int, obj: object) -> None:
+    """It sends what is sent again. Python receives what was not awaited before in this way, and later the kernel. What
+    comes has the type and the bits of what was sent."""
+    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    for source in (left, left, None, None, left):
         if comm.rank == 0:
-            comm.send_object(obj, 1, tag)
-        elif comm.rank == 1:
-            came = comm.recv_object(source, tag)
-            assert (type(came), repr(came)) == (type(obj), repr(obj))
+            comm.send_object(obj, right, tag)
+        came = comm.recv_object(source, tag)
+        if comm.rank:
+            comm.send_object(came, right, tag)
+        assert (type(came), repr(came)) == (type(obj), repr(obj))
 
 
 def test_another_way_to_pickle(comm: mpicoll.Communicator) -> None:

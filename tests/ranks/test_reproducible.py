@@ -18,8 +18,6 @@ from tests.sharing import NEEDS_SHARED, SHARED
 COUNTS = 5, 3 << 10, 90_001, 300_000
 """Elements of arrays that several routes would serve."""
 DTYPES = "float32", "float64", "complex64", "float16", "bfloat16"
-ORDERLY = choose.NODE if SHARED else "exchange"
-"""The algorithm that several ranks of one node get."""
 
 pytestmark = pytest.mark.mpi(min_size=2)
 
@@ -124,16 +122,3 @@ def test_another_algorithm_is_refused() -> None:
                 part.allreduce(x, algorithm="ring")
         with pytest.raises(ArgumentError, match="reproducible: expected the same on all ranks; given True on"):
             mpicoll.Communicator(reproducible=comm.rank == 0)
-
-
-def test_the_environment_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rank 0's counts, and the argument comes first."""
-    with mpicoll.Communicator() as first:
-        if first.rank == 0:
-            monkeypatch.setenv("MPICOLL_REPRODUCIBLE", "1")
-            monkeypatch.setenv("MPICOLL_ALGORITHM", "allreduce:ring")
-    with mpicoll.Communicator() as comm, mpicoll.Communicator(reproducible=False) as other:
-        comm.allreduce(np.ones(100))
-        assert comm.last_route == ORDERLY
-        other.allreduce(np.ones(100))
-        assert other.last_route == "ring"

@@ -1,0 +1,116 @@
+"""What rank 0 tells the ranks of a communicator: their environments may differ, and their choices must not."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import mpicoll
+from mpicoll.algorithms.steps import Nodes
+from mpicoll.calls.call import checked
+from mpicoll.calls.choose import NODE, choose
+from mpicoll.calls.settings import Settings
+from mpicoll.errors import ArgumentError, MismatchError
+from mpicoll.fabrics.mpi import MPIFabric
+from mpicoll.launch import cores
+from tests.sharing import SHARED
+
+pytestmark = [pytest.mark.mpi(min_size=2), pytest.mark.processes]
+
+
+def test_the_environment_of_rank_0_decides(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An argument comes before it. Communicators that are made of another one have its settings."""
+    x, nan = np.ones(100), np.full(3, np.nan)
+    asked = {"CHECK": "full", "TIMEOUT": "7.5", "CHECK_NAN": "1", "REPRODUCIBLE": "1", "ALGORITHM": "allreduce:ring"}
+    if MPI.COMM_WORLD.rank == 0:
+        for name, value in asked.items():
+            monkeypatch.setenv(f"MPICOLL_{name}", value)
+    with mpicoll.Communicator(check="watch", check_nan=False, reproducible=False) as other:
+        other.allreduce(nan)
+        other.allreduce(x)
+        assert other.last_route == "ring"
+    comm = mpicoll.Communicator()
+    part = comm.split(0)
+    assert part is not None
+    for each in (part, comm):
+        assert each.timeout == 7.5
+        each.allreduce(x)
+        assert each.last_route == (NODE if SHARED else "exchange")
+        with pytest.raises(ArgumentError, match="allreduce: x: expected no NaN"):
+            each.allreduce(nan)
+    with mpicoll.Communicator() as comm:
+        with pytest.raises(MismatchError):
+            comm.bcast(np.ones(6), root=min(comm.rank, 1))
+        assert "bcast was not the same on all ranks" in comm.closed
+    monkeypatch.delenv("MPICOLL_CHECK", raising=False)
+    monkeypatch.setenv("TORCH_DISTRIBUTED_DEBUG", "detail")
+    with mpicoll.Communicator() as comm:
+        assert comm._engine.info.settings.check == "full"
+
+
+def chosen(operation: str, comm: mpicoll.Communicator) -> str:
+    """What would carry out a short sum."""
+    call = checked(operation, comm.rank, comm.size, np.ones(2), np.ones(2), "sum", 0)
+    return choose(call, None, comm._engine.info).name
+
+
+def test_all_ranks_choose_what_rank_0_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their environments and cores may differ. A communicator's choice never changes."""
+    with mpicoll.Communicator() as plain:
+        rank, size = plain.rank, plain.size
+        otherwise = chosen("reduce", plain)
+    monkeypatch.setenv("MPICOLL_ALGORITHM", "allreduce:ring" if rank == 0 else "allreduce:native,reduce:binomial_tree")
+    with mpicoll.Communicator() as comm:
+        monkeypatch.setenv("MPICOLL_ALGORITHM", "allreduce:swing")
+        part, node = comm.split(0, key=-comm.rank), comm.node
+        for each in (comm, part, node, comm.subset(range(size))):
+            assert each is not None
+            assert chosen("allreduce", each) == "ring"
+            assert chosen("reduce", each) == otherwise
+            x = np.full(8, 1.0 + each.rank)
+            assert each.allreduce(x, out=x)[0] == size * (size + 1) / 2
+    monkeypatch.setenv("MPICOLL_ALGORITHM", "allreduce:rang" if rank == 0 else "")
+    with mpicoll.Communicator() as comm, pytest.raises(ArgumentError, match=r"MPICOLL_ALGORITHM: .*given 'rang'"):
+        comm.allreduce(np.ones(2))
+
+
+@pytest.mark.parametrize(
+    ("allowed", "launched", "expected"),
+    [
+        (lambda rank, size: range(size), None, False),
+        (lambda rank, size: range(size - 1), None, True),
+        (lambda rank, size: [0], None, True),
+        (lambda rank, size: [rank], 64, False),  # bound, each to its own
+        (lambda rank, size: range(size), 64, True),  # beside others
+        (lambda rank, size: [rank], 65, True),
+    ],
+)
+def test_ranks_that_take_turns_on_cores(
+    monkeypatch: pytest.MonkeyPatch, allowed: Any, launched: int | None, expected: bool
+) -> None:
+    world = MPI.COMM_WORLD
+    monkeypatch.setattr(cores, "cpus", lambda: set(allowed(world.rank, world.size)))
+    monkeypatch.setattr(cores, "ranks_here", lambda: launched or 1)
+    monkeypatch.setattr(os, "cpu_count", lambda: 64)
+    assert cores.oversubscribed(world) == expected
+
+
+def test_a_node_of_several_has_the_rules_of_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was preferred when the whole was made is kept. The ranks of the node have the kernel."""
+    monkeypatch.setenv("MPICOLL_ALGORITHM", "allreduce:ring")
+    with monkeypatch.context() as several:
+        several.setattr(MPIFabric, "_found_nodes", lambda fabric: Nodes(tuple(range(fabric.size))))
+        comm = mpicoll.Communicator()
+        part = comm.split(0)
+    monkeypatch.setenv("MPICOLL_ALGORITHM", "allreduce:native")
+    assert part is not None
+    for each in (comm, part, comm.node):
+        assert each._engine.info.settings == Settings("allreduce:ring")
+    assert not comm._engine.info.kernel
+    assert comm.node._engine.info.kernel == SHARED
+    part.free()
+    comm.free()

@@ -53,8 +53,7 @@ def _make_group(options: Any, backend_options: Any = None) -> Any:
     return group
 
 
-_made_before: list[str] = []
-"""The size of the last default group of all ranks of MPI, if there was one."""
+_made_before: list[str] = []  # the size of the last default group of all ranks of MPI, if there was one
 _told: list[tuple[str | None, str | None]] = [(None, None)]
 """The values of MASTER_ADDR and MASTER_PORT that are not the user's: none, and those that mpicoll has set for tools."""
 

@@ -49,8 +49,7 @@ _NAN_BYTES = {
 }
 """The NaNs of torch's floats of one byte, which NumPy does not know."""
 
-CHUNK = 1 << 16
-"""Elements combined at a time: two float32 chunks stay in the second-level cache."""
+CHUNK = 1 << 16  # elements combined at a time: two float32 chunks stay in the second-level cache
 
 
 def storage(dtype: Dtype) -> np.dtype[Any]:

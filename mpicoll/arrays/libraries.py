@@ -15,8 +15,7 @@ from mpicoll.machine.cuda import number_of
 
 _FLAGS, _READ_ONLY = 24, 1
 """Where the flags of DLPack's DLManagedTensorVersioned lie, and the one that says that nobody may write."""
-_DLPACK_CPU = 1
-"""DLPack's number of the host's memory."""
+_DLPACK_CPU = 1  # DLPack's number of the host's memory
 
 
 def loaded_torch() -> Any:

@@ -8,8 +8,7 @@ from typing import Any
 
 from mpicoll.errors import ArgumentError, shown_argument
 
-MOST_INT = 2**31 - 1
-"""The largest int of C. MPI's colours and keys are such ints."""
+MOST_INT = 2**31 - 1  # the largest int of C. MPI's colours and keys are such ints
 
 
 def checked_int(given: Any, least: int, most: int, operation: str, argument: str, instead: str = "") -> int:

@@ -38,8 +38,7 @@ NATIVE: Final = "native"
 EXCHANGE: Final = "exchange"
 NODE: Final = "node"
 WIDE: Final = "wide"
-SCHEDULED: Final = "scheduled"
-"""The route of all schedules. They are named by their algorithms."""
+SCHEDULED: Final = "scheduled"  # the route of all schedules. They are named by their algorithms
 STAGED: Final = "staged"
 DEVICE: Final = "device"
 IPC: Final = "ipc"
@@ -54,8 +53,7 @@ TWO_LEVEL = "two_level"
 LONG_MOVES = 2 << 20
 """Bytes of the shortest vector of a collective that only moves data which MPI libraries move in less time than it takes
 to copy it in and out of memory that ranks share."""
-LONG = 1 << 20
-"""Bytes of the shortest vector whose reduction is two-level by default, if MPI lacks it."""
+LONG = 1 << 20  # bytes of the shortest vector whose reduction is two-level by default, if MPI lacks it
 IPC_FROM = 5 << 20
 """Bytes of a vector from which ``ipc`` is chosen where all ranks share one device. Two ranks on an H200 took 1.3 times
 as long as by ``staged`` for 4 MiB, and 0.14 times for 64 MiB; for 256 KiB and less, twice as long and more."""
@@ -116,8 +114,7 @@ class DeviceInfo:
 class Choice(NamedTuple):
     """What carries a call out, and why."""
 
-    name: str
-    """What ``algorithm=`` calls it."""
+    name: str  # what ``algorithm=`` calls it
     why: str
     route: Literal["native", "exchange", "node", "wide", "scheduled", "staged", "device", "ipc"]
     schedule: str | None = None

@@ -7,7 +7,7 @@ serves every array in that memory, and no other.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from math import prod
 from typing import Any, TypeVar
 
@@ -27,8 +27,7 @@ class CachedPlan:
 
     def __init__(self, steps: Sequence[Plan], record: Record) -> None:
         self.run, self.record = sequence(*steps), record
-        self.kept: object = None
-        """What holds the arrays' memory, where the program's arrays do not."""
+        self.kept: object = None  # what holds the arrays' memory, where the program's arrays do not
 
 
 Kept = TypeVar("Kept")
@@ -97,20 +96,15 @@ def key_by(address: Callable[[Any], int]) -> Callable[[Any], tuple[Hashable, ...
                 if isinstance(x, torch.Tensor):  # a tensor on a GPU has an interface, which does not say all of it
                     return None
             if (interface := getattr(x, "__cuda_array_interface__", None)) is not None:
-                return _key_of_interface(x, interface)
+                if interface.get("strides") is not None or interface.get("stream") is not None:
+                    return None  # it has gaps, or its stream is to be waited for
+                dtype = str(getattr(x, "dtype", ""))
+                return (interface["data"], prod(interface["shape"]), interface["typestr"], dtype)
         except (RuntimeError, ValueError, BufferError):
             pass  # it has no memory; binding the call raises an error that says what is wrong with the array
         return None
 
     return key
-
-
-def _key_of_interface(x: Any, interface: Mapping[str, Any]) -> tuple[Hashable, ...] | None:
-    """The key of an array with a ``__cuda_array_interface__``. None if it has gaps, or a stream to be waited for."""
-    if interface.get("strides") is not None or interface.get("stream") is not None:
-        return None
-    dtype = str(getattr(x, "dtype", ""))
-    return (interface["data"], prod(interface["shape"]), interface["typestr"], dtype)
 
 
 _TENSORS: set[type] = set()

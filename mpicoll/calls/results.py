@@ -36,20 +36,15 @@ def like(x: Any, *more: int) -> Any:
 class Row:
     """What there is to know of the results of one operation."""
 
-    makes: bool
-    """Whether a new array can be made of the input of the ranks that have a result."""
-    rooted: bool
-    """Whether only the root makes one."""
-    only_root: bool
-    """Whether only the root has a result."""
+    makes: bool  # whether a new array can be made of the input of the ranks that have a result
+    rooted: bool  # whether only the root makes one
+    only_root: bool  # whether only the root has a result
     elementwise: bool
     gathers: bool
     scatters: bool
     uneven: bool
-    returns_x: bool
-    """Whether the result is in ``x``."""
-    nothing_at_0: bool
-    """Whether rank 0 has no result."""
+    returns_x: bool  # whether the result is in ``x``
+    nothing_at_0: bool  # whether rank 0 has no result
 
 
 def _row(operation: str) -> Row:

@@ -9,8 +9,7 @@ from math import inf
 from mpicoll.errors import ArgumentError
 
 CHECKS = ("off", "watch", "full")
-DEFAULT_TIMEOUT = 1800.0
-"""Seconds, as in torch."""
+DEFAULT_TIMEOUT = 1800.0  # seconds, as in torch
 
 
 @dataclass(frozen=True, slots=True)

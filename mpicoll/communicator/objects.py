@@ -43,8 +43,7 @@ class _Awaited(NamedTuple):
     """What is known of a message before it is sent or has come."""
 
     pending: Pending
-    peer: int | None
-    """The other rank, if there is only one."""
+    peer: int | None  # the other rank, if there is only one
     about: About
 
 

@@ -17,8 +17,7 @@ from mpicoll.arrays.dtypes import Dtype, Reduction
 from mpicoll.errors import DeviceFailure
 from mpicoll.machine.shared_memory import Block
 
-View = Any
-"""A buffer as the device's streams take it. It does not keep the buffer's memory."""
+View = Any  # a buffer as the device's streams take it. It does not keep the buffer's memory
 
 
 class Handle(NamedTuple):

@@ -10,8 +10,7 @@ from mpi4py import MPI
 from mpicoll.machine.backoff import Backoff
 
 _SPINS = 200  # looks at the numbers before a rank lets others have its core
-_NUMBER, _GAVE_UP = 0, 1
-"""Tags: of the numbers, and of a rank's message that it waits no longer."""
+_NUMBER, _GAVE_UP = 0, 1  # tags: of the numbers, and of a rank's message that it waits no longer
 
 
 class BoundedAllgather:

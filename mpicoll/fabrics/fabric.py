@@ -44,8 +44,7 @@ class Transfer(ABC):
         """Whether the message is complete."""
 
     # Only a message has these.
-    cancel: Callable[[Any], bool]
-    """Stops receiving. Returns False if the message has come already."""
+    cancel: Callable[[Any], bool]  # stops receiving. Returns False if the message has come already
     source: Callable[..., int]
     """The rank from which a complete message came: the last one that came ``now``, if nothing was begun."""
     tag: Callable[[Any], int]
@@ -152,8 +151,7 @@ class Fabric(ABC):
 
     rank: int
     size: int
-    info: CommInfo
-    """What the choice of algorithms depends on. It is found out when the fabric is made."""
+    info: CommInfo  # what the choice of algorithms depends on. It is found out when the fabric is made
     failure: type[Exception]  # what is raised when the fabric itself reports an error
     most_tag: int  # the largest tag of a message
     nobody: int

@@ -21,10 +21,8 @@ from mpicoll.fabrics.fabric import Data, ObjectTransport
 from mpicoll.fabrics.messages import MPIMessages, NodeMessages
 from mpicoll.fabrics.transports.memory import bytes_of, room_for
 
-SLOT = 256
-"""Bytes of a slot."""
-ROOM = SLOT - 8
-"""Bytes of the longest object that a slot holds."""
+SLOT = 256  # bytes of a slot
+ROOM = SLOT - 8  # bytes of the longest object that a slot holds
 _slot = Struct(f"=q{ROOM}s")  # it cuts off what is too long, and fills up what is too short
 _pack, _unpack = _slot.pack_into, _slot.iter_unpack
 
@@ -32,12 +30,10 @@ _TOO_LONG = 1 << 48
 _BCAST, _GATHER, _ALLGATHER, _SCATTER, _ALLTOALL = (kind << 48 for kind in range(0x4F01, 0x4F06))
 """Added to the length of an object. It tells objects of such a call from anything else that comes."""
 _NAMES = {_BCAST: "bcast", _GATHER: "gather", _ALLGATHER: "allgather", _SCATTER: "scatter", _ALLTOALL: "alltoall"}
-_TAG = 0x4F
-"""The tag of messages with long objects, among the communicator's collectives."""
+_TAG = 0x4F  # the tag of messages with long objects, among the communicator's collectives
 
 
-_Slots = list[Any]
-"""Memory for slots, as mpi4py takes it."""
+_Slots = list[Any]  # memory for slots, as mpi4py takes it
 _free: defaultdict[int, MutableSequence[_Slots]] = defaultdict(list)
 """Slots that no call uses now, by their number. A call takes them out and puts them back: another thread may make a
 call of another communicator meanwhile, and so may the handler of a signal."""

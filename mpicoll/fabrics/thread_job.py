@@ -108,8 +108,7 @@ class Job:
         """Why no rank can wait for anything any more; None while the job is sound."""
         self.helpers: list[Helper] = []  # the threads of mpicoll's that carry out calls for ranks
         self._running: set[int] = set()  # the ranks that have not ended
-        self._waits: dict[object, str] = {}
-        """What ranks wait for, and threads that carry out calls for them."""
+        self._waits: dict[object, str] = {}  # what ranks wait for, and threads that carry out calls for them
         self._known = set(threading.enumerate())
         """The ranks' threads, and those that were there before the job. Any other thread may work for a rank."""
 

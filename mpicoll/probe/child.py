@@ -23,16 +23,13 @@ from typing import Any
 from mpicoll.errors import LaunchError
 from mpicoll.machine import linux
 
-SECONDS = 120.0
-"""How long an answer may take. To import torch from a busy file system takes many seconds."""
-SECONDS_OF_A_JOB = 60.0
-"""How long a test job may take, which also imports torch."""
+SECONDS = 120.0  # how long an answer may take. To import torch from a busy file system takes many seconds
+SECONDS_OF_A_JOB = 60.0  # how long a test job may take, which also imports torch
 SECONDS_OF_ALL_JOBS = 150.0
 """How long all test jobs together may take. Other ranks wait for the rank that starts them."""
 NOT_TRIED = "could not be tried"
 """What an answer begins with that says nothing of the MPI library. It is not kept: the next process may get another."""
-GRACE = 30.0
-"""How long a process that has answered may take to end: it may have to end MPI."""
+GRACE = 30.0  # how long a process that has answered may take to end: it may have to end MPI
 _STDERR = 2
 
 

@@ -24,15 +24,13 @@ from mpicoll.machine.vendors import SETTINGS
 from mpicoll.probe.child import NOT_TRIED, SECONDS_OF_A_JOB, SECONDS_OF_ALL_JOBS
 from mpicoll.probe.tries import RANKS, RIGHT, attempt
 
-LEAST = 5.0
-"""A test job is not started if fewer seconds are left for it."""
+LEAST = 5.0  # a test job is not started if fewer seconds are left for it
 
 Key = Mapping[str, Any]
 """What an answer holds for: the MPI library and its version, the version of the UCX in use, the device with its driver,
 and the settings that tell the MPI library how data goes."""
 
-_known: dict[str, Mapping[str, str]] = {}
-"""The answers of this process, by the names of their keys."""
+_known: dict[str, Mapping[str, str]] = {}  # the answers of this process, by the names of their keys
 
 
 def probed(device: Device, tries: bool = True) -> Mapping[str, str]:

@@ -17,8 +17,7 @@ from mpicoll.devices.device import Device
 from mpicoll.errors import LaunchError
 from mpicoll.launch.mpi_init import checked_world
 
-RANKS = 2
-"""A message from a rank to itself takes another way than one to another rank."""
+RANKS = 2  # a message from a rank to itself takes another way than one to another rank
 BEGUN, RIGHT, WRONG = "begun", "right", "wrong"
 """What a rank notes: that it has begun, and then a word for each path."""
 LENGTHS = (2, 1 << 18)

@@ -11,7 +11,7 @@ from functools import partial
 from math import inf
 from traceback import walk_tb
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from mpicoll import algorithms
 from mpicoll.arrays.dtypes import Op, OpName
@@ -47,20 +47,16 @@ if TYPE_CHECKING:
     """The name of an algorithm: a built-in one, one that a program has registered, or a route and a name. None names
     none."""
 
-Check = Callable[[Call, Record], list[Plan]]
-"""Gives what is to be done each time before a call."""
-_SECONDS_TO_KNOW = 5.0
-"""What it may take until a rank knows why another one has cut their communicator."""
+Check = Callable[[Call, Record], list[Plan]]  # gives what is to be done each time before a call
+_SECONDS_TO_KNOW = 5.0  # what it may take until a rank knows why another one has cut their communicator
 _PAUSE = 0.01
 
 
 class Base:
     """A fabric, what was bound over it, and whether it can still be used."""
 
-    closed: str
-    """Why the communicator cannot be used any more. Empty while it can."""
-    lost = False
-    """Whether it is closed because ranks were lost: those that are left can ``shrink`` it."""
+    closed: str  # why the communicator cannot be used any more. Empty while it can
+    lost = False  # whether it is closed because ranks were lost: those that are left can ``shrink`` it
 
     def __init__(
         self,
@@ -111,8 +107,7 @@ class Base:
                 same_settings(fabric, check=check, reproducible=settings.reproducible)
             self.agreement = self._agreement_of(check)
             self.under_way.waits.unreceived = partial(_unreceived, weakref.ref(fabric), self.tells_kinds)
-            self.checks: list[Check] = []
-            """What comes before each call, in this order."""
+            self.checks: list[Check] = []  # what comes before each call, in this order
             if settings.check_nan if check_nan is None else check_nan:
                 self.checks.append(partial(look_for_nans, self.rank, self.size))
             if self.agreement is not None:
@@ -200,7 +195,7 @@ class Base:
             # what broke their job is said by every later call.
             self.recorder.retract()
             return
-        cut_short.append((plan, e.__traceback__, _frames()))
+        hold_back((plan, e.__traceback__, _frames()))
         error = None
         try:
             # What a collective leaves that a loss has ended may raise anything.
@@ -251,7 +246,8 @@ class Base:
         self.closed = why
         self.recorder.close(goes_on)
         self.forget_plans()
-        self.address, self.key = _nowhere, key_by(_nowhere)  # MPICH ends a process that asks it after its end
+        self.address = lambda array: 0  # MPICH ends a process that asks it after its end
+        self.key = key_by(self.address)
 
     def finalise(self) -> None:
         self.close("MPI was finalised")
@@ -265,8 +261,8 @@ class Base:
             self.fabric.free()
 
     def abandon(self, why: str) -> None:
-        """Close it in a process that may not call MPI, such as one that was forked."""
-        cut_short.append((self.plans, self.bound_messages, self.startable))
+        """Close it in a process that may not call MPI, such as one that was forked: it gives no requests back."""
+        hold_back((self.plans, self.bound_messages, self.startable))
         if self.calls is not None:
             self.calls.forget(True)
         self.plans, self.bound_messages, self.startable = Plans(), Plans(), Plans()
@@ -286,16 +282,13 @@ class Cut:
         """See whether ranks of the communicator are lost, and cut it then. Returns which."""
         fabric = self._fabric()
         lost = fabric.lost() if fabric is not None else []
-        if lost:
-            self._cut()
+        if fabric is not None and lost:
+            fabric.cut()
         return lost
 
     def fail(self, error: MpicollError) -> None:
         """The ranks cannot go on together, for this reason."""
         self._error = self._error or error
-        self._cut()
-
-    def _cut(self) -> None:
         if (fabric := self._fabric()) is not None:
             fabric.cut()
 
@@ -330,11 +323,6 @@ def fabric_of(comm: MPI.Comm | Fabric | None) -> Fabric:
     return MPIFabric.of_world() if comm is None else MPIFabric(comm)
 
 
-cut_short: list[object] = []
-"""Plans that did not come to their end, with the frames that hold their arrays: MPI may still write to that memory.
-Also plans that a forked child has from its parent: a child may not give their requests back."""
-
-
 def refused(e: BaseException) -> bool:
     """Whether the exception that ended a call is a refusal of it, by mpicoll or by a device. One that has come through
     the program's code is not: a signal's handler has made a call that was refused, and the other ranks go on."""
@@ -358,11 +346,6 @@ def _unreceived(fabric: weakref.ref[Fabric], tells_kinds: bool, looks: bool) -> 
     there = fabric()
     found = there.unreceived(looks) if there is not None else ()
     return [each._replace(tag=kinds.of_program(each.tag)) for each in found] if tells_kinds else found
-
-
-def _nowhere(array: Any) -> int:
-    """In the place of an array's address, where no plan is kept any more."""
-    return 0
 
 
 watched.under_way.append(unfinished.has_messages)

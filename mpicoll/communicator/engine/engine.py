@@ -115,7 +115,8 @@ class Engine(MessageCalls):
                 return None
             at: tuple[Hashable, ...] = (operation, here, there, op, root, algorithm)
             if sendcounts is not None or recvcounts is not None:  # what has a key has a shape
-                at = (*at, _fixed(sendcounts), _fixed(recvcounts), np.shape(x), np.shape(out))
+                fixed = (None if counts is None else tuple(counts) for counts in (sendcounts, recvcounts))
+                at = (*at, *fixed, np.shape(x), np.shape(out))
             hash(at)
             return at
         except (TypeError, ValueError, BufferError):
@@ -332,7 +333,3 @@ class Engine(MessageCalls):
 
 def _message(pending: Pending, record: Record, transfer: Transfer) -> Message:
     return Message(pending, transfer, False, True, 2 * record.nbytes, True)
-
-
-def _fixed(counts: Sequence[int] | None) -> tuple[int, ...] | None:
-    return None if counts is None else tuple(counts)

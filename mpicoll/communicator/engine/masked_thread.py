@@ -11,18 +11,15 @@ from weakref import WeakValueDictionary
 
 from mpicoll.machine.backoff import Backoff
 
-MAIN = threading.main_thread().ident
-"""The main thread's number."""
+MAIN = threading.main_thread().ident  # the main thread's number
 _LOOKS = 1e-4
-_over = False
-"""Whether the program has come to its end."""
+_over = False  # whether the program has come to its end
 
 
 class _MaskedBackoff(Backoff):
     """How another thread than the main one waits."""
 
-    outside = False
-    """Whether the thread is outside MPI, and stays there if the program has come to its end."""
+    outside = False  # whether the thread is outside MPI, and stays there if the program has come to its end
 
     def wait(self) -> bool:
         self.outside = True

@@ -12,8 +12,7 @@ from mpicoll.errors import MessageError
 from mpicoll.fabrics.fabric import Transfer
 from mpicoll.supervise.record import Pending, Record
 
-OVERHEAD = 4 << 10
-"""Bytes that a message counts for besides its own: so many short ones are a long one."""
+OVERHEAD = 4 << 10  # bytes that a message counts for besides its own: so many short ones are a long one
 
 
 class Message:
@@ -25,11 +24,9 @@ class Message:
         self, pending: Pending, transfer: Transfer, receives: bool, in_time: bool, nbytes: int, by_library: bool
     ) -> None:
         self.pending, self.transfer, self.receives, self.by_library = pending, transfer, receives, by_library
-        self.nbytes = nbytes + OVERHEAD
-        """Bytes that it counts for while nobody looks."""
+        self.nbytes = nbytes + OVERHEAD  # bytes that it counts for while nobody looks
         self.count = pending.elements
-        self.kind = ""
-        """The kind that its tag must say, empty if tags say none."""
+        self.kind = ""  # the kind that its tag must say, empty if tags say none
         self.meanwhile: Callable[[], None] | None = None
         """Looks, while it is waited for, whether it can come at all."""
         self.now = None if in_time else transfer.now
@@ -67,7 +64,5 @@ class Startable(NamedTuple):
 
     record: Record
     pending: Pending
-    message: Message | None
-    """What starts it, None where a thread carries it out."""
-    on_device: Sequence[Buffer] = ()
-    """Its memory on devices. Then it is not kept."""
+    message: Message | None  # what starts it, None where a thread carries it out
+    on_device: Sequence[Buffer] = ()  # its memory on devices. Then it is not kept

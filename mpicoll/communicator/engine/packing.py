@@ -18,6 +18,7 @@ from mpicoll.arrays.buffers import Buffer, as_buffer, host_buffer, strided
 from mpicoll.arrays.kernels import storage
 from mpicoll.calls.call import Call
 from mpicoll.calls.plan import Plan, Workspace, sequence
+from mpicoll.communicator.engine.requests import hold_back
 from mpicoll.devices.cuda import device_named
 from mpicoll.fabrics.fabric import Transfer
 
@@ -137,10 +138,6 @@ class _Copies(NamedTuple):
     wires: Sequence[Buffer | None]
 
 
-_cut_short: list[_Copies] = []
-"""Copies of what did not come to its end: MPI may still write to them."""
-
-
 class Packed(Transfer):
     """A message, or a collective that does not block, on copies of what has gaps. It may be under way several times, so
     each time has copies of its own. Short ones serve again.
@@ -170,7 +167,7 @@ class Packed(Transfer):
             else:
                 transfer.wait(begun := transfer.start())
         except BaseException:
-            _cut_short.append(copies)
+            hold_back(copies)
             raise
         self._came = transfer, begun
         self._end(copies, begun)
@@ -183,7 +180,7 @@ class Packed(Transfer):
         try:
             begun[0].transfer.wait(begun[1])
         except BaseException:
-            _cut_short.append(begun[0])
+            hold_back(begun[0])
             raise
         self._end(*begun)
 

@@ -24,32 +24,25 @@ from mpicoll.launch.lifecycle import FORKED, is_forked
 from mpicoll.supervise import sites, tape
 from mpicoll.supervise.record import Queued
 
-SHORT = 256 << 10
-"""Bytes of a collective that takes about as long as it takes to hand it in."""
+SHORT = 256 << 10  # bytes of a collective that takes about as long as it takes to hand it in
 LINGER = 20
 """Naps without a collective, after which the thread sleeps until one comes. It takes long to wake."""
-_SECONDS_TO_END = 1.0
-"""How long the end of the program waits for the thread of an aborted group."""
+_SECONDS_TO_END = 1.0  # how long the end of the program waits for the thread of an aborted group
 
 
 class Submitted:
     """A collective that was handed in to a thread. ``run`` carries it out."""
 
-    site: sites.Site | None = None
-    """Where the program has handed it in."""
-    handed_in: float | None = None
-    """When, in seconds of ``time.monotonic``."""
+    site: sites.Site | None = None  # where the program has handed it in
+    handed_in: float | None = None  # when, in seconds of ``time.monotonic``
     thread: ProgressThread | None = None
     """The thread that it was handed in to, if whoever waits for it may carry it out."""
-    has_begun = False
-    """Whether it has begun before it was handed in: ``run`` waits for its end."""
+    has_begun = False  # whether it has begun before it was handed in: ``run`` waits for its end
     on_devices = False
     """Whether its memory is that of devices: then its host thread waits for nothing, and only the thread runs it."""
-    over = False
-    """Whether the collective is complete, but for what devices still have to do."""
+    over = False  # whether the collective is complete, but for what devices still have to do
     error: Exception | None = None
-    failed_unseen = False
-    """Whether it raised, and nobody else will tell the program."""
+    failed_unseen = False  # whether it raised, and nobody else will tell the program
 
     def __init__(self, run: Callable[[], None]) -> None:
         self._run = run
@@ -134,19 +127,15 @@ def nothing() -> None:
 class ProgressThread:
     """The collectives of one communicator that are pending, and the thread that serves them."""
 
-    nap = 5e-4
-    """Seconds for which the thread leaves a short collective alone."""
+    nap = 5e-4  # seconds for which the thread leaves a short collective alone
 
     def __init__(self, queued: deque[Queued] | None = None) -> None:
         self._queued: deque[Queued] = deque() if queued is None else queued
         """What has not begun, for those who ask what this process does."""
-        self._waiting: deque[Submitted] = deque()
-        """The same, with what is to be done."""
+        self._waiting: deque[Submitted] = deque()  # the same, with what is to be done
         self._begun = 0
-        self._carries_out = threading.Lock()
-        """Whoever has it carries collectives out: one thread at a time."""
-        self._who = 0
-        """The number of that thread; 0 if there is none."""
+        self._carries_out = threading.Lock()  # whoever has it carries collectives out: one thread at a time
+        self._who = 0  # the number of that thread; 0 if there is none
         self._thread: Helper | None = None
         self._wakes = threading.Lock()
         """Released to wake the thread. Python's ``queue.SimpleQueue`` was seen to wait for ever instead of a moment, on
@@ -154,8 +143,7 @@ class ProgressThread:
         self._hurries = self._ends = False
         """Whether the thread is to carry out what waits at once, and whether it is to end."""
         self._sleeps = True
-        self._given_up = False
-        """Whether nobody waits any more for what is pending."""
+        self._given_up = False  # whether nobody waits any more for what is pending
         self._wakes.acquire()
         self._under_way: Submitted | None = None
         self._failed: list[Submitted] = []

@@ -21,8 +21,7 @@ from mpicoll.launch import lifecycle
 from mpicoll.node.loaded import kernel
 from mpicoll.supervise.record import Begun, Pending, Waits
 
-LEAST = 16 << 20
-"""Bytes that are begun before the program looks whether what it has dropped is complete."""
+LEAST = 16 << 20  # bytes that are begun before the program looks whether what it has dropped is complete
 
 Finish = Callable[[], Any]
 """What is to be done when it has come: to write it where it belongs. It returns the request's result."""
@@ -33,21 +32,17 @@ class InFlight:
 
     def __init__(self, failure: type[Exception], rank: int) -> None:
         self.failure, self.rank = failure, rank
-        self.lost = ""
-        """Why nothing can be waited for any more, empty while it can."""
+        self.lost = ""  # why nothing can be waited for any more, empty while it can
         self.by_mpi = failure is not NeverRaised
-        self.any_thread = False
-        """Whether a thread of mpicoll's may look at what the program has begun."""
+        self.any_thread = False  # whether a thread of mpicoll's may look at what the program has begun
         self.timeout: float | None = None
         """The seconds that a program waits for a message, None if it waits for ever."""
-        self.timed_out: Callable[[str], object] = str
-        """Told why, when a message did not come in time."""
+        self.timed_out: Callable[[str], object] = str  # told why, when a message did not come in time
         self.loss: Callable[[str, BaseException], MpicollError | None] = lambda *_: None
         """The error of an operation that the fabric has ended because ranks were lost; None if that is not why."""
         self.compare: Callable[[], object] = lambda: None
         """Ends the job if the ranks' calls differ: the likely reason where a collective fails."""
-        self.begin_message: Callable[[Pending], object] = lambda _: None
-        """Told of all that is begun."""
+        self.begin_message: Callable[[Pending], object] = lambda _: None  # told of all that is begun
         self.waits = Waits()
         self.budget = _of_mpi if self.by_mpi else [LEAST]
         """The bytes that may be begun before the next look at what is complete. All that goes through MPI has one
@@ -82,7 +77,7 @@ class InFlight:
         lost = self.loss(message.pending.operation, e)
         if lost is None:
             return message.failed(e)
-        _of_losses.append(array)  # MPI may still write to it
+        hold_back(array)  # MPI may still write to it
         return lost
 
 
@@ -90,13 +85,12 @@ all_in_flight: WeakValueDictionary[int, InFlight] = WeakValueDictionary()
 open_requests: set[Request] = set()
 """All that is begun and not complete. The watcher's thread may read it at any time."""
 _of_mpi = [LEAST]
-_of_losses: list[object] = []
-"""The arrays of messages that ended because ranks were lost."""
+_held_back: list[object] = []
 
 
 def hold_back(arrays: object) -> None:
-    """Keep arrays to which something may still be written, whatever the program does with them."""
-    _of_losses.append(arrays)
+    """Keep arrays to which something may still be written, or what holds them, whatever the program does with them."""
+    _held_back.append(arrays)
 
 
 class _PlainFields:
@@ -108,13 +102,11 @@ class _PlainFields:
 
     _message: Message
     _under_way: InFlight
-    _array: object
-    """MPI knows its address alone."""
+    _array: object  # MPI knows its address alone
     _turn: list[Any]
     """What stands for it in the fabric. Whoever takes this asks MPI: two threads may not wait for one request, or test
     it, at once."""
-    _begun: Any
-    """The same, once it is complete."""
+    _begun: Any  # the same, once it is complete
     _failed: MpicollError | None
     _finish: Finish | None
     _since: Begun

@@ -13,12 +13,9 @@ from mpicoll.machine.backoff import Backoff
 from mpicoll.node.loaded import kernel
 from mpicoll.supervise.report import show
 
-_MOST_NAMED = 5
-"""Messages that are named, and communicators."""
-_SECONDS = 0.5
-"""What a collective that all ranks have begun may still take."""
-_unfinished: list[Request] = []
-"""What the program had begun and had not happened when it came to its end."""
+_MOST_NAMED = 5  # messages that are named, and communicators
+_SECONDS = 0.5  # what a collective that all ranks have begun may still take
+_unfinished: list[Request] = []  # what the program had begun and had not happened when it came to its end
 
 
 def has_messages(may_look: bool, waited_for: object) -> bool:

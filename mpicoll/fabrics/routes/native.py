@@ -23,8 +23,7 @@ from mpicoll.fabrics.transports.transport import Array
 
 Method = Callable[[str], Callable[..., Any]]
 
-_TOO_LONG = 1 << 62
-"""Added to the counts that a rank tells others, if its buffers are too long for one call."""
+_TOO_LONG = 1 << 62  # added to the counts that a rank tells others, if its buffers are too long for one call
 
 
 def bind(comm: MPI.Intracomm, call: Call, workspace: Workspace, is_long: bool | None) -> list[Plan]:

@@ -23,8 +23,7 @@ from mpicoll.fabrics.transports.memory import moved_as
 from mpicoll.fabrics.transports.transport import Array, Region, Transport
 
 MOST = 1 << 30  # elements in the longest message
-TAG = 1
-"""Messages between two ranks arrive in the order in which they are sent, so they need only one tag."""
+TAG = 1  # messages between two ranks arrive in the order in which they are sent, so they need only one tag
 
 
 _Message = tuple[int, int, int]  # the peer, the address and the number of elements

@@ -15,23 +15,25 @@ def as_torch(x: Array, dtype: str) -> torch.Tensor:
     return torch.from_numpy(np.array(x, order="C")).to(getattr(torch, dtype))
 
 
-def strided(x: Array) -> Array:
-    """Every second element of a larger array."""
-    if x.ndim == 0:
-        return np.array(x)
-    whole = np.zeros((*x.shape[:-1], 2 * x.shape[-1]), x.dtype)
-    part = whole[..., ::2]
+def strided(x: Array, step: int) -> Array:
+    """Some elements of a larger array, each so far from the next."""
+    part = np.zeros((*x.shape, step), x.dtype)[..., 0]
     part[...] = x
     return part
 
 
+def backwards(x: Array) -> Array:
+    step: Any = slice(None, None, -1)
+    return x[(*[step] * x.ndim, ...)]
+
+
 def torch_strided(x: Array, dtype: str) -> torch.Tensor:
-    if x.ndim == 0:
-        return as_torch(x, dtype)
-    whole = torch.zeros((*x.shape[:-1], 2 * x.shape[-1]), dtype=getattr(torch, dtype))
-    part = whole[..., ::2]
-    part.copy_(as_torch(x, dtype))
-    return part
+    part = torch.zeros((*x.shape, 2), dtype=getattr(torch, dtype))[..., 0]
+    return part.copy_(as_torch(x, dtype))
+
+
+class Subclass(np.ndarray[Any, Any]):
+    """An array whose type is not NumPy's own."""
 
 
 class Exporter:
@@ -50,7 +52,9 @@ class Exporter:
 KINDS: dict[str, Callable[[Array, str], Any]] = {
     "numpy": lambda x, dtype: np.array(x, order="C"),
     "numpy, Fortran order": lambda x, dtype: np.array(x, order="F"),
-    "numpy, strided": lambda x, dtype: strided(x),
+    "numpy, strided": lambda x, dtype: strided(x, 2),
+    "numpy, backwards": lambda x, dtype: backwards(strided(backwards(x), 3)),
+    "numpy, subclass": lambda x, dtype: np.array(x, order="C").view(Subclass),
     "torch": as_torch,
     "torch, transposed": lambda x, dtype: (
         as_torch(np.moveaxis(x, 0, -1), dtype).movedim(-1, 0) if x.ndim else as_torch(x, dtype)

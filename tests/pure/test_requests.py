@@ -203,9 +203,7 @@ class TooLate(Invented):
 
 def test_what_comes_while_it_is_given_up_was_received() -> None:
     written: list[bool] = []
-    pending = Pending.message("irecv", "came from rank 0 (tag 0)", 4, "float64", Ends([0], 0))
-    message = Message(pending, TooLate(), True, False, 32, True)
-    under_way = requests.InFlight(NeverRaised, 0)
-    request = requests.Request(message, object(), np.zeros(4), under_way, lambda: written.append(True))
+    request = receive(requests.InFlight(NeverRaised, 0), TooLate())
+    request._finish = lambda: written.append(True)
     assert not request.cancel()
     assert (request.source, request.done, written) == (3, True, [True])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +13,7 @@ import mpicoll
 import mpicoll.torch as dist
 from mpicoll.arrays.dtypes import DTYPES
 from mpicoll.errors import ArgumentError, DeviceError, MpicollError, StateError
+from tests.ranks.children import in_child
 from tests.ranks.torch.cases import FUNCTIONS, LAYOUTS, OP_OF, REDUCING, Case, Group, layouts, legal, make_groups, run
 
 pytestmark = [pytest.mark.cuda, pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA GPU here")]
@@ -245,16 +245,12 @@ def test_a_forked_process(comm: mpicoll.Communicator) -> None:
     """It gets an error with a name, and its parent goes on."""
     x = torch.ones(4, device="cuda")
     comm.allreduce(x, out=x)
-    child = os.fork()
-    if not child:
-        try:
+
+    def check() -> None:
+        with pytest.raises(MpicollError, match="fork"):
             comm.allreduce(x, out=x)
-        except MpicollError as e:
-            os._exit(0 if "fork" in str(e) else 2)
-        except BaseException:
-            os._exit(3)
-        os._exit(1)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+    in_child(check)
     comm.allreduce(x, out=x)
     assert x.tolist() == [comm.size**2] * 4
 

@@ -1,9 +1,7 @@
-"""Random collectives on arrays of all layouts. Each rank has its own: what comes out is what comes out of plain arrays,
-and what lies between the elements stays. Each call is made again, and the kernel finds it."""
+"""Calls that are made again, on arrays of all layouts: a plan serves the memory and counts for which it was bound."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any
@@ -12,100 +10,16 @@ import numpy as np
 import pytest
 import torch
 from mpi4py import MPI
-from numpy.typing import NDArray
 
 import mpicoll
 from mpicoll.errors import ArgumentError
+from tests.arrays import Subclass
 
 pytestmark = pytest.mark.sizes(1, 2, 3, 4)
-
-DRAWS = 120
-LENGTHS = [0, 1, 3, 17, 500, 2_047, 9_000, 30_000]
-DTYPES = ["float32", "int8", "int16", "float64", "complex128"]
-
-
-class Subclass(np.ndarray[Any, Any]):
-    """An array whose type is not NumPy's own."""
-
-
-Array = NDArray[Any]
-LAYOUTS: dict[str, Callable[[Array], Array]] = {
-    "plain": lambda memory: memory[: memory.size // 8],
-    "strided": lambda memory: memory[1 : memory.size // 4 : 2],
-    "backwards": lambda memory: memory[memory.size // 8 * 3 - 1 :: -3] if memory.size else memory,
-    "column": lambda memory: memory.reshape(-1, 8)[:, 5],
-    "subclass": lambda memory: memory[: memory.size // 8].view(Subclass),
-}
-"""An array of an eighth of the memory's elements."""
-FORMS: dict[str, tuple[str, str]] = {
-    "allreduce": ("one", "one"), "reduce": ("one", "one"), "scan": ("one", "one"), "exscan": ("one", "one"),
-    "bcast": ("one", ""), "gather": ("one", "all"), "allgather": ("one", "all"), "scatter": ("all", "one"),
-    "reduce_scatter": ("all", "one"), "alltoall": ("all", "all"), "gatherv": ("mine", "uneven"),
-    "allgatherv": ("mine", "uneven"), "scatterv": ("uneven", "mine"), "reduce_scatterv": ("uneven", "mine"),
-    "alltoallv": ("sent", "came"),
-}  # fmt: skip
-"""How many elements a rank gives, and how many it gets."""
-
-
-def drawn_call(common: np.random.Generator, size: int, rank: int) -> tuple[str, dict[str, Any], int, int]:
-    """A form, its arguments beside the arrays, and how many elements its arrays have on this rank."""
-    form, n = str(common.choice([*FORMS])), int(common.choice(LENGTHS))
-    root, counts = int(common.integers(size)), [int(k) for k in common.integers(0, n + 1, size)]
-    pairs = common.integers(0, n // size + 1, (size, size))
-    sent, came = ([int(k) for k in row] for row in (pairs[rank], pairs[:, rank]))
-    lengths = {"one": n, "all": n * size, "mine": counts[rank], "uneven": sum(counts), "sent": sum(sent),
-               "came": sum(came), "": 0}  # fmt: skip
-    more: dict[str, Any] = {}
-    if form == "alltoallv":
-        more = {"sendcounts": sent, "recvcounts": came}
-    elif form.endswith("v"):
-        more = {"counts": counts}
-    if form.removesuffix("v") in ("reduce", "bcast", "gather", "scatter"):
-        more["root"] = root
-    if form.startswith(("all", "re")) and "reduce" in form:
-        more["op"] = str(common.choice(["sum", "avg", "prod"]))
-    gives, gets = FORMS[form]
-    return form, more, lengths[gives], lengths[gets]
 
 
 def made(comm: mpicoll.Communicator, form: str, blocks: bool, arguments: dict[str, Any]) -> Any:
     return getattr(comm, form)(**arguments) if blocks else getattr(comm, f"i{form}")(**arguments).wait()
-
-
-def test_random_layouts() -> None:
-    seed = int(os.environ.get("MPICOLL_SEED", "20261129"))
-    print(f"MPICOLL_SEED={seed}")
-    comm = mpicoll.Communicator()
-    own = np.random.default_rng([seed, comm.rank, 1])
-    for i in range(DRAWS):
-        common = np.random.default_rng([seed, i])
-        form, more, given, taken = drawn_call(common, comm.size, comm.rank)
-        dtype, blocks, in_place = str(common.choice(DTYPES)), bool(common.random() < 0.5), bool(common.random() < 0.3)
-        memory = [own.integers(1, 4, 8 * n).astype(dtype) for n in (given, taken)]
-        x, y = (LAYOUTS[str(own.choice([*LAYOUTS]))](each) for each in memory)
-        first = "x" if FORMS[form][0] in ("one", "mine") and form != "scatter" else "xs"
-        in_place &= form in ("allreduce", "reduce", "scan")
-        out = {} if form == "bcast" else {"out": x if in_place else y}
-        for _ in range(3):
-            before = [each.copy() for each in memory]
-            plain, result = np.array(x), np.array(y)
-            there = {} if form == "bcast" else {"out": plain if in_place else result}
-            made(comm, form, True, {first: plain, **more, **there})
-            made(comm, form, blocks, {first: x, **more, **out})
-            where = f"draw {i}: {form} {more} of {given} {dtype} to {taken}, strides {x.strides} and {y.strides}"
-            np.testing.assert_array_equal(x, plain, err_msg=where)
-            np.testing.assert_array_equal(y, result, err_msg=where)
-            x[...], y[...] = (LAYOUTS["plain"](own.integers(1, 4, 8 * n).astype(dtype)) for n in (given, taken))
-            for now, then, array in zip(memory, before, (x, y), strict=True):
-                assert between(now, now, array) == between(then, now, array), where
-
-
-def between(values: Array, memory: Array, array: Array) -> bytes:
-    """The values of the memory, without the array's elements."""
-    found = values.copy()
-    first = (array.ctypes.data - memory.ctypes.data) // memory.itemsize
-    np.lib.stride_tricks.as_strided(found[first:], array.shape, array.strides)[...] = 0
-    return found.tobytes()
 
 
 @pytest.mark.parametrize("blocks", [True, False], ids=["blocks", "does not block"])

@@ -8,7 +8,7 @@ import os
 import random
 import time
 from collections.abc import Callable
-from itertools import accumulate, pairwise
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -24,14 +24,14 @@ from mpicoll.errors import ArgumentError, MessageError
 from mpicoll.fabrics.routes.node import SLOT
 from mpicoll.machine import blocks
 from tests.devices.checks import check
-from tests.ranks.random_calls import UNEVEN, Drawn, called
+from tests.ranks.random_calls import UNEVEN, Drawn, called, counts_of
 from tests.ranks.test_scheduled import OnHost
 from tests.sharing import NEEDED
 
 pytestmark = [*NEEDED, pytest.mark.sizes(2, 4)]
 
 DRAWS = int(os.environ.get("MPICOLL_DRAWS", "150"))
-MOVING = [name for name, table in COLLECTIVES.items() if table.moves and table.prefix is None]
+MOVING = [name for name, table in COLLECTIVES.items() if table.moves]
 LENGTHS = 1, 2, 3, 17, 300, 5_000, SLOT // 4 - 1, SLOT // 4, SLOT // 4 + 1, SLOT, SLOT + 3
 """Elements of four bytes: around what a slot has room for, and several pieces of it."""
 LONG_ONES = (1 << 17) // 4, 131_079, 100_001
@@ -50,12 +50,13 @@ def drawn(rng: random.Random, size: int, algorithm: str | None) -> Drawn:
     if table.by_rank and not table.rooted:
         count = count // size + 1
     uneven = name in UNEVEN and rng.random() < 0.5
-    cuts = [0, *sorted(rng.randrange(size * count + 1) for _ in range(size - 1)), size * count]
+    counts = counts_of(name, np.random.default_rng(rng.randrange(1 << 32)), size, 2 * count)
     return {
         "name": name, "dtype": dtype, "op": rng.choice(ops), "root": rng.randrange(size),
-        "counts": [b - a for a, b in pairwise(cuts)] if uneven else None, "shape": () if uneven else (count,),
+        "counts": counts if uneven else None, "shape": () if uneven else (count,),
         "kind": "numpy", "memory": rng.choice(["shared"] * 4 + ["mixed", "ordinary"]), "out": True,
         "in place": rng.random() < 0.4, "begins": rng.random() < 0.4, "algorithm": algorithm, "factors": None,
+        "turns": 1,
     }  # fmt: skip
 
 
@@ -73,7 +74,8 @@ def test_random_calls(comm: mpicoll.Communicator, algorithm: str | None) -> None
         called(comm, d, np.random.default_rng([seed, i]), own, f"draw {i}")
         served.setdefault(comm.last_route, set()).add((d["name"], d["counts"] is not None))
         assert d["memory"] != "ordinary" or comm.last_route != SHARED, d
-    able = {(name, uneven) for name in MOVING for uneven in (False, *([True] * (name in UNEVEN)))}
+    names = [name for name in MOVING if COLLECTIVES[name].prefix is None]
+    able = {(name, uneven) for name in names for uneven in (False, *([True] * (name in UNEVEN)))}
     assert served.keys() == {NODE, SHARED} if algorithm else served[SHARED] == able or DRAWS < 150
 
 
@@ -84,18 +86,6 @@ def test_every_reduction(comm: mpicoll.Communicator, op: str) -> None:
             on: Any = OnHost("torch" if kind.storage else "numpy")
             for count in (3, SLOT // kind.itemsize + 1):
                 check(comm, on, "allreduce", NODE, name, op, (count,), "plain")
-
-
-@pytest.mark.parametrize("count", [0, 1, SLOT // 4, SLOT // 4 + 1, SLOT])
-def test_prefixes(comm: mpicoll.Communicator, count: int) -> None:
-    x = np.arange(count, dtype=np.float32) + comm.rank
-    through = [np.arange(count, dtype=np.float32) * (r + 1) + r * (r + 1) // 2 for r in range(comm.size)]
-    np.testing.assert_array_equal(comm.scan(x, algorithm=NODE), through[comm.rank])
-    before = np.full(count, 7, np.float32)
-    after = comm.exscan(x, out=before, algorithm=NODE)
-    np.testing.assert_array_equal(after, through[comm.rank - 1] if comm.rank else np.full(count, 7))
-    comm.scan(x, out=x, algorithm=NODE)
-    np.testing.assert_array_equal(x, through[comm.rank])
 
 
 @pytest.mark.parametrize("count", [5, 5_000, SLOT])
@@ -136,33 +126,6 @@ def test_elements_longer_than_a_slot(comm: mpicoll.Communicator) -> None:
     gathered = comm.allgather(x, algorithm=NODE)
     for rank in range(comm.size):
         assert (gathered[rank] == np.full(3, rank, x.dtype)).all()
-
-
-@pytest.mark.parametrize("lies", ["ordinary", "shared", "mixed"])
-def test_alltoallv(comm: mpicoll.Communicator, lies: str) -> None:
-    """Each rank knows its own counts alone, of which many are 0."""
-    common, rank, size = np.random.default_rng(3), comm.rank, comm.size
-    own, routes = random.Random(rank), []
-    for turn in range(40):
-        most = [3, 400, SLOT // 4 // size + 5, SLOT][turn % 4] if lies == "ordinary" else 9_000
-        counts = common.integers(0, most, (size, size)) * (common.random((size, size)) < 0.7)
-        parts = [
-            [np.arange(n, dtype=np.float32) + 7 * i + 100 * j for j, n in enumerate(row)]
-            for i, row in enumerate(counts)
-        ]
-        first, last = (
-            (comm.empty if lies == "shared" or (lies == "mixed" and own.random() < 0.5) else np.empty)(
-                size * SLOT, np.float32
-            )
-            for _ in range(2)
-        )
-        xs, out = first[: counts[rank].sum()], last[: counts[:, rank].sum()]
-        xs[...] = np.concatenate(parts[rank])
-        how = {"algorithm": NODE} if lies == "ordinary" else {}
-        assert comm.alltoallv(xs, counts[rank].tolist(), counts[:, rank].tolist(), out=out, **how) is out
-        np.testing.assert_array_equal(out, np.concatenate([parts[i][rank] for i in range(size)]))
-        routes.append(comm.last_route)
-    assert lies != "shared" or routes.count(SHARED) >= len(routes) * 3 // 4
 
 
 @pytest.mark.mpi(min_size=2)

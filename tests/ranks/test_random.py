@@ -13,7 +13,7 @@ from mpicoll.algorithms.collectives import COLLECTIVES
 from mpicoll.arrays.dtypes import DTYPES, OPS, reduction
 from mpicoll.calls.choose import CommInfo, names
 from tests.arrays import kinds
-from tests.ranks.random_calls import UNEVEN, Drawn, called
+from tests.ranks.random_calls import UNEVEN, Drawn, called, counts_of
 
 pytestmark = pytest.mark.sizes(1, 2, 4)
 
@@ -57,18 +57,19 @@ def draw(rng: np.random.Generator, info: CommInfo) -> Drawn:
     algorithms = [a for a in names(f"{name}v" if uneven else name, info) if not cannot.get(a)]
     return {
         "name": name,
-        "counts": [int(n) for n in rng.integers(0, 4, size)] if uneven else None,
+        "counts": counts_of(name, rng, size, 3) if uneven else None,
         "op": op,
         "dtype": dtype,
         "shape": shape,
         "root": int(rng.integers(size)),
-        "kind": str(rng.choice(kinds(dtype))),
+        "kind": None if rng.random() < 0.4 else str(rng.choice(kinds(dtype))),
         "memory": "ordinary",
         "out": bool(rng.random() < 0.5),
         "in place": bool(rng.random() < 0.3),
         "begins": bool(rng.random() < 0.2),
         "algorithm": None if rng.random() < 0.2 else str(rng.choice(algorithms)),
         "factors": [float(f) for f in rng.choice([-1.0, 0.5, 2.0], size)],
+        "turns": int(rng.choice([1, 3])),
     }
 
 

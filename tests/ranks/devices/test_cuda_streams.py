@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -17,6 +16,7 @@ from mpicoll.communicator.engine import base  # noqa: F401  # which lists what a
 from mpicoll.devices import cuda
 from mpicoll.devices.cuda import Cuda, CudaEvent, CudaStream
 from mpicoll.errors import DeviceError, DeviceFailure, StateError
+from tests.ranks.children import in_child
 
 pytestmark = pytest.mark.first_mpi
 
@@ -129,15 +129,13 @@ class OnAGpu:
 def test_a_process_that_was_forked_after_cuda_had_begun(torch: InventedTorch) -> None:
     """The child has none of its parent's devices, and gets an error with a name for a new one."""
     cuda.device_named("cuda:0")
-    child = os.fork()
-    if not child:
+
+    def check() -> None:
         torch.forked = True
-        try:
+        with pytest.raises(DeviceError, match="not forked after CUDA had begun"):
             cuda.device_named("cuda:0")
-        except DeviceError as e:
-            os._exit(0 if "not forked after CUDA had begun" in str(e) else 2)
-        os._exit(1)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+    in_child(check)
     assert isinstance(cuda.device_named("cuda:0"), Cuda)
     with pytest.raises(Seen):
         as_buffer(OnAGpu(), "allreduce", "x")

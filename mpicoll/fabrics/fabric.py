@@ -8,7 +8,7 @@ from __future__ import annotations
 import pickle
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,9 @@ from mpicoll.errors import MessageError, TimeoutError
 from mpicoll.fabrics.routes.devices.scratch import Scratch
 from mpicoll.machine.backoff import Backoff
 from mpicoll.supervise.record import Record
+
+if TYPE_CHECKING:
+    from mpicoll.fabrics.mpi import MPIFabric
 
 
 class Transfer(ABC):
@@ -166,7 +169,7 @@ class Fabric(ABC):
     """How programs' objects become bytes, and objects again."""
 
     @property
-    def elastic(self) -> ElasticFabric | None:
+    def elastic(self) -> MPIFabric | None:
         """This fabric, if its ranks can be lost while the others go on."""
         return None
 
@@ -269,27 +272,3 @@ class Fabric(ABC):
 
     def allgather(self, obj: Any) -> list[Any]:
         return [pickle.loads(data) for data in self.objects.allgather(pickle.dumps(obj))]
-
-
-class ElasticFabric(Fabric):
-    """A fabric whose ranks can be lost while the others go on."""
-
-    @abstractmethod
-    def lost(self) -> list[int]:
-        """The ranks that are known to be lost. What other ranks know may differ."""
-
-    @abstractmethod
-    def is_cut(self, e: BaseException) -> bool:
-        """Whether the fabric has raised ``e`` because ranks were lost, or because a rank has ``cut`` the fabric."""
-
-    @abstractmethod
-    def cut(self) -> None:
-        """Make every call fail on all ranks, those that are under way too. Any thread may call this."""
-
-    @abstractmethod
-    def shrink(self) -> ElasticFabric:
-        """A fabric of the ranks that are left. They all call this, whatever state the fabric is in."""
-
-    @abstractmethod
-    def all_could(self, could: bool) -> bool:
-        """Whether all ranks that are left say True. They all get the same answer, whatever state the fabric is in."""

@@ -21,7 +21,7 @@ from mpicoll.calls.settings import Settings
 from mpicoll.devices.device import Device
 from mpicoll.errors import ArgumentError, DeviceError, RankLost
 from mpicoll.fabrics.bounded_allgather import BoundedAllgather
-from mpicoll.fabrics.fabric import ElasticFabric, Envelope, Fabric, Transfer
+from mpicoll.fabrics.fabric import Envelope, Fabric, Transfer
 from mpicoll.fabrics.messages import Collective, MPIMessages, NodeMessages
 from mpicoll.fabrics.mpi_communicators import lost_of, make, shrunk, together
 from mpicoll.fabrics.mpi_objects import MPIObjects
@@ -42,7 +42,7 @@ _left: list[MPI.Intracomm] = [MPI.COMM_WORLD]
 """The job's ranks; last those that are left: MPI makes no communicators of one whose ranks are lost."""
 
 
-class MPIFabric(ElasticFabric):
+class MPIFabric(Fabric):
     """Two duplicates of an MPI communicator, one for collectives and one for messages, which so stay apart."""
 
     _takes_devices: bool  # whether rank 0's MPI library may take the memory of GPUs
@@ -274,10 +274,12 @@ class MPIFabric(ElasticFabric):
         return [] if MPI.UNDEFINED in found else [*found]
 
     def lost(self) -> list[int]:
+        """The ranks that are known to be lost. What other ranks know may differ."""
         with self._freeing:
             return [] if self._comm == MPI.COMM_NULL else lost_of(self._comm)
 
     def is_cut(self, e: BaseException) -> bool:
+        """Whether MPI has raised ``e`` because ranks were lost, or because a rank has ``cut`` the fabric."""
         return self._is_elastic and (
             (isinstance(e, MPI.Exception) and e.Get_error_class() in _OF_LOSSES)
             or any(comm.Is_revoked() for comm in self._all())
@@ -290,6 +292,7 @@ class MPIFabric(ElasticFabric):
             raise MPI.Exception(MPI.ERR_PROC_FAILED)
 
     def cut(self) -> None:
+        """Make every call fail on all ranks, those that are under way too. Any thread may call this."""
         with self._freeing:
             for comm in self._all():
                 comm.Revoke()
@@ -300,11 +303,13 @@ class MPIFabric(ElasticFabric):
         return [comm for comm in every if comm != MPI.COMM_NULL]
 
     def shrink(self) -> MPIFabric:
+        """A fabric of the ranks that are left. They all call this, whatever state the fabric is in."""
         made = MPIFabric(self._comm, self, shrunk)
         elastic.without.update({*self.in_world()}.difference(made.in_world()))
         return made
 
     def all_could(self, could: bool) -> bool:
+        """Whether all ranks that are left say True. They all get the same answer, whatever state the fabric is in."""
         flag = np.array([could], np.intc)
         request = self._comm.Iagree(flag)
         with suppress(MPI.Exception):  # says that a rank was lost. The answer is that of all that are left

@@ -127,6 +127,7 @@ def on(nodes: Nodes) -> CommInfo:
         ("allreduce", SUM, 8, "device:ring", APART, DeviceInfo(False, ALL), STAGED),
         ("allreduce", SUM, 8, "ipc", APART, DeviceInfo(True), IPC),
         ("allreduce", SUM, 8, "ipc", APART, DeviceInfo(False), STAGED),
+        ("scan", SUM, 8, "ipc", APART, DeviceInfo(True), STAGED),
         ("alltoallv", None, 8, "ipc", APART, DeviceInfo(True), STAGED),
         ("allreduce", SUM, 8, "staged:ring", APART, DeviceInfo(True, ALL), STAGED),
         ("allreduce", SUM, 8, "ring", APART, DeviceInfo(True, ALL), STAGED),

@@ -26,7 +26,7 @@ from mpicoll.communicator.engine.message import Message, Startable
 from mpicoll.communicator.engine.requests import InFlight, hold_back
 from mpicoll.devices import cuda
 from mpicoll.errors import ArgumentError, MessageError, MismatchError, MpicollError, RankLost, StateError
-from mpicoll.fabrics.fabric import ElasticFabric, Envelope, Fabric
+from mpicoll.fabrics.fabric import Envelope, Fabric
 from mpicoll.fabrics.routes.devices import ipc
 from mpicoll.fabrics.thread_job import here
 from mpicoll.launch import lifecycle, mpi_init
@@ -39,6 +39,8 @@ from mpicoll.supervise.watched import Watched
 
 if TYPE_CHECKING:
     from mpi4py import MPI
+
+    from mpicoll.fabrics.mpi import MPIFabric
 
     # Editors complete the names of a Literal, and ``str`` takes the names that a program has in a variable.
     OpLike = OpName | str | Op | MPI.Op
@@ -274,7 +276,7 @@ class Cut:
     """Ends a communicator whose ranks were lost, or cannot go on with it: it cuts it in the watcher's thread, and says
     why in the thread whose call ends by that."""
 
-    def __init__(self, fabric: ElasticFabric) -> None:
+    def __init__(self, fabric: MPIFabric) -> None:
         self._fabric, self._in_job = weakref.ref(fabric), fabric.in_world()  # a program may drop a communicator
         self._error: MpicollError | None = None
 

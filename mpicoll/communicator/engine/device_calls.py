@@ -104,7 +104,7 @@ class DeviceCalls:
                 return sequence(note, fabric.bind_on_device(call, choice, device, kept.scratch))
             case "ipc":
                 otherwise = self._staged(kept, call, device_route(algorithm)[1], record)
-                return sequence(note, ipc.IpcPlan(call, kept.peers, kept.scratch, otherwise))
+                return sequence(note, ipc.IpcPlan(call, kept.peers, otherwise))
         return self._staged(kept, call, choice.schedule, record)
 
     def _staged(self, kept: _Kept, call: Call, named: str | None, record: Record) -> Plan:

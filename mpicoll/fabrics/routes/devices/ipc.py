@@ -17,7 +17,6 @@ from weakref import WeakSet
 from mpicoll.calls.call import Call
 from mpicoll.calls.plan import Plan
 from mpicoll.devices.device import Device, Handle, Stream, Tell, failure_before, raise_any
-from mpicoll.fabrics.routes.devices.scratch import Scratch
 from mpicoll.fabrics.routes.node import input_and_output, starts_of
 
 Addresses = Sequence[int | None]  # of memory of each rank
@@ -132,22 +131,14 @@ class _Told(NamedTuple):
 class IpcPlan:
     """The plan of a call, or ``otherwise`` where a rank's memory cannot be opened."""
 
-    def __init__(self, call: Call, peers: Peers, scratch: Scratch, otherwise: Plan) -> None:
-        self._call, self._peers, self._scratch, self._otherwise = call, peers, scratch, otherwise
-        table = call.collective
-        self._sliced = table.elementwise and table.prefix is None and table.root is None
+    def __init__(self, call: Call, peers: Peers, otherwise: Plan) -> None:
+        self._call, self._peers, self._otherwise = call, peers, otherwise
+        self._sliced = call.collective.elementwise and call.collective.root is None
         self._given, _ = input_and_output(call, peers.rank, peers.size)
-        self._nothing_before = table.prefix == "exclusive" and peers.rank == 0
-        # Ranks that come later still read what this rank's result would overwrite.
-        self._aside = None
-        if table.prefix is not None and call.in_place and call.recv is not None:
-            (address,) = scratch.addresses(call.operation, call.recv.nbytes)
-            self._aside = replace(call.recv, address=address)
 
     def __call__(self) -> None:
         """Let the device work, and wait until all have: until then the ranks use each other's memory."""
-        call, peers, aside = self._call, self._peers, self._aside
-        stream, view = peers.device.current(), peers.device.view
+        call, peers, stream = self._call, self._peers, self._peers.device.current()
         told = self._told(stream)
         inputs = outs = None
         if all(t.possible for t in told):
@@ -157,16 +148,11 @@ class IpcPlan:
         if inputs is None or (self._sliced and outs is None):
             self._otherwise()
             return
-        if aside is not None:
-            self._scratch.begin(stream)
         if outs is not None:
             self._slice(stream, inputs, outs, [t.factor for t in told])
         else:
             self._take(stream, inputs, [t.factor for t in told])
         raise_any(call.operation, peers.tell(failure_before(stream.record())))
-        if aside is not None and call.recv is not None and not self._nothing_before:
-            stream.copy(view(call.recv), view(aside))
-            self._scratch.end(stream)
 
     def _told(self, stream: Stream) -> list[_Told]:
         """What all ranks tell when their inputs are ready, and their results may be written."""
@@ -202,8 +188,7 @@ class IpcPlan:
     def _take(self, stream: Stream, inputs: Addresses, factors: Sequence[Any]) -> None:
         """Take each block of this rank's result from the ranks that have it."""
         call, table, (rank, size) = self._call, self._call.collective, (self._peers.rank, self._peers.size)
-        recv = call.recv if self._aside is None else self._aside
-        if recv is None:
+        if (recv := call.recv) is None:
             return
         starts = [start // recv.dtype.itemsize for start in starts_of(call, size)]
         blocks = len(starts) - 1

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from inspect import getattr_static
 from typing import TYPE_CHECKING, NoReturn, Self
 
 from mpicoll.calls import settings
 from mpicoll.calls.arguments import MOST_INT, checked_int, checked_rank, sequence_of
 from mpicoll.communicator.engine.engine import Engine
 from mpicoll.communicator.memory import Memory
-from mpicoll.communicator.mpi4py_names import Mpi4pyNames, all_explained, answer_names
+from mpicoll.communicator.mpi4py_names import all_explained, answer_names
 from mpicoll.communicator.neighbours import Neighbours
 from mpicoll.communicator.nonblocking import NonBlocking
 from mpicoll.communicator.objects import Objects
 from mpicoll.communicator.persistent import Persistent
-from mpicoll.errors import ArgumentError, RankLost, StateError
+from mpicoll.errors import ArgumentError, NoAttribute, RankLost, StateError
 from mpicoll.fabrics.fabric import Fabric
 from mpicoll.supervise.ending import limited
 from mpicoll.supervise.record import FREED, Record
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 
 @all_explained
-class Communicator(Memory, Persistent, NonBlocking, Neighbours, Objects, Mpi4pyNames):
+class Communicator(Memory, Persistent, NonBlocking, Neighbours, Objects):
     """Collectives and messages among the ranks of an MPI communicator.
 
     ``comm`` is an intra-communicator of mpi4py, by default MPI.COMM_WORLD. Making a Communicator is collective: it
@@ -89,6 +90,9 @@ class Communicator(Memory, Persistent, NonBlocking, Neighbours, Objects, Mpi4pyN
     def __repr__(self) -> str:
         closed = f", which cannot be used any more: {self.closed}" if self.closed else ""
         return f"<mpicoll.Communicator: rank {self.rank} of {self.size}{closed}>"
+
+    def __dir__(self) -> list[str]:  # names of mpi4py's, which are answered with what replaces them, are not shown
+        return [name for name in super().__dir__() if not isinstance(getattr_static(self, name, None), NoAttribute)]
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a Communicator cannot be pickled or copied: another process makes one of its own")

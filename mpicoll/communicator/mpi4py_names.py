@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache, wraps
-from inspect import getattr_static, getmembers, isfunction, signature
+from inspect import getmembers, isfunction, signature
 from types import ModuleType
 from typing import Any, TypeVar
 
@@ -98,15 +98,8 @@ def _why(name: str, of_mpi: bool, lower: str | None) -> str:
     return f": keep mpi4py's call, on its own communicator ({_PAGE})" if of_mpi else ""
 
 
-class Mpi4pyNames:
-    """Part of a Communicator: names of mpi4py's are answered with what replaces them."""
-
-    def __dir__(self) -> list[str]:
-        return [name for name in super().__dir__() if not isinstance(getattr_static(self, name, None), NoAttribute)]
-
-
 @cache
-def answer_names(communicator: type[Mpi4pyNames], mpi: ModuleType | None) -> None:
+def answer_names(communicator: type, mpi: ModuleType | None) -> None:
     """From now on, such communicators answer the names of mpi4py's ``MPI``. Where ranks are threads, nobody may have
     loaded that."""
     kinds = [mpi.Cartcomm, mpi.Graphcomm, mpi.Distgraphcomm] if mpi is not None else []

@@ -4,65 +4,47 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
+from mpicoll.arrays.buffers import as_buffer
 from mpicoll.arrays.dtypes import DTYPES
 from mpicoll.devices.cuda import device_named
-from mpicoll.devices.device import Device
 from tests.devices.simulated import Simulated
 from tests.devices.simulated_queue import Costs
 
 Array = np.ndarray[Any, Any]
 
 
-class On(Protocol):
-    """What tests do on a device. bfloat16 values are float32 on the host."""
-
-    @property
-    def device(self) -> Device:
-        """The device itself."""
-
-    def array(self, values: Any, dtype: str) -> Any:
-        """A new array with these values."""
-
-    def values(self, x: Any) -> Array:
-        """The values of an array, when the current stream has come to them."""
-
-    def copy(self, target: Any, source: Any) -> None:
-        """Copy an array, in the current stream's turn."""
-
-    def working_on(self, stream: int) -> AbstractContextManager[None]:
-        """Work on one of three streams. 0 is the one on which everybody works at first."""
-
-
 class OnSimulated:
-    """The simulated device."""
+    """The simulated device. bfloat16 values are float32 on the host."""
 
     def __init__(self, delay: float = 0.0, seed: int = 0, **options: Any) -> None:
         self.device: Simulated = Simulated(Costs(delay=delay), seed=seed, **options)
         self._streams = [self.device.current(), self.device.new_stream(), self.device.new_stream()]
 
     def array(self, values: Any, dtype: str) -> Any:
+        """A new array with these values."""
         return self.device.array(values, dtype)
 
     def values(self, x: Any) -> Array:
+        """The values of an array, when the current stream has come to them."""
         found: Array = x.get()
         return found
 
     def copy(self, target: Any, source: Any) -> None:
-        view = self.device.view
-        from mpicoll.arrays.buffers import as_buffer
-
-        self.device.current().copy(view(as_buffer(target, "copy", "x")), view(as_buffer(source, "copy", "x")))
+        """Copy an array, in the current stream's turn."""
+        into, from_ = (self.device.view(as_buffer(x, "copy", "x")) for x in (target, source))
+        self.device.current().copy(into, from_)
 
     def working_on(self, stream: int) -> AbstractContextManager[None]:
+        """Work on one of three streams. 0 is the one on which everybody works at first."""
         return self.device.using(self._streams[stream])
 
 
 class OnCuda:
-    """The GPU that is current in torch."""
+    """The GPU that is current in torch, in the same words."""
 
     def __init__(self) -> None:
         import torch
@@ -88,20 +70,16 @@ class OnCuda:
         return made
 
 
-def cuda_is_here() -> bool:
-    """Whether torch is installed and sees a GPU."""
+On = OnSimulated | OnCuda
+
+
+def everywhere() -> list[str]:
+    """The devices there are."""
     try:
         import torch
     except ImportError:
-        return False
-    return bool(torch.cuda.is_available())
-
-
-def everywhere() -> Iterator[str]:
-    """The devices there are."""
-    yield "simulated"
-    if cuda_is_here():
-        yield "cuda"
+        return ["simulated"]
+    return ["simulated", "cuda"] if torch.cuda.is_available() else ["simulated"]
 
 
 def made(name: str, delay: float = 0.0, seed: int = 0) -> On:

@@ -24,12 +24,6 @@ pytestmark = NEEDED  # MPI's own messages move as MPI moves them
 N = 1_000_000
 
 
-@pytest.fixture
-def comm() -> Iterator[mpicoll.Communicator]:
-    with mpicoll.Communicator() as made:
-        yield made
-
-
 def compute() -> None:
     end = time.monotonic() + 0.5
     while time.monotonic() < end:

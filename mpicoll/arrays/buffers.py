@@ -136,7 +136,9 @@ def as_buffer(x: Any, operation: str, argument: str) -> Buffer:
         if hasattr(x, "__array_interface__"):
             return _of_numpy(np.asarray(x), operation, argument)
         forms = "an array (NumPy, torch, buffer protocol, DLPack or __cuda_array_interface__)"
-        raise ArgumentError(operation, argument, forms, _described(x) + _for_objects(x, operation, argument)) from None
+        text = repr(x) if len(repr(x)) <= 60 else repr(x)[:57] + "..."
+        given = f"{type(x).__name__} {text}{_for_objects(x, operation, argument)}"
+        raise ArgumentError(operation, argument, forms, given) from None
     try:
         array = np.asarray(view)
     except (RuntimeError, TypeError, ValueError) as e:
@@ -177,11 +179,6 @@ def _for_objects(x: object, operation: str, argument: str) -> str:
     numbers = isinstance(x, (list, tuple, int, float, complex))
     whole = _OF_OBJECTS.get(operation, "mpi4py's own call")
     return f" ({whole} takes Python objects{'; np.asarray makes an array of numbers' * numbers})"
-
-
-def _described(x: object) -> str:
-    text = repr(x)
-    return f"{type(x).__name__} {text if len(text) <= 60 else text[:57] + '...'}"
 
 
 def _of_numpy(x: NDArray[Any], operation: str, argument: str) -> Buffer:

@@ -160,7 +160,11 @@ def _with_counts(call: Call, rank: int, size: int, sendcounts: Any, recvcounts: 
         sent = checked_counts(sendcounts, size, name, "sendcounts" if both_needed else "counts")
     if table.gets == "p":
         received = checked_counts(recvcounts, size, name, "recvcounts" if both_needed else "counts")
-    row_size = _row_size(call)
+    buffer = call.send or call.recv
+    assert buffer is not None
+    if not buffer.shape:
+        raise ArgumentError(name, call.input, "an array of rows (at least one dimension)", "a scalar array")
+    row_size = prod(buffer.shape[1:])
     for argument, b, counts, other_counts in (
         (call.input, call.send, sent, received),
         ("out", call.recv, received, sent),
@@ -175,14 +179,6 @@ def _with_counts(call: Call, rank: int, size: int, sendcounts: Any, recvcounts: 
         sendcounts=None if sent is None else tuple(n * row_size for n in sent),
         recvcounts=None if received is None else tuple(n * row_size for n in received),
     )
-
-
-def _row_size(call: Call) -> int:
-    buffer = call.send or call.recv
-    assert buffer is not None
-    if not buffer.shape:
-        raise ArgumentError(call.operation, call.input, "an array of rows (at least one dimension)", "a scalar array")
-    return prod(buffer.shape[1:])
 
 
 def _apart(call: Call, send: Buffer, recv: Buffer, rank: int, size: int) -> Call:
@@ -232,26 +228,21 @@ def record_of(call: Call, algorithm: str | None, size: int, operation: str | Non
 
 def details_of(call: Call, algorithm: str | None, size: int) -> str:
     """Reduction, elements, dtype, root, algorithm and counts of a call among ``size`` ranks."""
-    parts = []
+    parts, table = [], call.collective
     if call.reduction is not None:
         parts.append(call.reduction.op.name)
     memory = call.send or call.recv
     if memory is not None:
-        elements = f"{_given_elements(call, call.extent(size), size)} " if call.extent_is_common else ""
+        # The elements that a rank gives, as its program says them. In a scatter, those that it gets.
+        own_block = not call.uneven and (table.gathers or (table.rooted and table.scatters))
+        elements = f"{call.extent(size) // (size if own_block else 1)} " if call.extent_is_common else ""
         parts.append(f"of {elements}{memory.dtype}")
         if memory.device != "cpu":  # a call on a device's memory is cut in other pieces
             parts.append(f"on {memory.device.partition(':')[0]}")
     if call.uneven and call.extent_is_common:
         parts.append(f"counts {list(call.sendcounts or call.recvcounts or ())}")
-    if call.collective.rooted:
+    if table.rooted:
         parts.append(f"root {call.root}")
     if algorithm is not None:
         parts.append(f"algorithm {algorithm}")
     return " ".join(parts)
-
-
-def _given_elements(call: Call, elements: int, size: int) -> int:
-    """The elements that a rank gives, as its program says them. In a scatter, those that it gets."""
-    table = call.collective
-    own_block = table.gathers or (table.rooted and table.scatters)
-    return elements // size if own_block and not call.uneven else elements

@@ -88,16 +88,6 @@ def all_explained(communicator: type[C]) -> type[C]:
     return communicator
 
 
-def _why(name: str, of_mpi: bool, lower: str | None) -> str:
-    """What the error says of a name: with ``lower``, the Communicator has a method of that name."""
-    instead = _INSTEAD.get(name, lower)
-    if instead is not None:
-        return f": mpicoll's is comm.{instead} ({_PAGE})"
-    if name.endswith("_init"):
-        return f": mpicoll's is comm.bind({name.lower().removesuffix('_init')!r}, ...) ({_PAGE})"
-    return f": keep mpi4py's call, on its own communicator ({_PAGE})" if of_mpi else ""
-
-
 @cache
 def answer_names(communicator: type, mpi: ModuleType | None) -> None:
     """From now on, such communicators answer the names of mpi4py's ``MPI``. Where ranks are threads, nobody may have
@@ -106,5 +96,8 @@ def answer_names(communicator: type, mpi: ModuleType | None) -> None:
     names = {name for kind in kinds for name in dir(kind) if not name.startswith("_")}
     for name in {*_INSTEAD, *names} - {*dir(communicator), "rank", "size"}:
         lower = name.lower()
-        why = _why(name, name in names, lower if hasattr(communicator, lower) else None)
-        setattr(communicator, name, NoAttribute(name, why))
+        instead = _INSTEAD.get(name, lower if hasattr(communicator, lower) else None)
+        if instead is None and name.endswith("_init"):
+            instead = f"bind({lower.removesuffix('_init')!r}, ...)"
+        why = "keep mpi4py's call, on its own communicator" if instead is None else f"mpicoll's is comm.{instead}"
+        setattr(communicator, name, NoAttribute(name, f": {why} ({_PAGE})"))

@@ -98,7 +98,10 @@ class DeviceCalls:
         match choice.route:
             case "native":
                 _wait_for_caller(device)  # now, too, because the device may look at the memory that MPI gets
-                steps = fabric.bind(_for_mpi(call, device), choice, record)
+                send, recv = (
+                    b and replace(b, address=device.for_mpi(b.address, b.nbytes)) for b in (call.send, call.recv)
+                )
+                steps = fabric.bind(replace(call, send=send, recv=recv), choice, record)
                 return sequence(note, partial(_wait_for_caller, device), *steps)
             case "device":
                 return sequence(note, fabric.bind_on_device(call, choice, device, kept.scratch))
@@ -195,11 +198,3 @@ def _around_streams(device: Device, streams: Collection[int], plan: Plan) -> Pla
 def _wait_for_caller(device: Device) -> None:
     """Wait for what the caller has queued: an MPI knows nothing of streams."""
     device.current().record().wait()
-
-
-def _for_mpi(call: Call, device: Device) -> Call:
-    """The call at the addresses by which MPI reaches its memory."""
-    send, recv = (
-        None if b is None else replace(b, address=device.for_mpi(b.address, b.nbytes)) for b in (call.send, call.recv)
-    )
-    return replace(call, send=send, recv=recv)

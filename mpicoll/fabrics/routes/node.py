@@ -102,7 +102,7 @@ def bind(
     elsewhere = None if otherwise is None else sequence(*otherwise)
     assert kernel is not None
     table, reduction = call.collective, call.reduction
-    ends = starts_of(call, size), _starts(call, size, call.recvcounts or call.sendcounts)
+    ends = starts_of(call, size, call.sendcounts), starts_of(call, size, call.recvcounts)
     given, taken = (array("Q", each).tobytes() for each in ends)
     buffers = input_and_output(call, rank, size)
     addresses = [None if b is None else b.address for b in buffers]
@@ -246,13 +246,9 @@ def input_and_output(call: Call, rank: int, size: int) -> Pair:
     return (send or recv) if gives else None, (recv or send) if gets else None
 
 
-def starts_of(call: Call, size: int) -> list[int]:
-    """Where each block, and the end, is in the whole vector (alltoallv: that the rank gives), in bytes."""
-    return _starts(call, size, call.sendcounts or call.recvcounts)
-
-
-def _starts(call: Call, size: int, counts: Sequence[int] | None) -> list[int]:
-    buffer = call.send or call.recv
+def starts_of(call: Call, size: int, counts: Sequence[int] | None = None) -> list[int]:
+    """Where each block, and the end, is in the whole vector, in bytes. In an alltoallv, ``counts`` say in which one."""
+    buffer, counts = call.send or call.recv, counts or call.sendcounts or call.recvcounts
     if buffer is None:
         return [0]
     if counts is None:

@@ -49,6 +49,13 @@ class Exporter:
         return self.x.__dlpack_device__()
 
 
+class OnAGpu:
+    """An array behind CUDA's interface alone. ``x`` holds its memory."""
+
+    def __init__(self, x: Any, **interface: Any) -> None:
+        self.x, self.__cuda_array_interface__ = x, {"version": 3, **interface}
+
+
 KINDS: dict[str, Callable[[Array, str], Any]] = {
     "numpy": lambda x, dtype: np.array(x, order="C"),
     "numpy, Fortran order": lambda x, dtype: np.array(x, order="F"),

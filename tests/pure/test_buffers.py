@@ -15,6 +15,7 @@ from mpicoll.arrays.buffers import as_buffer
 from mpicoll.arrays.libraries import library_of
 from mpicoll.calls import plan
 from mpicoll.errors import ArgumentError, DtypeError
+from tests.arrays import Exporter
 
 
 @pytest.mark.parametrize(
@@ -91,25 +92,13 @@ def test_a_tensor_s_key_is_never_that_of_its_interface(known: bool, monkeypatch:
     assert key(x) == (x.data_ptr(), 3, torch.complex64)
 
 
-class SpeaksDlpack:
-    """An array of another library, which speaks DLPack as it was before version 1, or as it is now."""
-
-    def __init__(self, x: np.ndarray[Any, Any], version: int) -> None:
-        self.x, self.version = x, version
-
-    def __dlpack__(self, **options: Any) -> Any:
-        if self.version == 0 and options:
-            raise TypeError("unexpected options")
-        return self.x.__dlpack__(**options)
-
-
 def test_the_library_of_an_array_that_names_none(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its package is its library, if it takes arrays by DLPack."""
-    x = SpeaksDlpack(np.ones(3), 1)
+    x = Exporter(np.ones(3))
     assert library_of(x) is None
     package = ModuleType("invented")
     monkeypatch.setitem(sys.modules, "invented", package)
-    monkeypatch.setattr(SpeaksDlpack, "__module__", "invented.arrays")
+    monkeypatch.setattr(Exporter, "__module__", "invented.arrays")
     assert library_of(x) is None
     package.__dict__["from_dlpack"] = np.from_dlpack  # it is not the package's own
     assert library_of(x) is None

@@ -14,17 +14,9 @@ from mpi4py import MPI
 import mpicoll
 from mpicoll import Op
 from mpicoll.errors import ArgumentError, DeviceError, DtypeError, StateError
-from tests.arrays import Exporter
+from tests.arrays import Exporter, OnAGpu
 
 pytestmark = pytest.mark.sizes(1, 2)
-
-
-class OnDevice:
-    """What says that it lies on a GPU, on a machine without one."""
-
-    @property
-    def __cuda_array_interface__(self) -> dict[str, Any]:
-        return {"shape": (4,), "typestr": "<f4", "data": (0xDEAD0000, False), "version": 3, "stream": 1}
 
 
 def fixed(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -34,7 +26,8 @@ def fixed(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 NAMES = {
     "np": np, "torch": torch, "MPI": MPI, "mpicoll": mpicoll, "Op": Op, "Decimal": Decimal, "Exporter": Exporter,
-    "OnDevice": OnDevice, "fixed": fixed, "OWN": MPI.Op.Create(lambda a, b, kind: None),
+    "on_a_gpu": OnAGpu(None, shape=(4,), typestr="<f4", data=(0xDEAD0000, False), stream=1), "fixed": fixed,
+    "OWN": MPI.Op.Create(lambda a, b, kind: None),
 }  # fmt: skip
 """What the calls may name."""
 
@@ -95,7 +88,7 @@ CASES = (
     ("Op.premul_sum('a')", "Op: factor: ... 'a'"),
     ("c.allgather_object(lambda: 0)", "allgather_object: obj: ... pickled"),
     ("c.send_object(1, 0, tag=-1)", "send_object: tag:"),
-    ("c.allreduce(OnDevice())", "DeviceError: ... allreduce: x: ... GPU ... OnDevice"),
+    ("c.allreduce(on_a_gpu)", "DeviceError: ... allreduce: x: ... GPU ... OnAGpu"),  # on a machine without one
     ("c.allgatherv(y, [1] * (c.size + 1))", "allgatherv: counts:"),
     ("c.scatterv(y, [-1] * c.size, c.rank)", "scatterv: counts: ... negative"),
     ("c.allgatherv(y[:1], None, y[1:1 + c.size])", "allgatherv: counts: ... None"),

@@ -13,6 +13,7 @@ import mpicoll
 import mpicoll.torch as dist
 from mpicoll.arrays.dtypes import DTYPES
 from mpicoll.errors import ArgumentError, DeviceError, MpicollError, StateError
+from tests.arrays import OnAGpu
 from tests.ranks.children import in_child
 from tests.ranks.torch.cases import FUNCTIONS, LAYOUTS, OP_OF, REDUCING, Case, Group, layouts, legal, make_groups, run
 
@@ -46,15 +47,9 @@ def size(own_device: None) -> int:
     return dist.get_world_size()
 
 
-class LikeCuPy:
+def like_cupy(x: torch.Tensor, read_only: bool = False, stream: int | None = None) -> Any:
     """What mpicoll sees of a CuPy array: an interface to memory, which here is a tensor's."""
-
-    def __init__(self, x: torch.Tensor, read_only: bool = False, stream: int | None = None) -> None:
-        self.x, self.read_only, self.stream = x, read_only, stream
-
-    @property
-    def __cuda_array_interface__(self) -> dict[str, Any]:
-        return {**self.x.__cuda_array_interface__, "data": (self.x.data_ptr(), self.read_only), "stream": self.stream}
+    return OnAGpu(x, **{**x.__cuda_array_interface__, "data": (x.data_ptr(), read_only), "stream": stream})
 
 
 # -- values -----------------------------------------------------------------------------------------------------------
@@ -89,14 +84,14 @@ def test_every_size(groups: list[Group], function: str) -> None:
 def test_what_speaks_cupys_interface(comm: mpicoll.Communicator, op: str) -> None:
     x = torch.full((5,), comm.rank + 1.0, device="cuda")
     expected = {"sum": comm.size * (comm.size + 1) / 2, "max": comm.size, "avg": (comm.size + 1) / 2}[op]
-    comm.allreduce(LikeCuPy(x), op, out=LikeCuPy(x))
+    comm.allreduce(like_cupy(x), op, out=like_cupy(x))
     assert x.tolist() == [expected] * 5
     strided = torch.full((4, 2), comm.rank + 1.0, device="cuda")
-    comm.allreduce(LikeCuPy(strided[:, 0]), op, out=LikeCuPy(strided[:, 0]))
+    comm.allreduce(like_cupy(strided[:, 0]), op, out=like_cupy(strided[:, 0]))
     assert strided[:, 0].tolist() == [expected] * 4
     assert strided[:, 1].tolist() == [comm.rank + 1.0] * 4
     out = torch.zeros(comm.size, 2, device="cuda")
-    comm.allgather(LikeCuPy(torch.full((2,), float(comm.rank), device="cuda"), read_only=True), out=LikeCuPy(out))
+    comm.allgather(like_cupy(torch.full((2,), float(comm.rank), device="cuda"), read_only=True), out=like_cupy(out))
     assert out.tolist() == [[r, r] for r in range(comm.size)]
 
 
@@ -202,7 +197,7 @@ def test_an_interface_s_stream_is_waited_for(comm: mpicoll.Communicator) -> None
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
         x = _written_late(1000, comm.rank + 1.0)
-    comm.allreduce(it := LikeCuPy(x, stream=stream.cuda_stream), "max", out=it)
+    comm.allreduce(it := like_cupy(x, stream=stream.cuda_stream), "max", out=it)
     assert x.unique().tolist() == [float(comm.size)]
 
 

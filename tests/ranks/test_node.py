@@ -8,7 +8,6 @@ import os
 import random
 import time
 from collections.abc import Callable
-from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -86,24 +85,6 @@ def test_every_reduction(comm: mpicoll.Communicator, op: str) -> None:
             on: Any = OnHost("torch" if kind.storage else "numpy")
             for count in (3, SLOT // kind.itemsize + 1):
                 check(comm, on, "allreduce", NODE, name, op, (count,), "plain")
-
-
-@pytest.mark.parametrize("count", [5, 5_000, SLOT])
-def test_values_are_combined_in_the_order_of_the_ranks(comm: mpicoll.Communicator, count: int) -> None:
-    """Bit for bit, in pieces, in slices, and where arrays lie."""
-    given = [np.random.default_rng(r).standard_normal(count * comm.size) for r in range(comm.size)]
-    sums = list(accumulate(given))
-    block = slice(count * comm.rank, count * (comm.rank + 1))
-    shared = comm.empty(count * comm.size)
-    shared[...] = given[comm.rank]
-    for mine in (given[comm.rank], shared):
-        np.testing.assert_array_equal(comm.allreduce(mine, algorithm=NODE), sums[-1])
-        np.testing.assert_array_equal(
-            comm.reduce_scatter(mine.reshape(comm.size, -1), algorithm=NODE).ravel(), sums[-1][block]
-        )
-        np.testing.assert_array_equal(comm.scan(mine, algorithm=NODE), sums[comm.rank])
-        at_root = comm.reduce(mine, root=comm.size - 1, algorithm=NODE)
-        assert at_root is None or (at_root == sums[-1]).all()
 
 
 @pytest.mark.parametrize("count", [1, SLOT])

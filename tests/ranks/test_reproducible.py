@@ -92,6 +92,10 @@ def test_arrays_in_shared_memory_give_the_same(dtype: str) -> None:
                 routes.append(comm.last_route)
                 assert bits(x) == bits(in_rank_order(of, comm.size, count, "sum"))
             assert set(routes) == {choose.SHARED}
+            x[...] = of(comm.rank, count).numpy()
+            assert bits(comm.scan(x)) == bits(in_rank_order(of, comm.rank + 1, count, "sum"))
+            reduced = comm.reduce(x, root=comm.size - 1)
+            assert reduced is None or bits(reduced) == bits(in_rank_order(of, comm.size, count, "sum"))
 
 
 def test_what_has_no_order_may_have_any_algorithm() -> None:

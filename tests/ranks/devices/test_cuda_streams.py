@@ -16,6 +16,7 @@ from mpicoll.communicator.engine import base  # noqa: F401  # which lists what a
 from mpicoll.devices import cuda
 from mpicoll.devices.cuda import Cuda, CudaEvent, CudaStream
 from mpicoll.errors import DeviceError, DeviceFailure, StateError
+from tests.arrays import OnAGpu
 from tests.ranks.children import in_child
 
 pytestmark = pytest.mark.first_mpi
@@ -118,14 +119,6 @@ def test_the_stream_of_another_library(torch: InventedTorch) -> None:
     assert len(waited) == 2
 
 
-class OnAGpu:
-    """Memory that may only be read. torch takes no interface which says so."""
-
-    @property
-    def __cuda_array_interface__(self) -> dict[str, Any]:
-        return {"data": (4096, True), "shape": (1,), "typestr": "<f4", "strides": None, "version": 3}
-
-
 def test_a_process_that_was_forked_after_cuda_had_begun(torch: InventedTorch) -> None:
     """The child has none of its parent's devices, and gets an error with a name for a new one."""
     cuda.device_named("cuda:0")
@@ -137,9 +130,11 @@ def test_a_process_that_was_forked_after_cuda_had_begun(torch: InventedTorch) ->
 
     in_child(check)
     assert isinstance(cuda.device_named("cuda:0"), Cuda)
+    # Memory that may only be read. torch takes no interface which says so.
+    x = OnAGpu(None, data=(4096, True), shape=(1,), typestr="<f4", strides=None)
     with pytest.raises(Seen):
-        as_buffer(OnAGpu(), "allreduce", "x")
+        as_buffer(x, "allreduce", "x")
     assert torch.taken == [(4096, False, "cuda:1")]  # without the number, it would copy to the current GPU
     torch.forked = True
     with pytest.raises(DeviceError, match="allreduce: x: expected GPU memory that this process can reach"):
-        as_buffer(OnAGpu(), "allreduce", "x")
+        as_buffer(x, "allreduce", "x")

@@ -12,6 +12,7 @@ from mpicoll import algorithms
 from mpicoll.algorithms.collectives import COLLECTIVES
 from mpicoll.arrays.dtypes import DTYPES, OPS
 from mpicoll.errors import ArgumentError
+from tests.arrays import OnAGpu
 from tests.devices.checks import MOVING, by, check, same
 from tests.devices.on import LAYOUTS, ROUTES, On, OnSimulated, laid_out, routes_of
 from tests.devices.simulated import Simulated
@@ -96,17 +97,6 @@ def test_long_vectors(comm: mpicoll.Communicator, on: On) -> None:
             same(found, (np.arange(n) % 1000 + added).astype(np.float32), f"{op} by {route}")
 
 
-class OnAStream:
-    """An array whose library works on a stream of its own."""
-
-    def __init__(self, x: Any) -> None:
-        self.x = x
-
-    @property
-    def __cuda_array_interface__(self) -> dict[str, Any]:
-        return {**self.x.__cuda_array_interface__, "stream": 7}
-
-
 def test_the_stream_of_another_library_is_followed(comm: mpicoll.Communicator, monkeypatch: pytest.MonkeyPatch) -> None:
     """In each call, also in one that was bound before."""
     on, followed = OnSimulated(delay=5e-4), list[int]()
@@ -117,7 +107,7 @@ def test_the_stream_of_another_library_is_followed(comm: mpicoll.Communicator, m
 
     monkeypatch.setattr(Simulated, "follow", follow)
     x = on.array(np.full(9, comm.rank + 1.0), "float64")
-    given = OnAStream(x)
+    given: Any = OnAGpu(x, **{**x.__cuda_array_interface__, "stream": 7})
     bound = comm.bind("allreduce", given, "max", out=given)
     for i in range(2):
         bound()

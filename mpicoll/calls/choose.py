@@ -3,15 +3,10 @@
 It decides by the call, by what is the same on all ranks of the communicator, and on memory of a device by what the
 ranks have found out about their devices. So all ranks choose the same. Routes and fabrics carry the choice out.
 
-``native`` is the MPI library's own collective. ``exchange`` moves the values in messages and reduces them in mpicoll:
-it serves the dtypes and operations that no MPI library computes rightly. ``node`` is the kernel's way through memory
-that the ranks of one node share. ``wide`` sends 16-bit floats as float32, which the MPI library can add up, and so can
-a schedule without rounding more than once. All other names are those of schedules in ``mpicoll.algorithms``.
-
 The algorithm that the caller names comes first. Then comes the one that the environment variable MPICOLL_ALGORITHM
-names (``allreduce:ring,bcast:native``), for the calls that it can serve. Otherwise it is ``node`` among ranks of one
-node, and ``native`` or ``exchange`` among ranks of several. There, long reductions that MPI lacks are two-level. Where
-reductions are to be reproducible, they are combined in the order of the ranks.
+names (``allreduce:ring,bcast:native``), for the calls that it can serve. Otherwise ranks of one node have ``node``, the
+kernel. Ranks of several have ``native``, the MPI library's own collective, or ``exchange``: it reduces in mpicoll what
+no MPI library computes rightly. Long ones of these are two-level, or ``wide``: 16-bit floats travel as float32.
 
 Calls on memory of a device take one of four routes. ``native`` and ``device`` hand that memory to the MPI library:
 ``native`` in its collectives, and ``device`` in the messages of a schedule whose reductions happen on the device.

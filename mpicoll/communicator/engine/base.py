@@ -186,10 +186,8 @@ class Base:
     def break_off(self, plan: object, operation: str, e: BaseException) -> None:
         """Close the communicator, because the plan has raised ``e``, or whatever else has made a call.
 
-        Python runs a signal's handler when the MPI library's function has returned. If the plan is no more than that
-        function, a handler that raises finds the call complete on this rank. The communicator is closed all the same.
-        Which plans are so depends on the algorithm, and a program cannot rely on that. It does not get the
-        result, with which the other ranks go on.
+        A signal's handler that raises may find the call complete on this rank. The communicator is closed all the same:
+        a program cannot know that, and does not get the result, with which the other ranks go on.
         """
         if refused(e) or (isinstance(e, ArgumentError) and e.argument == "algorithm"):
             # A stream that captures, before anything was sent. Other ranks may have been refused before they began. Or

@@ -125,9 +125,8 @@ class Engine(MessageCalls):
     def execute(self, plan: CachedPlan, operation: str) -> None:
         """Make the call that was bound by :meth:`plan`. ``operation`` is its name in errors.
 
-        What the MPI library reports becomes a MessageError. A call that ends by an exception closes the communicator:
-        other ranks may be at other steps of it, or at the next call. That includes an exception of a signal's handler.
-        Let handlers set a flag, and raise after the call.
+        What the MPI library reports becomes a MessageError. A call that ends by an exception, also by one of a signal's
+        handler, closes the communicator: other ranks may be at other steps of it, or at the next call.
         """
         if self.closed:
             self.check_open(operation)

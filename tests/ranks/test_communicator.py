@@ -90,8 +90,9 @@ def test_a_plan_serves_the_address_not_the_object(comm: mpicoll.Communicator) ->
 
 
 @pytest.mark.slow
-def test_plans_hold_no_arrays(comm: mpicoll.Communicator) -> None:
-    fresh = mpicoll.Communicator()  # its first long call is yet to come
+@pytest.mark.parametrize("check_nan", [False, True])
+def test_plans_hold_no_arrays(check_nan: bool) -> None:
+    fresh = mpicoll.Communicator(check_nan=check_nan)  # its first long call is yet to come
     for make in (
         lambda: np.ones(10_000), lambda: np.ones((10, 10), np.float16), lambda: torch.ones(10_000),
         lambda: np.ones((100, 2))[:, 0], lambda: torch.ones(100, 2)[:, 0],

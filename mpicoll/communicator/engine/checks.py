@@ -8,15 +8,14 @@ them. Where a number does not come in time, TimeoutError names the rank that is 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from mpicoll.arrays import kernels
-from mpicoll.arrays.buffers import Buffer
 from mpicoll.calls.call import Call
 from mpicoll.calls.plan import Plan
-from mpicoll.communicator.engine.packing import copied_to_host
+from mpicoll.communicator.engine.packing import copy_of, is_plain
 from mpicoll.errors import ArgumentError, MismatchError, TimeoutError
 from mpicoll.fabrics.fabric import Fabric
 from mpicoll.fabrics.routes.node import input_and_output
@@ -89,14 +88,14 @@ def look_for_nans(rank: int, size: int, call: Call, record: Record) -> list[Plan
     given, _ = input_and_output(call, rank, size)
     if given is None or not kernels.has_nans(given.dtype):
         return []
-    if given.plain and given.device == "cpu":
-        look: Callable[[], Buffer] = partial(given.part, 0, given.count)  # a plan keeps no arrays
-    else:
-        look = partial(copied_to_host, given)
-    return [partial(_check_nans, call.operation, call.input, rank, look)]
+    bare, operation, argument = replace(given, array=None), call.operation, call.input  # a plan keeps no arrays
 
+    def check() -> None:
+        looked_at = bare
+        if not is_plain(bare):
+            looked_at, fill, _ = copy_of(bare)
+            fill()
+        if (at := kernels.first_nan(looked_at)) is not None:
+            raise NanError(operation, argument, "no NaN, as the check demands", f"NaN at index {at} on rank {rank}")
 
-def _check_nans(operation: str, argument: str, rank: int, look: Callable[[], Buffer]) -> None:
-    at = kernels.first_nan(look())
-    if at is not None:
-        raise NanError(operation, argument, "no NaN, as the check demands", f"NaN at index {at} on rank {rank}")
+    return [check]

@@ -18,8 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mpicoll.arrays.dtypes import DTYPES, Dtype
-from mpicoll.arrays.libraries import Described, by_dlpack, loaded_torch, may_be_written, read_only, tensor_of
-from mpicoll.arrays.owners import owner_of
+from mpicoll.arrays.libraries import Described, by_dlpack, loaded_torch, may_be_written, owner_of, read_only, tensor_of
 from mpicoll.errors import ArgumentError, DeviceError, DtypeError, MpicollError, StateError
 
 

@@ -1,11 +1,13 @@
-"""Arrays of other libraries, by DLPack and by CUDA's interface: who takes them, and who makes new ones."""
+"""Arrays of other libraries, by DLPack and by CUDA's interface: who takes them, and who makes new ones. An address that
+does not lie in the host's memory is CUDA's, unless a device that is listed here says that it owns it."""
 
 from __future__ import annotations
 
 import ctypes
 import sys
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Protocol
+from weakref import WeakValueDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -105,3 +107,22 @@ class Described:
         described = {"version": 3, "data": data, "shape": shape, "strides": strides, "typestr": typestr}
         setattr(self, interface, described)
         self.held = held
+
+
+class Owner(Protocol):
+    """A device with memory of its own. ``name`` says which one, as in ``cuda:0``."""
+
+    name: str
+
+    def owns(self, address: int) -> bool:
+        """Whether the address lies in the device's memory."""
+
+
+owners: WeakValueDictionary[str, Owner] = WeakValueDictionary()
+"""Owners by name, as long as anybody holds them. They list themselves."""
+
+
+def owner_of(address: int) -> Owner | None:
+    """The listed owner of an address; None if it has none."""
+    listed = (ref() for ref in owners.valuerefs())  # a list of its own: another thread may add an owner meanwhile
+    return next((owner for owner in listed if owner is not None and owner.owns(address)), None)

@@ -16,8 +16,7 @@ import numpy as np
 from mpicoll.arrays.buffers import Buffer
 from mpicoll.arrays.dtypes import Dtype, Reduction
 from mpicoll.arrays.kernels import COMBINE
-from mpicoll.arrays.libraries import Described, loaded_torch
-from mpicoll.arrays.owners import owners
+from mpicoll.arrays.libraries import Described, loaded_torch, owners
 from mpicoll.devices.device import Device, Event, Handle, Stream
 from mpicoll.errors import DeviceError, DeviceFailure, StateError
 from mpicoll.machine.cuda import Pinned, close_ipc, hidden_from_captures, ipc_handle, open_ipc, supported
@@ -242,7 +241,8 @@ def _unify_nans(values: Any, dtype: Dtype) -> None:
         values.masked_fill_(values.isnan(), float("nan"))
 
 
-_made: dict[str, Device] = {}
+made: dict[str, Device] = {}
+"""By name, those that were asked for. A forked child forgets them: it cannot reach a GPU that its parent has used."""
 
 
 def device_named(name: str) -> Device:
@@ -250,11 +250,6 @@ def device_named(name: str) -> Device:
     listed = owners.get(name)
     if isinstance(listed, Device):
         return listed
-    if name not in _made:
-        _made[name] = Cuda(name)
-    return _made[name]
-
-
-def forget() -> None:
-    """In a forked child: a GPU that its parent has used cannot be reached from there."""
-    _made.clear()
+    if name not in made:
+        made[name] = Cuda(name)
+    return made[name]

@@ -22,8 +22,7 @@ import numpy as np
 from mpicoll.arrays import kernels
 from mpicoll.arrays.buffers import Buffer
 from mpicoll.arrays.dtypes import DTYPES, Dtype, Reduction
-from mpicoll.arrays.libraries import Described
-from mpicoll.arrays.owners import owners
+from mpicoll.arrays.libraries import Described, owners
 from mpicoll.devices.device import Device, Handle, Stream
 from mpicoll.errors import DeviceFailure
 from mpicoll.machine.shared_memory import Block

@@ -20,7 +20,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map_only
 
-from mpicoll.arrays.owners import owners
+from mpicoll.arrays.libraries import owners
 from mpicoll.calls import plan
 from mpicoll.errors import StateError
 from tests.devices.simulated import Simulated

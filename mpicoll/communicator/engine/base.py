@@ -351,5 +351,5 @@ def _unreceived(fabric: weakref.ref[Fabric], tells_kinds: bool, looks: bool) -> 
 watched.under_way.append(unfinished.has_messages)
 lifecycle.add(lifecycle.Hook.NAME_UNFINISHED, unfinished.tell)
 lifecycle.add(lifecycle.Hook.FORGET_BLOCKS, blocks.forget)
-lifecycle.add(lifecycle.Hook.FORGET_DEVICES, cuda.forget)
-lifecycle.add(lifecycle.Hook.FORGET_PEERS, ipc.forget)
+lifecycle.add(lifecycle.Hook.FORGET_DEVICES, cuda.made.clear)
+lifecycle.add(lifecycle.Hook.FORGET_PEERS, ipc.open_here.clear)

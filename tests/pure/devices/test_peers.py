@@ -35,7 +35,7 @@ class Memory:
 
 @pytest.fixture
 def devices(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    monkeypatch.setattr(ipc, "_open", {})
+    monkeypatch.setattr(ipc, "open_here", {})
     return [Memory("a:0", 70), Memory("a:0", 71)]
 
 

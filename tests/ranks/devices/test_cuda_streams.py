@@ -66,9 +66,9 @@ def torch(monkeypatch: pytest.MonkeyPatch) -> Iterator[InventedTorch]:
     monkeypatch.setitem(sys.modules, "torch", made)
     monkeypatch.setattr(cuda, "hidden_from_captures", nullcontext)
     monkeypatch.setattr(libraries, "number_of", lambda address: 1)
-    cuda._made.clear()
+    cuda.made.clear()
     yield made
-    cuda._made.clear()
+    cuda.made.clear()
 
 
 def test_the_current_stream(torch: InventedTorch) -> None:

@@ -14,7 +14,7 @@ import torch
 import torch.distributed
 
 from mpicoll.arrays.dtypes import DTYPES, OPS
-from mpicoll.arrays.owners import owners
+from mpicoll.arrays.libraries import owners
 from tests import oracle
 from tests.devices.tensors import SimulatedGpu
 from tests.ranks.torch.api import dist, through_torch

@@ -64,27 +64,27 @@ class Peers:
     def _address(self, handle: Handle) -> int | None:
         allocation = self.device.name, handle.process, handle.allocation
         with _lock:
-            if allocation not in _open:
+            if allocation not in open_here:
                 _close_unused()
                 start = self.device.open(handle)
                 if start is None:
                     return None
-                _open[allocation] = _Opened(self.device, start, WeakSet())
-            _open[allocation].users.add(self)
-            return _open[allocation].start + handle.offset
+                open_here[allocation] = _Opened(self.device, start, WeakSet())
+            open_here[allocation].users.add(self)
+            return open_here[allocation].start + handle.offset
 
     def close(self, process: int, ended: Iterable[bytes]) -> None:
         """Give up the allocations that another process has told to be no more."""
         for each in ended:
             self._known.discard((process, each))
             with _lock:
-                if (opened := _open.get((self.device.name, process, each))) is not None:
+                if (opened := open_here.get((self.device.name, process, each))) is not None:
                     opened.users.discard(self)
                     _close_unused()
 
     def free(self) -> None:
         with _lock:
-            for opened in _open.values():
+            for opened in open_here.values():
                 opened.users.discard(self)
             _close_unused()
 
@@ -98,20 +98,15 @@ class _Opened(NamedTuple):
     users: WeakSet[Peers]
 
 
-_open: dict[tuple[str, int, bytes], _Opened] = {}
-"""By device, process and allocation. A process opens an allocation once at a time."""
+open_here: dict[tuple[str, int, bytes], _Opened] = {}
+"""By device, process and allocation. A process opens an allocation once at a time. A forked child has nothing open."""
 _lock = threading.Lock()
 
 
-def forget() -> None:
-    """A forked child has nothing open."""
-    _open.clear()
-
-
 def _close_unused() -> None:
-    for allocation, opened in [*_open.items()]:
+    for allocation, opened in [*open_here.items()]:
         if not opened.users:
-            del _open[allocation]
+            del open_here[allocation]
             opened.device.close(opened.start)
 
 

@@ -276,24 +276,22 @@ class Request(_Fields):
                     self._end()
 
         while not self.done:
-            if not self._in_turn(give_up):
+            if not self.look(give_up):
                 self._wait_for_other()
         self._raise()
         return given_up
 
-    def look(self) -> None:
-        """See whether it is complete, unless another thread does so now. An error is kept for :meth:`wait` to raise."""
-        if not self.done:
-            self._in_turn(self._ask)
-
-    def _in_turn(self, ask: Callable[[Any], None]) -> bool:
-        """Ask MPI, unless another thread does so now. Whether none does."""
+    def look(self, ask: Callable[[Any], None] | None = None) -> bool:
+        """See whether it is complete, or ``ask`` MPI something else, unless another thread does so now. Whether none
+        does. An error is kept for :meth:`wait` to raise."""
+        if self.done:
+            return True
         try:
             begun = self._turn.pop()
         except IndexError:
             return False
         try:
-            ask(begun)
+            (ask or self._ask)(begun)
         except (self._under_way.failure, MpicollError) as e:
             self._fail(e)
         finally:

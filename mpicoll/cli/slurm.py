@@ -8,14 +8,12 @@ command lists the templates and the presets of sites. What you do not give comes
 from __future__ import annotations
 
 import argparse
-import shutil
-import subprocess
 from itertools import groupby
 
 from mpicoll.cli.arguments import completes, one_of, option
 from mpicoll.slurm import sbatch
 
-USAGE = "mpicoll slurm [TEMPLATE [option ...] [--check | --explain]]"
+USAGE = "mpicoll slurm [TEMPLATE [option ...] [--explain]]"
 
 
 def add(p: argparse.ArgumentParser) -> None:
@@ -28,10 +26,7 @@ def add(p: argparse.ArgumentParser) -> None:
     completes(option(p, "--site NAME", about, type=one_of(sbatch.sites)), sbatch.sites)
     about = "set a variable that --explain lists; the job expands $NAME in the value"
     option(p, "--set NAME=VALUE", about, type=_variable, action="append", default=[])
-    either = p.add_mutually_exclusive_group()
-    about = "say whether Slurm would take the script, instead of printing it; the exit code is 1 if not"
-    option(either, "--check", about)
-    option(either, "--explain", "explain each value of the script, instead of printing it")
+    option(p, "--explain", "explain each value of the script, instead of printing it")
     p.set_defaults(instead=". Pass other options of sbatch to sbatch itself: sbatch --mail-type=END job.sbatch")
 
 
@@ -45,7 +40,7 @@ def _variable(text: str) -> tuple[str, str]:
 def handle(args: argparse.Namespace) -> int:
     options = {name: value for name in sbatch.OPTIONS if (value := getattr(args, name.replace("-", "_"))) is not None}
     if args.template is None:
-        if options or args.set or args.check or args.explain:
+        if options or args.set or args.explain:
             args.parser.error("expected a template before its options")
         return _list()
     given = sbatch.defaults()
@@ -53,8 +48,6 @@ def handle(args: argparse.Namespace) -> int:
     options = {name: value for name, value in given.items() if name in sbatch.OPTIONS} | options
     variables = {name: given[name] for name in sbatch.variables(args.template, site) if name in given}
     lines = sbatch.script(args.template, site, options, variables | dict(args.set))
-    if args.check:
-        return _check(args.template, sbatch.text(lines))
     if args.explain:
         for file, of_file in groupby(sbatch.explained(lines), key=lambda line: line.file):
             print("\n".join([f"== slurm/{file}", *(line.text for line in of_file), ""]))
@@ -70,26 +63,3 @@ def _list() -> int:
     for name in sbatch.sites():
         print(f"{name:16} {sbatch.about(f'sites/{name}.env')[0]}")
     return 0
-
-
-def _check(template: str, script: str) -> int:
-    """Whether bash can read the script and Slurm would take it."""
-    if subprocess.run(["bash", "-n"], input=script, text=True).returncode:
-        print(f"{template}: bash cannot read it")
-        return 1
-    absent = _why_no_slurm()
-    if absent:
-        print(f"{template}: its syntax is valid (bash -n). Nothing else was checked: {absent}")
-        return 0
-    asked = subprocess.run(["sbatch", "--test-only"], input=script, capture_output=True, text=True)
-    print((asked.stdout + asked.stderr).strip())
-    print(f"{template}: Slurm would {'not ' if asked.returncode else ''}take it")
-    return 1 if asked.returncode else 0
-
-
-def _why_no_slurm() -> str | None:
-    if shutil.which("sbatch") is None:
-        return "there is no sbatch on PATH"
-    asked = subprocess.run(["scontrol", "ping"], capture_output=True, text=True)
-    said = (asked.stdout + asked.stderr).strip().splitlines()
-    return f"no Slurm answers here ({said[-1] if said else 'scontrol ping'})" if asked.returncode else None

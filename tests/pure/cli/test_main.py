@@ -74,7 +74,6 @@ REFUSED = {
         ("single-node --set SITE=x", "--set: expected --site for the preset of the network; given SITE=x"),
         ("single-node --set PROGRAM", "expected NAME=VALUE; given 'PROGRAM'"),
         ("single-node --set 'PROGRAM=a\nb'", "--set: expected a value of one line; given 'a\\nb'"),
-        ("single-node --check --explain", "not allowed with ... --check"),
         ("--nodes 2", "expected a template"),
         ("single-node --mail-type END", "--mail-type' ... Pass other options of sbatch to sbatch itself"),
     ],
@@ -104,18 +103,6 @@ def test_refused(command: str, words: str, said: str, tmp_path: Path, monkeypatc
 def test_what_resembles_nothing_gets_no_suggestion(capsys: Capture) -> None:
     assert main(["verify", "allreduce", "xyzzy"]) == 2
     assert "did you mean" not in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("unbuffered", ["", "1"])
-@pytest.mark.parametrize("words", ["--version", "verify allreduce ring -n 2"])
-def test_there_is_no_room_for_what_it_prints(words: str, unbuffered: str) -> None:
-    argv = [sys.executable, "-m", "mpicoll", *words.split()]
-    env = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
-    with open("/dev/full", "w") as full:
-        done = subprocess.run(argv, stdout=full, stderr=subprocess.PIPE, text=True, env=env)
-    assert done.returncode == 2
-    assert done.stderr.startswith("mpicoll: there is no room for what it prints: ")
-    assert done.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize(

@@ -31,8 +31,8 @@ def allreduce(at: Place) -> Steps:
     Cost: 2(p-1) a + 2(p-1)/p n b + (p-1)/p n g
     Source: Patarasuk and Yuan, Bandwidth optimal all-reduce algorithms for clusters of workstations, JPDC 69 (2009)
     """
-    yield from _reduce_scatter(at, 1, OUTPUT)
-    yield from _allgather(at, 1)
+    yield from reduce_scatter(at, on_the_way=OUTPUT)
+    yield from _allgather(at)
 
 
 def segmented_allreduce(at: Place) -> Steps:
@@ -41,32 +41,18 @@ def segmented_allreduce(at: Place) -> Steps:
     Cost: 2(p-1)s a + 2(p-1)/p n b + (p-1)/p n g
     Source: Open MPI's coll/tuned, allreduce ring_segmented
     """
-    yield from _reduce_scatter(at, at.segments, OUTPUT)
+    yield from reduce_scatter(at, at.segments, OUTPUT)
     yield from _allgather(at, at.segments)
 
 
-def reduce_scatter(at: Place) -> Steps:
+def reduce_scatter(at: Place, parts: int = 1, on_the_way: Space = SCRATCH) -> Steps:
     """Each block travels once around the ring, and every rank adds its own on the way. The block ends at its owner.
+
+    The ``parts`` of a block, its segments, follow each other by a step.
 
     Cost: (p-1) a + (p-1)/p n b + (p-1)/p n g
     Source: Patarasuk and Yuan, Bandwidth optimal all-reduce algorithms for clusters of workstations, JPDC 69 (2009)
     """
-    yield from _reduce_scatter(at, 1, SCRATCH)
-
-
-def allgather(at: Place) -> Steps:
-    """Each block travels once around the ring.
-
-    Cost: (p-1) a + (p-1)/p n b
-    Source: Thakur, Rabenseifner and Gropp, Optimization of collective communication operations in MPICH,
-      IJHPCA 19 (2005)
-    """
-    yield (Copy(one(at.rank), INPUT, OUTPUT),)
-    yield from _allgather(at, 1)
-
-
-def _reduce_scatter(at: Place, parts: int, on_the_way: Space) -> Steps:
-    """End with block ``rank`` complete in OUTPUT. The ``parts`` segments of a block follow each other by a step."""
     rank, size = at.rank, at.size
     for step in range(size - 1):
         from_ = INPUT if step == 0 else on_the_way
@@ -79,7 +65,18 @@ def _reduce_scatter(at: Place, parts: int, on_the_way: Space) -> Steps:
             )
 
 
-def _allgather(at: Place, parts: int) -> Steps:
+def allgather(at: Place) -> Steps:
+    """Each block travels once around the ring.
+
+    Cost: (p-1) a + (p-1)/p n b
+    Source: Thakur, Rabenseifner and Gropp, Optimization of collective communication operations in MPICH,
+      IJHPCA 19 (2005)
+    """
+    yield (Copy(one(at.rank), INPUT, OUTPUT),)
+    yield from _allgather(at)
+
+
+def _allgather(at: Place, parts: int = 1) -> Steps:
     """Begin with block ``rank`` in OUTPUT."""
     rank, size = at.rank, at.size
     for step in range(size - 1):

@@ -51,24 +51,32 @@ from mpicoll.algorithms.steps import (
 )
 
 
-def binomial_bcast(at: Place) -> Steps:
+def binomial_bcast(at: Place, blocks: Blocks = (range(1),)) -> Steps:
     """The root sends to the rank that is half of the ranks away. Then both send to ranks a quarter away, and so on.
 
     Cost: log2(p) (a + n b)
     Source: Thakur, Rabenseifner and Gropp, Optimization of collective communication operations in MPICH,
       IJHPCA 19 (2005)
     """
-    return _bcast(at, one(0))
+    if at.shifted:
+        yield (Recv(parent(at), blocks, OUTPUT),)
+    for child in reversed([*children(at)]):
+        yield (Send(child, blocks, OUTPUT),)
 
 
-def binomial_reduce(at: Place) -> Steps:
+def binomial_reduce(at: Place, into: Space | None = None) -> Steps:
     """A binomial bcast in reverse: half of the ranks send to the rest and are done, then half of the rest, and so on.
 
     Cost: log2(p) (a + n b + n g)
     Source: Thakur, Rabenseifner and Gropp, Optimization of collective communication operations in MPICH,
       IJHPCA 19 (2005)
     """
-    return _reduce(at, SCRATCH if at.shifted else OUTPUT)
+    into, mine = into or _result(at), INPUT
+    for child in children(at):
+        yield (RecvReduce(child, one(0), mine, into, mine_first=True),)
+        mine = into
+    if at.shifted:
+        yield (Send(parent(at), one(0), mine),)
 
 
 def binomial_allreduce(at: Place) -> Steps:
@@ -78,18 +86,23 @@ def binomial_allreduce(at: Place) -> Steps:
     Source: Chan, Heimlich, Purkayastha and van de Geijn, Collective communication: theory, practice, and experience,
       Concurrency and Computation: Practice and Experience 19 (2007)
     """
-    yield from _reduce(at, OUTPUT)
-    yield from _bcast(at, one(0))
+    yield from binomial_reduce(at, OUTPUT)
+    yield from binomial_bcast(at)
 
 
-def binomial_gather(at: Place) -> Steps:
+def binomial_gather(at: Place, into: Space | None = None) -> Steps:
     """Each rank sends all the blocks of its subtree to the rank above it.
 
     Cost: log2(p) a + (p-1)/p n b
     Source: Chan, Heimlich, Purkayastha and van de Geijn, Collective communication: theory, practice, and experience,
       Concurrency and Computation: Practice and Experience 19 (2007)
     """
-    return _gather(at, SCRATCH if at.shifted else OUTPUT)
+    into, below = into or _result(at), [*children(at)]
+    if below:
+        taken = (Recv(child, _blocks(at._replace(rank=child)), into) for child in below)
+        yield (Copy(one(at.rank), INPUT, into), *taken)
+    if at.shifted:
+        yield (Send(parent(at), _blocks(at), into if below else INPUT),)
 
 
 def binomial_scatter(at: Place) -> Steps:
@@ -116,8 +129,8 @@ def binomial_allgather(at: Place) -> Steps:
     Source: Chan, Heimlich, Purkayastha and van de Geijn, Collective communication: theory, practice, and experience,
       Concurrency and Computation: Practice and Experience 19 (2007)
     """
-    yield from _gather(at, OUTPUT)
-    yield from _bcast(at, run(0, at.size))
+    yield from binomial_gather(at, OUTPUT)
+    yield from binomial_bcast(at, run(0, at.size))
 
 
 def scatter_allgather_bcast(at: Place) -> Steps:
@@ -144,29 +157,9 @@ def scatter_allgather_bcast(at: Place) -> Steps:
             yield tuple(actions)
 
 
-def _bcast(at: Place, blocks: Blocks) -> Steps:
-    if at.shifted:
-        yield (Recv(parent(at), blocks, OUTPUT),)
-    for child in reversed([*children(at)]):
-        yield (Send(child, blocks, OUTPUT),)
-
-
-def _reduce(at: Place, into: Space) -> Steps:
-    mine: Space = INPUT
-    for child in children(at):
-        yield (RecvReduce(child, one(0), mine, into, mine_first=True),)
-        mine = into
-    if at.shifted:
-        yield (Send(parent(at), one(0), mine),)
-
-
-def _gather(at: Place, into: Space) -> Steps:
-    below = [*children(at)]
-    if below:
-        taken = (Recv(child, _blocks(at._replace(rank=child)), into) for child in below)
-        yield (Copy(one(at.rank), INPUT, into), *taken)
-    if at.shifted:
-        yield (Send(parent(at), _blocks(at), into if below else INPUT),)
+def _result(at: Place) -> Space:
+    """Where the rank collects what the root gets."""
+    return SCRATCH if at.shifted else OUTPUT
 
 
 def parent(at: Place) -> int:
@@ -211,7 +204,7 @@ def binary_reduce(at: Place) -> Steps:
     Source: Sanders, Speck and Träff, Two-tree algorithms for full bandwidth broadcast, reduction and scan,
       Parallel Computing 35 (2009), under the name pipelined binary tree
     """
-    return Pipeline(_tree(at).reduce(SCRATCH if at.shifted else OUTPUT), at.segments)
+    return Pipeline(_tree(at).reduce(_result(at)), at.segments)
 
 
 def binary_allreduce(at: Place) -> Steps:

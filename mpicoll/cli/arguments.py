@@ -94,27 +94,21 @@ def placed(parser: argparse.ArgumentParser, otherwise: str) -> None:
     option(parser, "--nodes N|NODES", f"{about} ({otherwise})", type=_nodes)
 
 
-def placement(args: argparse.Namespace, command: str, algorithms: Iterable[Algorithm]) -> Where | None:
-    """Where the ranks are, as the option that ``placed`` adds says it. None if it says nothing.
-
-    Raises ArgumentError if none of the ``algorithms`` goes by it."""
+def placement(given: int | list[str] | None, command: str) -> Where | None:
+    """Where the ranks are, as the option that ``placed`` adds says it. None if it says nothing."""
     from mpicoll.algorithms.steps import Nodes
 
-    given: int | list[str] | None = args.nodes
     if given is None:
         return None
-    text = str(given) if isinstance(given, int) else ",".join(given)
-    if not any(a.by_node for a in algorithms):
-        names = " or ".join(sorted({a.name for a in algorithms}))
-        raise ArgumentError(command, "--nodes", f"none, as {names} does not go by nodes", text)
 
     def of_all(size: int) -> Nodes:
         if isinstance(given, int) and given <= size:
             return Nodes.block(size, given)
         if isinstance(given, list) and len(given) == size:
             return Nodes.named(given)
-        expected = f"at most the {size} ranks" if isinstance(given, int) else f"the nodes of {size} ranks"
-        raise ArgumentError(command, "--nodes", expected, text)
+        if isinstance(given, int):
+            raise ArgumentError(command, "--nodes", f"at most the {size} ranks", str(given))
+        raise ArgumentError(command, "--nodes", f"the nodes of {size} ranks", ",".join(given))
 
     return of_all
 

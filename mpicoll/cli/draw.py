@@ -19,7 +19,7 @@ from pathlib import Path
 from traceback import extract_tb
 from typing import TYPE_CHECKING
 
-from mpicoll.cli.arguments import chosen, of_collective, option, placed, placement, writing
+from mpicoll.cli.arguments import of_collective, option, placed, placement, writing
 from mpicoll.errors import ArgumentError, MpicollError, ScheduleError
 
 if TYPE_CHECKING:
@@ -42,8 +42,9 @@ def handle(args: argparse.Namespace) -> int:
     from mpicoll.analysis.drawing.draw import draw
 
     try:
-        algorithm = _algorithm(args.collective, args.algorithm)
-        where = placement(args, "draw", [algorithm])
+        in_file = re.fullmatch(r"(.+\.py)(?::(\w+))?", args.algorithm)
+        algorithm = _of_file(args.collective, Path(in_file[1]), in_file[2]) if in_file else args.algorithm
+        where = placement(args.nodes, "draw")
         nodes = None if where is None else where(args.size).of
         drawing = draw(args.collective, algorithm, args.size, args.root, args.segments, nodes)
         with writing(args.file, "draw", "file"):
@@ -54,13 +55,6 @@ def handle(args: argparse.Namespace) -> int:
     if fault is not None:
         print(f"mpicoll: {fault}", file=sys.stderr)
     return 1 if fault else 0
-
-
-def _algorithm(collective: str, given: str) -> Algorithm:
-    in_file = re.fullmatch(r"(.+\.py)(?::(\w+))?", given)
-    if in_file:
-        return _of_file(collective, Path(in_file[1]), in_file[2])
-    return chosen("draw", collective, given)[0]
 
 
 def _of_file(collective: str, file: Path, name: str | None) -> Algorithm:

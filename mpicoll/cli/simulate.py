@@ -13,15 +13,14 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mpicoll.cli.arguments import completes, of_collective, option, ranks, writing
-from mpicoll.errors import ArgumentError, misspelt
+from mpicoll.cli.arguments import chosen, completes, of_collective, option, ranks, writing
+from mpicoll.errors import ArgumentError
 from mpicoll.units import count, nbytes, size_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from mpicoll.analysis.cost.comparison import Comparison
-    from mpicoll.analysis.cost.machines import Machine
 
 _bad = partial(ArgumentError, "simulate")
 _PLACEMENTS = {"block": "block", "cyclic": "round-robin"}
@@ -58,10 +57,13 @@ def handle(args: argparse.Namespace) -> int:
     from mpicoll.algorithms.collectives import COLLECTIVES
     from mpicoll.analysis.cost.comparison import compared, table
     from mpicoll.analysis.cost.goal import write
+    from mpicoll.analysis.cost.presets import MACHINES, read
     from mpicoll.bench.options import outputs
 
     ranks = args.ranks
-    machine, names = _machine(args.machine), _algorithms(args)
+    machine = MACHINES[args.machine] if args.machine in MACHINES else read(Path(args.machine))
+    asked = args.algorithms.split(",") if args.algorithms else []
+    names = list(dict.fromkeys(chosen("simulate", args.collective, each.strip())[0].name for each in asked))
     if args.nodes is not None:
         machine = machine.holding(ranks, args.nodes)
     if args.placement is not None:
@@ -82,7 +84,7 @@ def handle(args: argparse.Namespace) -> int:
         raise _bad("--plot", f"nothing: a {args.collective} has no sizes", str(plot))
     if plot and len(sizes) < 2:
         raise _bad("--plot", "at least two sizes in --sizes, for lines", f"{len(sizes)} size")
-    if goal and (names is None or len(names) != 1 or len(sizes) != 1):
+    if goal and (len(names) != 1 or len(sizes) != 1):
         given = f"{args.algorithms or 'all'} and {len(sizes)} sizes"
         raise _bad("--goal", "one of --algorithms and one size in --sizes", given)
     print(f"# {args.collective}, {count(ranks, 'rank')} on {machine.name}: {machine.source}", flush=True)
@@ -94,7 +96,7 @@ def handle(args: argparse.Namespace) -> int:
     if record:
         with writing(record, "simulate", "--json"):
             record.write_text(json.dumps(found.as_dict(), indent=1) + "\n")
-    if goal and names:
+    if goal:
         nodes, of = machine.nodes(ranks), partial(schedule, args.collective, names[0])
         with writing(goal, "simulate", "--goal"), goal.open("w") as file:
             write(file, lambda rank: of(rank, ranks, root, sizes[0], nodes), ranks, sizes[0], machine)
@@ -105,30 +107,6 @@ def _machines() -> Iterable[str]:
     from mpicoll.analysis.cost.presets import MACHINES
 
     return MACHINES
-
-
-def _machine(text: str) -> Machine:
-    from mpicoll.analysis.cost.presets import MACHINES, read
-
-    if text in MACHINES:
-        return MACHINES[text]
-    if not Path(text).exists():
-        raise _bad("--machine", f"{', '.join(MACHINES)}, or a file that describes one", misspelt(text, MACHINES))
-    return read(Path(text))
-
-
-def _algorithms(args: argparse.Namespace) -> list[str] | None:
-    from mpicoll import algorithms
-
-    if args.algorithms is None:
-        return None
-    known = [a.name for a in algorithms.algorithms(args.collective)]
-    names = [name.strip() for name in args.algorithms.split(",")]
-    for name in names:
-        if name not in known:
-            expected = f"one of {', '.join(known)} (the model knows only schedules)"
-            raise _bad("--algorithms", expected, misspelt(name, known))
-    return list(dict.fromkeys(names))
 
 
 def draw(found: Comparison, file: Path) -> None:

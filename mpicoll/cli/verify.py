@@ -16,7 +16,7 @@ import time
 from typing import TYPE_CHECKING
 
 from mpicoll.cli.arguments import chosen, of_collective, option, placed, placement
-from mpicoll.errors import ScheduleError
+from mpicoll.errors import ArgumentError, ScheduleError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -53,7 +53,10 @@ def handle(args: argparse.Namespace) -> int:
     if args.all == (args.collective is not None):
         args.parser.error("expected a collective or --all")
     found = chosen("verify", args.collective, args.algorithm)
-    where = placement(args, "verify", found)
+    where = placement(args.nodes, "verify")
+    if where and not any(a.by_node for a in found):
+        names = " or ".join(sorted({a.name for a in found}))
+        raise ArgumentError("verify", "--nodes", f"none, as {names} does not go by nodes", str(args.nodes))
     least = args.nodes if isinstance(args.nodes, int) else 1
     sizes = range(max(args.sizes.start, least), args.sizes.stop) or args.sizes  # those that fill the nodes
     if where:

@@ -61,9 +61,9 @@ class Comparison:
 
 
 def compared(
-    collective: str, names: Sequence[str] | None, ranks: int, root: int, machine: Machine, sizes: Sequence[int]
+    collective: str, names: Sequence[str], ranks: int, root: int, machine: Machine, sizes: Sequence[int]
 ) -> Comparison:
-    """Cost these algorithms, or all that serve so many ranks and this root.
+    """Cost these algorithms, or without any name all that serve so many ranks and this root.
 
     Raises ArgumentError for ranks that the machine cannot hold, or an algorithm that cannot serve them.
     """

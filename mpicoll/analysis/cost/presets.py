@@ -25,8 +25,7 @@ def read(path: Path) -> Machine:
         text = path.read_text()
         given = tomllib.loads(text) if path.suffix.lower() == ".toml" else json.loads(text)
     except OSError as e:
-        expected = "the name of a machine, or a JSON or TOML file that describes one"
-        raise _bad("--machine", expected, f"{path}: {e.strerror}") from e
+        raise _bad("--machine", f"{', '.join(MACHINES)}, or a file that describes one", f"{path}: {e.strerror}") from e
     except ValueError as e:
         raise _bad("--machine", "a file in JSON (or TOML, if so named)", f"{path}: {e}") from e
     return from_dict(given)

@@ -24,7 +24,6 @@ BACKENDS = {
 }  # fmt: skip
 """By the name that ``--backends`` takes: what opens the backend in ``backends``, which loads MPI."""
 DEVICES = ("cpu", "cuda")
-FORMATS = ("short", "nccl", "osu")
 OUTPUTS = ("json", "csv", "plot")
 PICTURES = (".png", ".pdf", ".svg")
 
@@ -65,14 +64,6 @@ class Options:
         metadata=_typed("--algorithms NAMES", "algorithms of mpicoll to measure, each on its own line")
     )
     seconds: float = field(metadata=_typed("--seconds S", "time to measure one size of one collective (1.5)", "1.5"))
-    format: str = field(
-        metadata=_typed(
-            "--format NAME",
-            f"columns of the table: {', '.join(FORMATS)} (short); nccl prints those of nccl-tests, osu those of OSU's "
-            "benchmarks",
-            "short",
-        )
-    )
     json: Path | None = field(metadata=_typed("--json FILE", "write everything that was measured to this file"))
     csv: Path | None = field(metadata=_typed("--csv FILE", "write the table to this file"))
     plot: Path | None = field(
@@ -87,15 +78,12 @@ class Options:
         return found
 
     def sizes_of(self, collective: Collective) -> list[int]:
-        """Bytes of the largest buffer. OSU's benchmarks count those of a block where there is one for each rank."""
-        if not collective.moves:
-            return [0]
-        blocks = self.ranks if self.format == "osu" and counted_by_block(collective) else 1
-        return [blocks * size for size in self.sizes]
+        """Bytes of the largest buffer."""
+        return self.sizes if collective.moves else [0]
 
     def measures(self) -> dict[str, Any]:
         """The fields that say what is measured, and not where it is shown: paths belong to this machine."""
-        return {each.name: getattr(self, each.name) for each in fields(self) if each.name not in _SHOWN}
+        return {each.name: getattr(self, each.name) for each in fields(self) if each.name not in OUTPUTS}
 
     def command(self) -> str:
         given = self.measures() | {"min": size_text(self.min), "max": size_text(self.max)}
@@ -106,14 +94,8 @@ class Options:
         return " ".join(words)
 
 
-_SHOWN = "format", *OUTPUTS
 TYPED = {each.name: each.metadata for each in fields(Options) if each.metadata}
 """What the command line says of each option."""
-
-
-def counted_by_block(collective: Collective) -> bool:
-    """Whether OSU's benchmarks mean a block by the size: not in a reduce_scatter, where they mean the vector."""
-    return collective.by_rank and not collective.reduces
 
 
 def read(given: Mapping[str, Any]) -> Options:
@@ -138,8 +120,7 @@ def read(given: Mapping[str, Any]) -> Options:
         raise bad("--min", f"no more than --max ({size_text(high)})", typed["min"])
     collectives = _collectives(typed["collective"])
     device = names("device", DEVICES)[0]
-    form = names("format", FORMATS)[0]
-    backends = names("backends", BACKENDS, "backend") if typed["backends"] else ("mpicoll",) * (form == "osu")
+    backends = names("backends", BACKENDS, "backend") if typed["backends"] else ()
     options = Options(
         collectives=collectives, ranks=ranks, backends=backends, min=low, max=high, dtype=dtype, device=device,
         factor=number("factor", 2, 1 << 40, "a whole number from 2 on"),
@@ -147,11 +128,8 @@ def read(given: Mapping[str, Any]) -> Options:
         root=number("root", 0, ranks - 1, f"a rank below {ranks}"),
         algorithms=() if given["algorithms"] is None else _algorithms(typed["algorithms"], collectives, device),
         seconds=number("seconds", 1e-3, 3600, "seconds from 0.001 to 3600", float),
-        format=form, **outputs("bench", **{name: given[name] for name in OUTPUTS}),
+        **outputs("bench", **{name: given[name] for name in OUTPUTS}),
     )  # fmt: skip
-    for name, several in (("--backends", backends), ("--algorithms", options.algorithms)):
-        if form == "osu" and len(several) > 1:
-            raise bad(name, "one of them with --format osu, whose table has no column for it", ",".join(several))
     if options.algorithms and options.backends and "mpicoll" not in options.backends:
         raise bad("--algorithms", "mpicoll among --backends", typed["backends"])
     return options

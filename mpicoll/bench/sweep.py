@@ -61,7 +61,6 @@ class Sweep:
         self.arenas = {n: Arena(session.device, it.new) if it.new else arena for n, it in backends.items()}
         """By the backend, where its buffers are."""
         self.arena = arena
-        self.width = max(map(len, backends), default=0)
 
     def run(self) -> None:
         collectives = [COLLECTIVES[name] for name in self.options.collectives]
@@ -75,8 +74,8 @@ class Sweep:
 
     def _measure(self, collective: Collective) -> None:
         """Measure all sizes of a collective."""
-        report, form, known = self.report, self.options.format, len(self.report.notes)
-        self._say(table.heading(collective, self.width, form))
+        report, known = self.report, len(self.report.notes)
+        self._say(table.heading(collective))
         for size in self.options.sizes_of(collective):
             report.interrupted = self.session.world.bcast(report.interrupted)  # a signal may come earlier elsewhere
             if report.interrupted:
@@ -84,7 +83,7 @@ class Sweep:
             rows = self._rows(collective, size)
             report.rows += rows
             for of_backend in grouped(rows, "backend").values():
-                self._say(table.line(of_backend, self.width, form))
+                self._say(table.line(of_backend))
         for note in table.merged(report.notes[known:]):
             self._say(f"# {note}")
         for said in table.routes([row for row in report.rows if row.collective == collective.name]):

@@ -11,28 +11,15 @@ from dataclasses import replace
 from itertools import groupby
 from math import inf
 from operator import itemgetter
-from typing import Any
 
-from mpicoll.algorithms.collectives import COLLECTIVES, Collective
-from mpicoll.arrays.dtypes import DTYPES
-from mpicoll.bench.cases import IN, OUT, PLACEMENTS
-from mpicoll.bench.options import counted_by_block
+from mpicoll.algorithms.collectives import Collective
+from mpicoll.bench.cases import PLACEMENTS
 from mpicoll.bench.records import Note, Report, Row, grouped
 from mpicoll.units import count, size_text
 
-_NARROW = "{:>8} {:>9} {:>9} {:>7} {:>7} {:>6}  {}"
-_WIDE = "{:>10} {:>9} {:>10} {:>5} {:>4}  {:<{width}}" + 2 * " {:>8} {:>6} {:>6} {:>6}" + "  {:>8} {:>8} {:>7}"
-_OSU = "{:<10} {:>17}"
-_NARROW_NAMES = "size", "p50", "p99", "busbw", "ratio", "wrong", "backend"
-_WIDE_NAMES = (
-    *("size", "count", "type", "redop", "root", "backend"),
-    *2 * ("time", "algbw", "busbw", "#wrong"),
-    *("p50", "p99", "ratio"),
-)
-_UNITS = {
-    "size": "(B)", "count": "(elems)", "time": "(us)", "p50": "(us)", "p99": "(us)", "algbw": "(GB/s)",
-    "busbw": "(GB/s)",
-}  # fmt: skip
+_COLUMNS = "{:>8} {:>9} {:>9} {:>7} {:>7} {:>6}  {}"
+_NAMES = "size", "p50", "p99", "busbw", "ratio", "wrong", "backend"
+_UNITS = "(B)", "(us)", "(us)", "(GB/s)", "", "", ""
 _ALIKE = 1.05
 """Times within this factor count as equal: the fastest backend of the size before is then named again."""
 _MOST_RANGES = 4
@@ -55,46 +42,22 @@ def header(report: Report) -> str:
     return "\n".join(f"# {each}" for each in lines)
 
 
-def heading(collective: Collective, width: int, form: str = "short") -> str:
-    """The names of the columns, and their units. ``width`` is that of the longest backend's name."""
-    usual = PLACEMENTS[collective.name][0]
-    if form == "osu":
-        title = f"# OSU MPI {collective.name.capitalize()} Latency Test, as mpicoll bench measures it ({usual})"
-        return f"\n{title}\n{_OSU.format('# Size' if collective.moves else '#', 'Avg Latency(us)')}"
-    wide = form == "nccl"
-    columns, names = (_WIDE, _WIDE_NAMES) if wide else (_NARROW, _NARROW_NAMES)
-    lines = [collective.name if wide else f"{collective.name} {usual}"]
-    if wide:
-        groups = "".join(f"{placement:^30}" for placement in (OUT, IN))
-        lines.append(f"{'':{width + 42}}{groups}{usual:^27}")
-    for cells in (names, [_UNITS.get(name, "") for name in names]):
-        lines.append(columns.format(*cells, width=width)[2:])
+def heading(collective: Collective) -> str:
+    """The names of the columns, and their units."""
+    lines = [f"{collective.name} {PLACEMENTS[collective.name][0]}"]
+    lines += [_COLUMNS.format(*cells)[2:] for cells in (_NAMES, _UNITS)]
     return "\n".join(["#", *(f"# {each}".rstrip() for each in lines)])
 
 
-def line(rows: Sequence[Row], width: int, form: str = "short") -> str:
-    first = rows[0]
-    if form == "osu":
-        block = first.count * DTYPES[first.type].itemsize
-        size = block if counted_by_block(COLLECTIVES[first.collective]) else first.size or ""
-        return "\n".join(_OSU.format(size, f"{row.time_us:.2f}") for row in rows if row.is_usual)
-    p50, p99, busbw, ratio = next((_usual(row) for row in rows if row.is_usual), ("N/A",) * 4)
-    caveat = f"  ({first.caveat})" if first.caveat else ""
-    if form == "short":
-        wrong = sum(row.wrong for row in rows)
-        return _NARROW.format(size_text(first.size), p50, p99, busbw, ratio, wrong, first.backend) + caveat
-    root = -1 if first.root is None else first.root
-    figures: dict[str, tuple[Any, ...]] = {
-        row.placement: (_time(row.time_us), f"{row.algbw_gbs:.2f}", f"{row.busbw_gbs:.2f}", row.wrong) for row in rows
-    }
-    cells = [cell for placement in (OUT, IN) for cell in figures.get(placement, ("N/A",) * 4)]
-    what = first.size, first.count, first.type, first.redop or "none", root, first.backend
-    return _WIDE.format(*what, *cells, p50, p99, ratio, width=width) + caveat
-
-
-def _usual(row: Row) -> tuple[str, ...]:
-    ratio = "N/A" if row.ratio is None else f"{row.ratio:.2f}"
-    return _time(row.p50_us), _time(row.p99_us), f"{row.bandwidth:.2f}", ratio
+def line(rows: Sequence[Row]) -> str:
+    first, figures = rows[0], ["N/A"] * 4
+    for row in rows:
+        if row.is_usual:
+            ratio = "N/A" if row.ratio is None else f"{row.ratio:.2f}"
+            figures = [_time(row.p50_us), _time(row.p99_us), f"{row.bandwidth:.2f}", ratio]
+    wrong = sum(row.wrong for row in rows)
+    shown = _COLUMNS.format(size_text(first.size), *figures, wrong, first.backend)
+    return f"{shown}  ({first.caveat})" if first.caveat else shown
 
 
 def _time(us: float) -> str:

@@ -25,24 +25,12 @@ if TYPE_CHECKING:
     from mpicoll.bench.options import Options
 
 
-class _Sizes(argparse.Action):
-    """``-m [MIN:]MAX``. A size that is left out keeps its default."""
-
-    def __call__(
-        self, parser: argparse.ArgumentParser, given: argparse.Namespace, text: Any, option: str | None = None
-    ) -> None:
-        low, _, high = text.rpartition(":")
-        given.min, given.max = low or given.min, high or given.max
-
-
 def add(p: argparse.ArgumentParser) -> None:
     about = "names in MPI's or torch's spelling, with commas between them, or all"
     completes(p.add_argument("collective", help=about), collectives)
     option(p, "-n RANKS", "the number of ranks to start (2)")
     for typed in TYPED.values():
         option(p, **typed)
-    about = "the largest size, or the smallest and the largest, as OSU's benchmarks take them"
-    option(p, "-m [MIN:]MAX", about, action=_Sizes, dest="max", default=argparse.SUPPRESS)
 
 
 def handle(args: argparse.Namespace) -> int:

@@ -37,7 +37,7 @@ def options(collective: str, **typed: str | None) -> Options:
     size = MPI.COMM_WORLD.size
     given: dict[str, str | None] = dict.fromkeys(("algorithms", "json", "csv", "plot"))
     given |= {"n": str(size), "backends": "mpi", "min": "16", "max": "64K", "factor": "4096", "dtype": "float32"}
-    given |= {"op": "sum", "root": str(size - 1), "device": "cpu", "seconds": "0.001", "format": "short"}
+    given |= {"op": "sum", "root": str(size - 1), "device": "cpu", "seconds": "0.001"}
     return read(given | typed | {"collective": collective})
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from mpicoll.analysis.proof.cases import Case
 
 _ROW = "{:14} {:{}}  {:>8}  {:11} {:>9} {:>6} {:>8}"
-USAGE = "mpicoll verify (COLLECTIVE [ALGORITHM] | --all) [-n RANKS] [--segments N] [--nodes N]"
+USAGE = "mpicoll verify (COLLECTIVE [ALGORITHM] | --all) [-n RANKS] [--nodes N]"
 
 
 def add(p: argparse.ArgumentParser) -> None:
@@ -35,7 +35,6 @@ def add(p: argparse.ArgumentParser) -> None:
     option(p, "--all", "prove all algorithms of all collectives")
     about = "the numbers of ranks: N or FIRST:LAST (1:16)"
     option(p, "-n RANKS", about, dest="sizes", type=_sizes, default=range(1, 17))
-    option(p, "--segments N", "the segments of a pipelined algorithm (several numbers)", type=int)
     placed(p, "several ways")
 
 
@@ -48,7 +47,7 @@ def _sizes(text: str) -> range:
 
 
 def handle(args: argparse.Namespace) -> int:
-    from mpicoll.analysis.proof.cases import cases, check_segments
+    from mpicoll.analysis.proof.cases import cases
 
     if args.all == (args.collective is not None):
         args.parser.error("expected a collective or --all")
@@ -61,13 +60,12 @@ def handle(args: argparse.Namespace) -> int:
     sizes = range(max(args.sizes.start, least), args.sizes.stop) or args.sizes  # those that fill the nodes
     if where:
         [*map(where, sizes)]  # raises ArgumentError
-    check_segments("verify", next((a for a in found if a.pipelined), found[0]), args.segments)
     width = max(len(name) for name in ("algorithm", *(a.name for a in found)))
     print(_ROW.format("collective", "algorithm", width, "ranks", "roots", "messages", "depth", "seconds"))
     failed = False
     for algorithm in found:
         try:
-            print(_proved(algorithm, sizes, [*cases(algorithm, sizes, where, args.segments)], width), flush=True)
+            print(_proved(algorithm, sizes, [*cases(algorithm, sizes, where)], width), flush=True)
         except ScheduleError as error:
             failed = True
             print(f"mpicoll: {error}", file=sys.stderr, flush=True)

@@ -18,7 +18,7 @@ from mpicoll.algorithms.steps import segments as segments_alone
 from mpicoll.analysis.drawing import arrows, matrices, page, picture
 from mpicoll.analysis.drawing.picture import MOST_RANKS
 from mpicoll.analysis.drawing.trace import Tracing, located
-from mpicoll.analysis.proof.cases import Case, check_segments, prove_schedules
+from mpicoll.analysis.proof.cases import Case, prove_schedules
 from mpicoll.errors import ArgumentError, ScheduleError, misspelt
 from mpicoll.units import count
 
@@ -156,7 +156,9 @@ def pictured(
     if type(root) is not int or not 0 <= root < (size if rooted else 1):
         expected = f"a rank, 0 to {size - 1}" if rooted else f"none, as no {algorithm.collective} has a root"
         raise ArgumentError("draw", "root", expected, repr(root))
-    check_segments("draw", algorithm, segments)
+    if segments is not None and (type(segments) is not int or segments < 1 or not algorithm.pipelined):
+        expected = "a number, at least 1" if algorithm.pipelined else f"none, as {algorithm.name} is not pipelined"
+        raise ArgumentError("draw", "segments", expected, repr(segments))
     cut, nodes = segments or usual_segments(algorithm), nodes or usual_nodes(algorithm, size)
     schedules = [algorithm.schedule(rank, size, root, cut, nodes) for rank in range(size)]
     tracing = Tracing(algorithm.collective, size, root, schedules[0].blocks)

@@ -41,19 +41,10 @@ class Case(NamedTuple):
     nodes: Nodes | None = None
 
 
-def check_segments(operation: str, algorithm: Algorithm, segments: int | None) -> None:
-    """Raise ArgumentError for an impossible number of segments, and where the algorithm has none."""
-    if segments is not None and (type(segments) is not int or segments < 1 or not algorithm.pipelined):
-        expected = "a number, at least 1" if algorithm.pipelined else f"none, as {algorithm.name} is not pipelined"
-        raise ArgumentError(operation, "segments", expected, repr(segments))
-
-
-def cases(
-    algorithm: Algorithm, sizes: Iterable[int], where: Callable[[int], Nodes] | None = None, segments: int | None = None
-) -> Iterator[Case]:
+def cases(algorithm: Algorithm, sizes: Iterable[int], where: Callable[[int], Nodes] | None = None) -> Iterator[Case]:
     """What is to be proved for these numbers of ranks. The sizes keep their order. ``where(size)`` says where the ranks
     are. Otherwise, an algorithm that goes by nodes is proved for several ``placements``. A pipelined algorithm is
-    proved for so many ``segments``, or for several numbers of them.
+    proved for several numbers of segments.
 
     Cases that the algorithm declines are left out.
     """
@@ -64,7 +55,7 @@ def cases(
         if not COLLECTIVES[algorithm.collective].rooted:
             roots = (0,)
         if algorithm.pipelined:
-            cuts = (segments,) if segments else SEGMENTS if size <= FEW else SEGMENTS_OF_MANY
+            cuts = SEGMENTS if size <= FEW else SEGMENTS_OF_MANY
         if algorithm.by_node:
             nodes = (where(size),) if where else placements(size)
         for root, cut, each in product(roots, cuts, nodes):

@@ -107,7 +107,6 @@ compare: $(OPENMPI)/.ready $(KERNEL)
 
 docs: $(OPENMPI)/.ready $(KERNEL)
 	$(OPENMPI)/bin/python docs/draw_algorithms.py
-	$(OPENMPI)/bin/python docs/moving_picture.py
 	$(MAKE) site
 	@echo "The manual is at http://localhost:$(PORT)/ until Ctrl-C."
 	@$(OPENMPI)/bin/python -m http.server $(PORT) --bind 127.0.0.1 --directory $(SITE)

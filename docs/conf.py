@@ -108,25 +108,6 @@ def add_example(app: Sphinx, what: str, name: str, of: object, options: object, 
         lines += ["Example:", "", ".. code-block:: python", "", *(f"    {line}" for line in example.splitlines()), ""]
 
 
-LONG = 20
-"""Characters of a word of code. A longer one may go on in the next line."""
-
-
-def let_code_break(app: Sphinx, tree: nodes.document, page: str) -> None:
-    """Where a long word of code may break: after a part of its name, and nowhere else."""
-    from docutils import nodes
-
-    if app.builder.format != "html":
-        return
-    for code in list(tree.findall(nodes.literal)):
-        if len(code.children) != 1 or max(map(len, code.astext().split()), default=0) <= LONG:
-            continue
-        parts = re.split(r"(?<=[^\W_]_|[\w:][/.,:=(-])(?=[^\W_])", code.astext())
-        code.children = []
-        for i, part in enumerate(parts):
-            code += [nodes.raw("", "<wbr>", format="html")] * (i > 0) + [nodes.Text(part)]
-
-
 def name_folders(app: Sphinx, tree: nodes.document) -> None:
     """A link to a folder of the repository becomes the folder's name: there is no page of it. A linked file can be
     downloaded, which MyST sees to."""
@@ -189,7 +170,6 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("source-read", add_toctree)
     app.connect("source-read", add_index)
     app.connect("doctree-read", name_folders)
-    app.connect("doctree-resolved", let_code_break)
     app.connect("missing-reference", find_public)
     app.connect("html-page-context", add_player)
     app.connect("build-finished", write_schedules)

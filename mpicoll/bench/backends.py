@@ -176,8 +176,10 @@ class Torchlike:
 
     new = None
 
-    def __init__(self, module: Any, route: Callable[[], str], group: Any = None) -> None:
-        self._module, self.route, self._group = module, route, group
+    def __init__(
+        self, module: Any, route: Callable[[], str], group: Any = None, closed: Callable[[], None] = lambda: None
+    ) -> None:
+        self._module, self.route, self._group, self._closed = module, route, group, closed
 
     def bind(self, buffers: Buffers) -> Callable[[], object]:
         case, d, root = buffers.case, self._module, buffers.case.root
@@ -216,6 +218,7 @@ class Torchlike:
     def close(self) -> None:
         if self._module.is_initialized():
             self._module.destroy_process_group()
+        self._closed()
 
 
 def torch_itself() -> Any:
@@ -252,19 +255,7 @@ def distributed() -> Any:
     return module
 
 
-class Nccl(Torchlike):
-    """NCCL's collectives on a group of torch's."""
-
-    def __init__(self, module: Any, log: Log) -> None:
-        super().__init__(module, log.route, module.new_group(backend="nccl", timeout=TIMEOUT))
-        self._log = log
-
-    def close(self) -> None:
-        super().close()
-        self._log.remove()
-
-
-def open_nccl(session: Session) -> Nccl:
+def open_nccl(session: Session) -> Torchlike:
     torch = torch_itself()
     if not session.on_gpu:
         gpu = "NCCL works on GPU memory only (--device cuda)"
@@ -275,7 +266,8 @@ def open_nccl(session: Session) -> Nccl:
     if session.sharing > 1:
         for name, value in settings_for_sharing(torch.cuda.nccl.version(), session.world.rank).items():
             os.environ.setdefault(name, value)
-    return Nccl(distributed(), log)
+    module = distributed()
+    return Torchlike(module, log.route, module.new_group(backend="nccl", timeout=TIMEOUT), log.remove)
 
 
 def settings_for_sharing(version: tuple[int, ...], rank: int) -> dict[str, str]:

@@ -8,7 +8,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from importlib.util import find_spec
 from pathlib import Path
-from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any
 
 from mpicoll.algorithms.collectives import COLLECTIVES, Collective, canonical
@@ -211,14 +210,6 @@ def _writable(operation: str, option: str, text: str | None) -> Path | None:
     if text == "-":
         raise ArgumentError(operation, option, "a file, as /dev/stdout", repr(text))
     path = Path(text)
-    try:
-        if path.is_dir():
-            raise IsADirectoryError
-        if path.exists():
-            os.close(os.open(path, os.O_WRONLY))
-        else:
-            TemporaryFile(dir=path.parent).close()
-    except OSError:
-        expected = "a file in a directory that exists and is writable"
-        raise ArgumentError(operation, option, expected, repr(text)) from None
+    if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise ArgumentError(operation, option, "a file in a directory that exists and is writable", repr(text))
     return path

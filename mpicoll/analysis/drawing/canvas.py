@@ -92,12 +92,8 @@ def _path(drawn: Sequence[Sequence[Point]]) -> MatplotlibPath:
     """One path of several pieces. A piece that ends where it begins is closed."""
     from matplotlib.path import Path as MatplotlibPath
 
-    codes: list[Any] = []
-    for points in drawn:
-        codes += [MatplotlibPath.MOVETO, *[MatplotlibPath.LINETO] * (len(points) - 1)]
-        if points[0] == points[-1]:
-            codes[-1] = MatplotlibPath.CLOSEPOLY
-    return MatplotlibPath([point for points in drawn for point in points], codes)
+    pieces = (MatplotlibPath(points, closed=points[0] == points[-1]) for points in drawn)
+    return MatplotlibPath.make_compound_path(*pieces)
 
 
 def caption_height(fault: ScheduleError | None, width: float) -> float:

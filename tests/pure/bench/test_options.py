@@ -78,7 +78,7 @@ def test_the_command_gives_the_same_again() -> None:
         ("--algorithms", {"algorithms": "staged:rong", "device": "cuda"}),
         ("--json", {"json": "/no/such/directory/f.json"}),
         ("--csv", {"json": "/tmp/one", "csv": "/tmp/../tmp/one"}),
-        ("--plot", {"plot": "/proc/f.png"}),
+        ("--plot", {"plot": "/no/such/directory/f.png"}),
         ("--plot", {"plot": "/tmp/x.foo"}),
     ],
 )

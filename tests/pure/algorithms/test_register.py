@@ -28,22 +28,7 @@ from mpicoll.algorithms.steps import (
 from mpicoll.calls import choose
 from mpicoll.calls.call import checked
 from mpicoll.errors import ArgumentError, ScheduleError
-
-
-def star(at: Place) -> Steps:
-    """All send to rank 0, which sends all the result.
-
-    Cost: 2(p-1) (a + n b)
-    Source: a test
-    """
-    if at.rank:
-        yield (Send(0, one(0), INPUT),)
-        yield (Recv(0, one(0), OUTPUT),)
-        return
-    for peer in range(1, at.size):
-        yield (RecvReduce(peer, one(0), INPUT if peer == 1 else OUTPUT, OUTPUT, mine_first=True),)
-    yield tuple(Send(peer, one(0), OUTPUT) for peer in range(1, at.size))
-
+from tests.known import star
 
 BUILT_IN = (choose.NATIVE, choose.EXCHANGE, choose.NODE, choose.WIDE, choose.STAGED, choose.DEVICE, choose.IPC)
 """What ``algorithm=`` takes besides schedules."""

@@ -18,22 +18,11 @@ from mpicoll.analysis.drawing.page import PLAYER, SCRIPTS, STYLE
 from mpicoll.analysis.drawing.picture import Picture
 from mpicoll.analysis.palette import FAULT
 from mpicoll.cli import main
+from tests.known import star
 
 Capture = pytest.CaptureFixture[str]
 
 A = one(0)
-
-
-def star(at: Place) -> Steps:
-    """Rank 0 combines all, and sends the result to all."""
-    others = range(1, at.size)
-    if at.rank:
-        yield (Send(0, A, INPUT),)
-        yield (Recv(0, A, OUTPUT),)
-        return
-    for peer in others:
-        yield (RecvReduce(peer, A, INPUT if peer == 1 else OUTPUT, OUTPUT, mine_first=True),)
-    yield tuple(Send(peer, A, OUTPUT) for peer in others)
 
 
 def without_rank_2(at: Place) -> Steps:

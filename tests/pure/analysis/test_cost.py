@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -16,7 +16,8 @@ from mpicoll.analysis.cost.presets import MACHINES
 from mpicoll.analysis.cost.simulation import Structure, costs, simulated
 from mpicoll.errors import ScheduleError
 
-A, B, G = 2e-6, 1e-10, 3e-11
+A, B, G, N = 2e-6, 1e-10, 3e-11, 1e6
+"""Seconds of a message, of each byte sent and combined; and the bytes of most vectors here."""
 
 
 def flat(**others: object) -> Machine:
@@ -25,19 +26,26 @@ def flat(**others: object) -> Machine:
     return replace(Machine(name="flat", source="a test", levels=(level,), reduction=G, copy=0.0), **others)  # type: ignore[arg-type]
 
 
-def nodes(ranks: int, ports: int) -> Machine:
-    """Nodes of so many ranks and ports; within one, messages take no time."""
-    inner = Level(name="node", ranks=ranks, latency=0.0, gap=0.0, overhead=0.0, ports=1)
-    outer = Level(name="cluster", ranks=None, latency=A, gap=B, overhead=0.0, ports=ports)
-    return Machine(name="nodes", source="a test", levels=(inner, outer), reduction=0.0, copy=0.0)
+def joined(network: Network | None, node: int = 1, ports: int = 1) -> Machine:
+    """Nodes of so many ranks and ports, joined by the network. Within a node messages take no time."""
+    inner = Level(name="node", ranks=node, latency=0.0, gap=0.0, overhead=0.0, ports=1)
+    outer = Level(name="all", ranks=None, latency=A, gap=B, overhead=0.0, ports=ports, network=network)
+    return Machine(name="joined", source="a test", levels=(inner, outer), reduction=0.0, copy=0.0)
 
 
-def of(steps: Sequence[Sequence[Step]], blocks: int = 1) -> Callable[[int], Schedule]:
-    return [Schedule("allreduce", "made up", blocks, tuple(each)) for each in steps].__getitem__
+def seconds(machine: Machine, *steps: Sequence[Step], n: float = N, blocks: int = 1) -> float:
+    schedules = [Schedule("allreduce", "made up", blocks, tuple(each)) for each in steps]
+    return float(simulated(schedules.__getitem__, len(steps), machine, np.array([n]))[0])
 
 
-def seconds(machine: Machine, *steps: Sequence[Step], n: float = 1e6, blocks: int = 1) -> float:
-    return float(simulated(of(steps, blocks), len(steps), machine, np.array([n]))[0])
+def time_of(machine: Machine, messages: Sequence[tuple[int, int]], size: int) -> float:
+    """Each rank names all its messages, from one rank to another, in one step."""
+
+    def step(rank: int) -> Step:
+        sends = (Send(b, one(0), INPUT) for a, b in messages if a == rank)
+        return (*sends, *(Recv(a, one(0), OUTPUT) for a, b in messages if b == rank))
+
+    return seconds(machine, *([step(rank)] for rank in range(size)))
 
 
 @pytest.mark.parametrize("power", [1, 3, 6])
@@ -97,16 +105,14 @@ def test_vectors_beyond_the_caches_are_slower() -> None:
 
 @pytest.mark.parametrize(("ports", "at_once"), [(1, 4), (2, 2), (4, 1), (8, 1)])
 def test_ranks_of_a_node_share_its_ports(ports: int, at_once: int) -> None:
-    senders = [[(Send(r + 4, one(0), INPUT),)] for r in range(4)]
-    receivers = [[(Recv(r, one(0), OUTPUT),)] for r in range(4)]
-    assert seconds(nodes(4, ports), *senders, *receivers) == pytest.approx(A + at_once * 1e-4)
+    assert time_of(joined(None, 4, ports), [(r, r + 4) for r in range(4)], 8) == pytest.approx(A + at_once * N * B)
 
 
 def test_a_rank_with_several_ports_uses_them_at_once() -> None:
-    sender, receivers = [tuple(Send(r, one(0), INPUT) for r in range(1, 5))], [[(Recv(0, one(0), OUTPUT),)]] * 4
     for ports in (1, 2, 4):
         level = replace(flat().levels[0], ports=ports)
-        assert seconds(flat(levels=(level,)), sender, *receivers) == pytest.approx(A + 4 // ports * 1e-4)
+        found = time_of(flat(levels=(level,)), [(0, r) for r in range(1, 5)], 5)
+        assert found == pytest.approx(A + 4 // ports * N * B)
 
 
 def test_ranks_that_share_cores_take_turns() -> None:
@@ -180,26 +186,7 @@ def test_a_wrong_schedule_is_refused() -> None:
         seconds(flat(), [first, then], [(Recv(0, one(0), OUTPUT),), (Send(0, one(0), INPUT),)])
 
 
-N = 1e6
-
-
-def joined(network: Network | None, node: int = 1, ports: int = 1) -> Machine:
-    """Nodes of so many ranks and ports, joined by the network. Within a node messages take no time."""
-    inner = Level(name="node", ranks=node, latency=0.0, gap=0.0, overhead=0.0, ports=1)
-    outer = Level(name="all", ranks=None, latency=A, gap=B, overhead=0.0, ports=ports, network=network)
-    return Machine(name="joined", source="a test", levels=(inner, outer), reduction=0.0, copy=0.0)
-
-
-def schedules(messages: Iterable[tuple[int, int]], size: int) -> list[Schedule]:
-    """Each rank names all its messages in one step."""
-    known = list(messages)
-    sends = [tuple(Send(b, one(0), INPUT) for a, b in known if a == rank) for rank in range(size)]
-    receives = [tuple(Recv(a, one(0), OUTPUT) for a, b in known if b == rank) for rank in range(size)]
-    return [Schedule("alltoall", "made up", 1, ((*s, *r),)) for s, r in zip(sends, receives, strict=True)]
-
-
-def time_of(machine: Machine, messages: Iterable[tuple[int, int]], size: int) -> float:
-    return float(simulated(schedules(messages, size).__getitem__, size, machine, np.array([N]))[0])
+# -- networks -------------------------------------------------------------------------------------------------------
 
 
 def shift(by: int, size: int) -> list[tuple[int, int]]:

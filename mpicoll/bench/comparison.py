@@ -8,19 +8,17 @@ record has failed. It loads neither MPI nor torch.
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 from mpicoll.algorithms.collectives import COLLECTIVES
 from mpicoll.bench import plot
 from mpicoll.bench.records import Report, Row, columns, grouped, head, load, program
-from mpicoll.bench.table import by_size
+from mpicoll.bench.table import by_size, environment
 from mpicoll.errors import ArgumentError
 from mpicoll.units import size_text
 
@@ -53,14 +51,9 @@ class Comparison:
         missing = [note.backend for record in self.records.values() for note in record.notes if not note.collective]
         return [*dict.fromkeys([*asked, *missing, *grouped(self.rows, "backend")])]
 
-    @cached_property
-    def environment(self) -> dict[str, list[Any]]:
-        """The different values of each key. There are several where parts were measured in different places."""
-        found: dict[str, list[Any]] = {}
-        for key, value in (both for record in self.records.values() for both in record.environment.items()):
-            if value not in found.setdefault(key, []):
-                found[key].append(value)
-        return found
+    def any(self, key: str) -> bool:
+        """Whether the environment of any part has something under this key."""
+        return any(record.environment[key] for record in self.records.values())
 
     def of_dtype(self, dtype: str) -> Report:
         """The parts of one dtype as one report, for its picture."""
@@ -82,10 +75,10 @@ def gather(folder: Path) -> Comparison:
 
 def text(found: Comparison, pictures: list[str]) -> str:
     """The report. ``pictures`` are the names of files beside it."""
-    on_gpus = any(found.environment["gpus"])
+    lines = dict.fromkeys(line for record in found.records.values() for line in environment(record))
     sections: dict[str, Iterable[str]] = {
-        "# mpicoll, MPI and NCCL on the same GPUs" if on_gpus else "# mpicoll and MPI on CPUs": _summary(found),
-        "## What is measured where": _environment(found),
+        f"# mpicoll{', MPI and NCCL on the same GPUs' if found.any('gpus') else ' and MPI on CPUs'}": _summary(found),
+        "## What is measured where": (f"- {line}" for line in lines),
         "## What to keep in mind": (f"- {caveat}" for caveat in _caveats(found)),
     }
     for dtype, rows in grouped((row for row in found.rows if row.is_usual), "type").items():
@@ -110,23 +103,7 @@ def _summary(found: Comparison) -> Iterator[str]:
         yield f"Without a record: {', '.join(found.failed)}. What they printed is in `{PARTS}/`."
 
 
-def _environment(found: Comparison) -> Iterator[str]:
-    yield from ("| what | |", "|---|---|")
-    for key, given in found.environment.items():
-        values = [_value(value) for value in given if value not in (None, [])]
-        if values:
-            yield f"| {key.replace('_', ' ')} | {' / '.join(dict.fromkeys(values))} |"
-
-
-def _value(value: Any) -> str:
-    if isinstance(value, list):
-        return ", ".join(f"{n} x {each}" if n > 1 else str(each) for each, n in Counter(value).items())
-    return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
-
-
 def _caveats(found: Comparison) -> Iterator[str]:
-    for clock, how in {k: v for record in found.records.values() for k, v in record.clocks.items()}.items():
-        yield f"`{clock}` of the records: {how}." + " The tables show this one." * (clock == "times_us")
     yield "All figures are of the placement that all backends have: in place for some collectives, else out of place."
     yield from (f"{caveat}." for caveat in grouped(found.rows, "caveat") if caveat)
     nccl = [row for row in found.rows if row.backend == NCCL]
@@ -136,15 +113,10 @@ def _caveats(found: Comparison) -> Iterator[str]:
         yield "There are no ratios to NCCL, because its figures are those of a shared GPU."
     else:
         yield "The number in brackets is the figure divided by NCCL's."
-    for overload in {each: None for given in found.environment.get("overload", []) for each in given}:
-        yield f"The machine was overloaded, so these times say little: {overload}."
-    if any(found.environment["oversubscribed"]):
+    if found.any("oversubscribed"):
         yield "Ranks took turns on the cores, so times hold waits for a core."
-    if False in found.environment["mpi_takes_gpu_memory"]:
+    if found.any("gpus") and not found.any("mpi_takes_gpu_memory"):
         yield "The MPI library does not report support for GPU memory: mpicoll sends through host memory."
-    different = [key.replace("_", " ") for key, values in found.environment.items() if len(values) > 1]
-    if different:
-        yield f"Not all benchmarks ran in the same environment. These differ: {', '.join(different)}."
 
 
 Cell = Callable[[Sequence[Row], Sequence[Row]], str]

@@ -7,7 +7,6 @@ import platform
 import re
 import sys
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -58,12 +57,8 @@ def open_session(world: MPI.Intracomm, device: str) -> Session:
     torch.cuda.set_device(node.rank % torch.cuda.device_count())
     # Two ranks that each see one GPU may see two different ones, or the same.
     gpu = str(torch.cuda.get_device_properties(torch.cuda.current_device()).uuid)
-    return Session(world.Dup(), node, f"cuda:{torch.cuda.current_device()}", most_alike(world.allgather(gpu)))
-
-
-def most_alike(gpus: Sequence[str]) -> int:
-    """How often the commonest of the ranks' GPUs is there."""
-    return max(Counter(gpus).values())
+    sharing = max(Counter(world.allgather(gpu)).values())
+    return Session(world.Dup(), node, f"cuda:{torch.cuda.current_device()}", sharing)
 
 
 def environment(session: Session) -> dict[str, Any]:

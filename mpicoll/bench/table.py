@@ -26,20 +26,22 @@ _MOST_RANGES = 4
 
 
 def header(report: Report) -> str:
-    """The command and the environment, as comment lines."""
+    """The command, the environment and what is not measured, as comment lines."""
+    return "\n".join(f"# {each}" for each in (report.command, *environment(report), *map(str, report.notes)))
+
+
+def environment(report: Report) -> list[str]:
+    """Where it was measured, and how, in lines."""
     e = report.environment
     versions = [f"{name} {e[name]}" for name in ("mpi4py", "numpy", "torch", "nccl") if e[name]]
     cores = e["binding"] if len(e["binding"]) <= 8 else [*e["binding"][:8], "..."]
-    lines = [
-        report.command,
+    return [
         f"{e['ranks']} ranks on {count(e['nodes'], 'node')}, bound to cores {' | '.join(cores)}",
         "; ".join((f"{e['cpu']}, {e['cores']} cores", *dict.fromkeys(e["gpus"]))),
         f"{e['mpi']}, {', '.join(versions)}, mpicoll {e['mpicoll']}, Python {e['python']}",
         *(f"{name}: {how}" for name, how in report.clocks.items() if e["gpus"]),
         *(f"OVERLOADED, so these times say little: {each}" for each in e["overload"]),
-        *map(str, report.notes),
     ]
-    return "\n".join(f"# {each}" for each in lines)
 
 
 def heading(collective: Collective) -> str:

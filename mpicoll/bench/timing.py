@@ -54,9 +54,9 @@ class Runner:
     routes: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self._events = None if self.case.device == "cpu" else _Events()
-        if self._events is not None:
-            self.calls = [self._events.around(call) for call in self.calls]
+        self._between_events: Callable[[], float] | None = None
+        if self.case.device != "cpu":
+            self.calls, self._between_events = _with_events(self.calls)
         self._expected = expected(self.case)
         self._turn = 0
 
@@ -66,7 +66,7 @@ class Runner:
 
     def batch(self, world: MPI.Intracomm, calls: int) -> Times:
         """Microseconds of each of ``calls`` calls on this rank: by the host's clock, and between CUDA events."""
-        times, on_device = np.empty(calls), np.empty(calls if self._events else 0)
+        times, on_device = np.empty(calls), np.empty(calls if self._between_events else 0)
         barrier, now = world.Barrier, perf_counter_ns
         collecting = gc.isenabled()
         gc.disable()
@@ -79,8 +79,8 @@ class Runner:
                 start = now()
                 call()
                 times[i] = now() - start
-                if self._events is not None:
-                    on_device[i] = self._events.microseconds()
+                if self._between_events is not None:
+                    on_device[i] = self._between_events()
         finally:
             if collecting:
                 gc.enable()
@@ -93,29 +93,20 @@ class Runner:
         return wrong(self.pairs[self._turn].result(), self._expected)
 
 
-class _Events:
-    """CUDA events on the current stream, before a call and after it."""
+def _with_events(calls: Sequence[Callable[[], object]]) -> tuple[list[Callable[[], object]], Callable[[], float]]:
+    """The calls between two CUDA events on the current stream, each ended when the GPU has done its work: some return
+    before. And a function that returns the microseconds between the events of the last one."""
+    from torch import cuda
 
-    def __init__(self) -> None:
-        from torch import cuda
+    begin, end = cuda.Event(enable_timing=True), cuda.Event(enable_timing=True)
 
-        self._begin, self._end = cuda.Event(enable_timing=True), cuda.Event(enable_timing=True)
-        self._synchronize = cuda.synchronize
+    def run(call: Callable[[], object]) -> None:
+        begin.record()
+        call()
+        end.record()
+        cuda.synchronize()
 
-    def around(self, call: Callable[[], object]) -> Callable[[], object]:
-        """The call between the events, ended when the GPU has done its work: some calls return before."""
-
-        def run() -> None:
-            self._begin.record()
-            call()
-            self._end.record()
-            self._synchronize()
-
-        return run
-
-    def microseconds(self) -> float:
-        """The time between the events of the last call, when it has ended."""
-        return float(self._begin.elapsed_time(self._end) * 1e3)
+    return [partial(run, call) for call in calls], lambda: float(begin.elapsed_time(end) * 1e3)
 
 
 def clocks(device: str) -> dict[str, str]:

@@ -15,9 +15,9 @@ from mpicoll.bench import comparison, plot, scaling
 from mpicoll.bench.records import SCHEMA, Report, columns, load, write_json
 
 ENVIRONMENT = {
-    **dict.fromkeys(("driver", "cuda", "nccl", "torch", "mpi4py", "mpicoll", "python", "system", "cpu", "mpi"), "1.0"),
+    **dict.fromkeys(("nccl", "torch", "mpi4py", "numpy", "mpicoll", "python", "cpu", "mpi"), "1.0"),
     **dict.fromkeys(("cores", "nodes", "gpu_sharing"), 1),
-    "ranks": 2, "binding": ["0", "1"], "gpus": ["A GPU", "A GPU"], "oversubscribed": False,
+    "ranks": 2, "binding": ["0", "1"], "gpus": ["A GPU", "A GPU"], "oversubscribed": False, "overload": [],
     "mpi_takes_gpu_memory": True,
 }  # fmt: skip
 

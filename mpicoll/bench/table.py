@@ -40,7 +40,7 @@ def environment(report: Report) -> list[str]:
         "; ".join((f"{e['cpu']}, {e['cores']} cores", *dict.fromkeys(e["gpus"]))),
         f"{e['mpi']}, {', '.join(versions)}, mpicoll {e['mpicoll']}, Python {e['python']}",
         *(f"{name}: {how}" for name, how in report.clocks.items() if e["gpus"]),
-        *(f"OVERLOADED, so these times say little: {each}" for each in e["overload"]),
+        *(f"OVERLOADED, so these times say little: {each}" for each in e.get("overload", ())),
     ]
 
 

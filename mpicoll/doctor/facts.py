@@ -18,7 +18,7 @@ from mpicoll.node.loaded import missing
 
 SIZES = {8: "8 bytes", 64 << 10: "64 KiB", 16 << 20: "16 MiB"}
 """The all-reduces whose algorithm the doctor names."""
-_PACKAGES = ("mpicoll", "mpi4py", "numpy", "torch")
+_PACKAGES = "mpicoll", "mpi4py", "numpy", "torch"
 
 
 def _launcher() -> str | None:
@@ -34,9 +34,8 @@ def _launcher() -> str | None:
 
 
 def _pmi() -> str | None:
-    if "PMIX_NAMESPACE" in os.environ or "PMIX_RANK" in os.environ:
-        return "PMIx"
-    return "PMI" if launched_rank() is not None else None
+    pmix = "PMIX_NAMESPACE" in os.environ or "PMIX_RANK" in os.environ
+    return "PMIx" if pmix else "PMI" if launched_rank() is not None else None
 
 
 def _number(variable: str) -> int | None:
@@ -79,10 +78,6 @@ def _versions() -> dict[str, str | None]:
     return {"python": platform.python_version(), **{name: version_of(name) for name in _PACKAGES}}
 
 
-def _variables() -> dict[str, str]:
-    return {k: v for k, v in sorted(os.environ.items()) if k.startswith("MPICOLL_") and k != RANK}
-
-
 @dataclass(frozen=True, kw_only=True)
 class Machine:
     """What a process sees of its machine: None where the system does not say it, or has no limit (``locked``)."""
@@ -111,7 +106,9 @@ class Machine:
     kernel: str = missing
     """Why mpicoll has no kernel here. Empty where it has one."""
     versions: dict[str, str | None] = field(default_factory=_versions)
-    variables: dict[str, str] = field(default_factory=_variables)
+    variables: dict[str, str] = field(
+        default_factory=lambda: {k: v for k, v in sorted(os.environ.items()) if k.startswith("MPICOLL_") and k != RANK}
+    )
     """mpicoll's own environment variables."""
     home: bool = field(default_factory=lambda: home() is not None)
 

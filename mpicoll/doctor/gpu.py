@@ -53,7 +53,10 @@ class Gpu:
 
 def gpu_here() -> Gpu:
     """What there is to say of this rank's GPUs."""
-    gpu = Gpu(segments=_expandable_segments(), visible=os.environ.get("CUDA_VISIBLE_DEVICES"))
+    variables = "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"
+    given = {name: os.environ.get(name, "").replace(" ", "").lower() for name in variables}
+    segments = next((name for name, value in given.items() if "expandable_segments:true" in value), "")
+    gpu = Gpu(segments=segments, visible=os.environ.get("CUDA_VISIBLE_DEVICES"))
     # The process is no rank: the launcher's variables would make it take this rank's place in the job.
     with Child("mpicoll.doctor.gpu:answers", gpu, rank_here() == 0, environment=of_no_rank(), quiet=True) as child:
         for question, seconds in _QUESTIONS.items():
@@ -62,13 +65,6 @@ def gpu_here() -> Gpu:
             except LaunchError as error:
                 return replace(gpu, failed=(question, error.problem))
     return gpu
-
-
-def _expandable_segments() -> str:
-    for name in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"):
-        if "expandable_segments:true" in os.environ.get(name, "").replace(" ", "").lower():
-            return name
-    return ""
 
 
 # -- in the child -----------------------------------------------------------------------------------------------------

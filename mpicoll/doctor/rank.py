@@ -55,25 +55,24 @@ def _look(world: MPI.Intracomm, of_doctor: Mark) -> World:
     node.Free()
     level = next(name for name in _LEVELS if getattr(MPI, f"THREAD_{name}") == MPI.Query_thread())
     found = World(world.rank, world.size, library(), level, shares, reads)
-    if wrong := _wrong_settings(world):  # then no rank may make a Communicator: the others would wait for it
-        return replace(found, refused=wrong)
+    wrong = world.allgather(_wrong_setting(world.rank))
+    if who := [rank for rank, said in enumerate(wrong) if said]:
+        # Then no rank may make a Communicator: the others would wait for it.
+        return replace(found, refused=wrong[who[0]] + f", on {named(who)}" * (len(who) < world.size))
     try:
         comm = Communicator()
-        engine = engine_of(comm)
-        return replace(found, chosen=_chosen(comm), shares_memory=engine.fabric.info.shares_memory)
+        info = engine_of(comm).info
+        arrays = (np.empty(nbytes // 4, np.float32) for nbytes in SIZES)
+        calls = (checked("allreduce", comm.rank, comm.size, array, None, "sum", 0) for array in arrays)
+        chosen = [choose(call, None, info) for call in calls]
+        why = tuple((nbytes, each.name, each.why) for nbytes, each in zip(SIZES, chosen, strict=True))
+        return replace(found, chosen=why, shares_memory=engine_of(comm).fabric.info.shares_memory)
     except ArgumentError as error:
         return replace(found, refused=str(error))
 
 
-def _wrong_settings(world: MPI.Intracomm) -> str:
-    """What is wrong with the variables that a Communicator reads when it is made, and on which ranks. Collective."""
-    each = world.allgather(_wrong_setting(world.rank))
-    who = [rank for rank, said in enumerate(each) if said]
-    text = each[who[0]] if who else ""
-    return text if len(who) in (0, world.size) else f"{text}, on {named(who)}"
-
-
 def _wrong_setting(rank: int) -> str:
+    """What is wrong with the variables that a Communicator reads when it is made."""
     try:
         shares_buckets()
         overlaps()
@@ -85,11 +84,3 @@ def _wrong_setting(rank: int) -> str:
     except ArgumentError as error:
         return str(error)
     return ""
-
-
-def _chosen(comm: Communicator) -> tuple[tuple[int, str, str], ...]:
-    """The algorithms of some all-reduces, and why they are chosen."""
-    info = engine_of(comm).info
-    calls = (checked("allreduce", comm.rank, comm.size, np.empty(n // 4, np.float32), None, "sum", 0) for n in SIZES)
-    chosen = (choose(call, None, info) for call in calls)
-    return tuple((nbytes, choice.name, choice.why) for nbytes, choice in zip(SIZES, chosen, strict=True))

@@ -77,11 +77,6 @@ def _shm(f: Facts) -> str | None:
     return f"{_rounded(m.shm_size)}, of which {_rounded(m.shm_free)} are free"
 
 
-def _too_little_shm(f: Facts) -> object:
-    wanted = f.ranks_here * _SHM_OF_A_RANK
-    return (f.machine.shm_free or 0) < wanted and f"{_shm(f)}: expected {_rounded(wanted)} for the node's ranks"
-
-
 def _locked(f: Facts) -> str:
     return "no limit (ulimit -l)" if f.machine.locked is None else f"at most {_rounded(f.machine.locked)} (ulimit -l)"
 
@@ -94,12 +89,6 @@ def _too_little_locked(f: Facts) -> object:
 def _pages(f: Facts) -> str:
     m = f.machine
     return f"{m.huge_pages or 'not supported'}; in shared memory: {m.shared_huge_pages or 'not supported'}"
-
-
-def _memory(f: Facts) -> object:
-    m = f.machine.memory
-    # Whole GiB, of which all ranks of a node see as many.
-    return m is not None and f"{_rounded(m >> 30 << 30 or m)} are free"
 
 
 def _on_gpu(says: Callable[[Gpu], object]) -> Callable[[Facts], object]:
@@ -145,13 +134,16 @@ RULES: tuple[tuple[str, tuple[Rule, ...]], ...] = (
                             "messages twice"),
          "As root: sysctl kernel.yama.ptrace_scope=0; in a container: allow CAP_SYS_PTRACE"),
     )),
-    ("memory", (("ok", _memory, ""),)),
+    ("memory", (  # whole GiB, of which all ranks of a node see as many
+        ("ok", lambda f: (m := f.machine.memory) is not None and f"{_rounded(m >> 30 << 30 or m)} are free", ""),
+    )),
     ("/dev/shm", (
         ("warning", lambda f: _shm(f) is None and "there is none",
          "Mount a tmpfs there: MPI libraries pass messages between ranks of a node through it"),
         ("problem", lambda f: (f.machine.shm_free or 0) < _LEAST_SHM
          and f"{_shm(f)}: an MPI library that finds no room there may crash", _FREE_SHM),
-        ("warning", _too_little_shm, _FREE_SHM),
+        ("warning", lambda f: (f.machine.shm_free or 0) < (wanted := f.ranks_here * _SHM_OF_A_RANK)
+         and f"{_shm(f)}: expected {_rounded(wanted)} for the node's ranks", _FREE_SHM),
         ("ok", _shm, ""),
     )),
     ("locked memory", (
@@ -216,7 +208,11 @@ def judge(everyone: Sequence[Facts], failure: LaunchError | None = None) -> Repo
         of_rank = _judge_rank(replace(f, ranks_here=len(on_node[f.machine.node]), nodes=len(on_node)))
         found += [replace(finding, ranks=(f.rank,)) for finding in of_rank]
     for there in on_node.values():
-        found += [*_judge_cores(there), *_judge_gpus({rank: f.gpu for rank, f in there.items()})]
+        found += _judge_cores(there)
+        visible = [f.gpu.visible for f in there.values()]
+        if any(visible):
+            text = f"the ranks see GPUs {' | '.join(map(str, visible))}"
+            found.append(Finding("GPU", "ok", text, ranks=tuple(there)))
     found += _differences({f.rank: f for f in everyone})
     if failure is not None:
         found.append(Finding("MPI", "problem", failure.problem, failure.remedy))
@@ -279,16 +275,13 @@ def _judge_cores(there: Mapping[int, Facts]) -> Iterator[Finding]:
         yield Finding("cores", "ok", text, ranks=tuple(there))
 
 
-def _judge_gpus(gpus: Mapping[int, Gpu]) -> Iterator[Finding]:
-    """What there is to say of the GPUs that the ranks of one node see."""
-    if any(gpu.visible for gpu in gpus.values()):
-        each = " | ".join(str(gpu.visible) for gpu in gpus.values())
-        yield Finding("GPU", "ok", f"the ranks see GPUs {each}", ranks=tuple(gpus))
-
-
 def _differences(by_rank: Mapping[int, Facts]) -> Iterator[Finding]:
     """What should be the same on all ranks, and is not."""
-    of_all = {rank: _comparable(f) for rank, f in by_rank.items()}
+    of_all: dict[int, dict[tuple[str, str], str | None]] = {}
+    for rank, f in by_rank.items():
+        of_all[rank] = {("versions", "MPI"): f.world.library if f.world else None, ("CPU", "CPU"): f.machine.cpu}
+        of_all[rank] |= {("versions", name): version for name, version in f.machine.versions.items()}
+        of_all[rank] |= {("settings", name): value for name, value in f.machine.variables.items()}
     for topic, name in dict.fromkeys(key for of_one in of_all.values() for key in of_one):
         values = alike({rank: of_one.get((topic, name)) for rank, of_one in of_all.items()})
         if len(values) > 1:
@@ -302,15 +295,6 @@ _MAKE_ALIKE = {
     "settings": "Set the variable alike on all ranks; otherwise rank 0's value counts",
     "CPU": "Use nodes of one kind: in a collective, all wait for the slowest one",
 }
-
-
-def _comparable(f: Facts) -> dict[tuple[str, str], str | None]:
-    """By topic and name."""
-    found: dict[tuple[str, str], str | None] = {("versions", "MPI"): f.world.library if f.world else None}
-    found |= {("versions", name): version for name, version in f.machine.versions.items()}
-    found |= {("settings", name): value for name, value in f.machine.variables.items()}
-    found["CPU", "CPU"] = f.machine.cpu
-    return found
 
 
 def _names(gpu: Gpu) -> str:

@@ -99,7 +99,11 @@ TYPED = {each.name: each.metadata for each in fields(Options) if each.metadata}
 
 def read(given: Mapping[str, Any]) -> Options:
     """The options from what was typed, by their names without dashes. Raises ArgumentError, which names the option."""
-    from mpicoll.arrays.dtypes import DTYPES, OPS  # this imports NumPy, which the command line can do without
+    from mpicoll.arrays.dtypes import (  # this imports NumPy, which the command line can do without
+        DTYPES,
+        OPS,
+        reduction,
+    )
 
     typed = {name: text or "" for name, text in given.items()}
 
@@ -117,13 +121,22 @@ def read(given: Mapping[str, Any]) -> Options:
     low, high = (_size(typed[name], f"--{name}", dtype) for name in ("min", "max"))
     if low > high:
         raise bad("--min", f"no more than --max ({size_text(high)})", typed["min"])
-    collectives = _collectives(typed["collective"])
+    canonic = ",".join(canonical(each.strip()) or each for each in typed["collective"].split(","))
+    collectives = _names(canonic, "collective", "collective", (*COLLECTIVES, "all"))
+    if "all" in collectives:
+        collectives = tuple(COLLECTIVES)
+    op = names("op", (each for each in OPS if each != "premul_sum"), "operation")[0]
+    try:
+        for name in (name for name in collectives if COLLECTIVES[name].reduces):
+            reduction(op, dtype, name)
+    except DtypeError as e:
+        raise bad("--op", e.expected, e.given) from None
     device = names("device", DEVICES)[0]
     backends = names("backends", BACKENDS, "backend") if typed["backends"] else ()
     options = Options(
         collectives=collectives, ranks=ranks, backends=backends, min=low, max=high, dtype=dtype, device=device,
         factor=number("factor", 2, 1 << 40, "a whole number from 2 on"),
-        op=_op(names("op", (each for each in OPS if each != "premul_sum"), "operation")[0], dtype, collectives),
+        op=op,
         root=number("root", 0, ranks - 1, f"a rank below {ranks}"),
         algorithms=() if given["algorithms"] is None else _algorithms(typed["algorithms"], collectives, device),
         seconds=number("seconds", 1e-3, 3600, "seconds from 0.001 to 3600", float),
@@ -153,25 +166,6 @@ def _names(text: str, option: str, what: str, known: Sequence[str]) -> tuple[str
         if name in names[:i]:
             raise bad(option, f"each {what} once", repr(text))
     return names
-
-
-def _collectives(text: str) -> tuple[str, ...]:
-    if text == "all":
-        return tuple(COLLECTIVES)
-    names = (n.strip() for n in text.split(","))
-    return _names(",".join(canonical(n) or n for n in names), "collective", "collective", (*COLLECTIVES, "all"))
-
-
-def _op(op: str, dtype: Dtype, collectives: Sequence[str]) -> str:
-    """The operation, if all of the collectives that reduce can compute it."""
-    from mpicoll.arrays.dtypes import reduction
-
-    try:
-        for name in (name for name in collectives if COLLECTIVES[name].reduces):
-            reduction(op, dtype, name)
-    except DtypeError as e:
-        raise bad("--op", e.expected, e.given) from None
-    return op
 
 
 def _algorithms(text: str, collectives: Sequence[str], device: str) -> tuple[str, ...]:

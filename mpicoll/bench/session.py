@@ -65,6 +65,8 @@ def environment(session: Session) -> dict[str, Any]:
     world = session.world
     nodes = world.allreduce(int(session.node.rank == 0))
     torch: Any = sys.modules.get("torch")
+    gpu = torch.cuda.get_device_properties(session.device) if session.on_gpu else None
+    nccl = torch is not None and torch.cuda.is_available() and torch.distributed.is_nccl_available()
     return {
         "cpu": cpu_name() or platform.processor() or platform.machine(),
         "cores": os.cpu_count(),
@@ -75,7 +77,7 @@ def environment(session: Session) -> dict[str, Any]:
         "overload": [*dict.fromkeys(filter(None, world.allgather(overload())))],
         "oversubscribed": oversubscribed(session.node),
         "huge_pages": huge_pages(),
-        "gpus": [*dict(world.allgather(_gpu(session))).values()] if session.on_gpu else [],
+        "gpus": [*dict(world.allgather((str(gpu.uuid), gpu.name))).values()] if gpu else [],
         "gpu_sharing": session.sharing if session.on_gpu else None,
         "driver": _driver(),
         "system": f"{platform.system()} {platform.machine()}",
@@ -88,16 +90,8 @@ def environment(session: Session) -> dict[str, Any]:
         "numpy": version_of("numpy"),
         "torch": version_of("torch"),
         "cuda": None if torch is None else torch.version.cuda,
-        "nccl": None if torch is None else _nccl(torch),
+        "nccl": ".".join(map(str, torch.cuda.nccl.version())) if nccl else None,
     }
-
-
-def _gpu(session: Session) -> tuple[str, str]:
-    """What no other GPU is called, and the name of its model."""
-    import torch
-
-    found = torch.cuda.get_device_properties(session.device)
-    return str(found.uuid), found.name
 
 
 def _driver() -> str | None:
@@ -106,9 +100,3 @@ def _driver() -> str | None:
     except OSError:
         return None
     return found[1] if found else None
-
-
-def _nccl(torch: Any) -> str | None:
-    if not torch.cuda.is_available() or not torch.distributed.is_nccl_available():
-        return None
-    return ".".join(map(str, torch.cuda.nccl.version()))

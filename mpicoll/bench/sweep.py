@@ -192,13 +192,7 @@ def agreed(session: Session, attempt: Callable[[], T]) -> tuple[T | None, str]:
     except Unavailable as e:
         reason = str(e)
     except Exception as e:  # what a library itself raises, as gloo does for an operation that it does not have
-        reason = _in_a_line(e)
+        lines = (str(e).strip() or type(e).__name__).partition("Last error:")  # NCCL's own words come after that
+        reason = re.sub(r"(/[\w.+-]+)+/", "", (lines[2].strip() or lines[0]).splitlines()[0])[:160]  # without paths
     reasons = [r for r in session.world.allgather(reason) if r]
     return (None, reasons[0]) if reasons else (found, "")
-
-
-def _in_a_line(e: Exception) -> str:
-    """An exception's message without paths. NCCL's own words come after "Last error:"."""
-    lines = (str(e).strip() or type(e).__name__).partition("Last error:")
-    text = (lines[2].strip() or lines[0]).splitlines()[0]
-    return re.sub(r"(/[\w.+-]+)+/", "", text)[:160]

@@ -70,18 +70,14 @@ def handle(args: argparse.Namespace) -> int:
         if len(machine.levels) < 2:
             raise _bad("--placement", "a machine of several levels, as ethernet", f"{args.placement} on {machine.name}")
         machine = replace(machine, placement=_PLACEMENTS[args.placement])
-    root = args.root or 0
-    if args.root is not None and not COLLECTIVES[args.collective].rooted:
-        raise _bad("--root", f"nothing: {args.collective} has no root", str(args.root))
-    if not 0 <= root < ranks:
-        raise _bad("--root", f"a rank below {ranks}", str(root))
-    moves = COLLECTIVES[args.collective].moves
+    root, rooted, moves = args.root or 0, COLLECTIVES[args.collective].rooted, COLLECTIVES[args.collective].moves
+    if args.root is not None and not (rooted and 0 <= root < ranks):
+        expected = f"a rank below {ranks}" if rooted else f"nothing: {args.collective} has no root"
+        raise _bad("--root", expected, str(root))
     if args.sizes is not None and not moves:
         raise _bad("--sizes", f"nothing: a {args.collective} moves no data", " to ".join(map(size_text, args.sizes)))
     sizes = args.sizes or (_sizes("1K:64M") if moves else [0])
     plot, record, goal = outputs("simulate", plot=args.plot, json=args.json, goal=args.goal).values()
-    if plot and not moves:
-        raise _bad("--plot", f"nothing: a {args.collective} has no sizes", str(plot))
     if plot and len(sizes) < 2:
         raise _bad("--plot", "at least two sizes in --sizes, for lines", f"{len(sizes)} size")
     if goal and (len(names) != 1 or len(sizes) != 1):

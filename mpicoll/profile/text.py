@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Mapping
 
-from mpicoll.profile.costs import Costs, RankCosts
+from mpicoll.profile.costs import Costs
 from mpicoll.profile.recording import Recording
 from mpicoll.units import count, duration, named
 
@@ -26,17 +25,25 @@ def text(name: str, recording: Recording, costs: Costs) -> str:
     lines += ["Where each rank's time went. Late: exposed before the ranks whose data it needed had arrived."]
     lines += [_RANKS.format("", "time", "computing", "exposed", "", "of it late", "hidden")]
     shown = costs.ranks if len(costs.ranks) <= _MOST else sorted(costs.ranks, key=lambda each: -each.exposed)[:_MOST]
-    lines += [_rank(each) for each in shown]
+    for of in shown:
+        share = f"{of.exposed / of.time:.0%}" if of.time else ""
+        figures = _time(of.time), _time(of.computing), _time(of.exposed), share, _time(of.late), _time(of.hidden)
+        lines.append(_RANKS.format(f"rank {of.rank}", *figures))
     lines += _more(len(costs.ranks) - len(shown), "rank", "with less exposed time")
     lines += ["", "Which lines of the program cost most, on all ranks together."]
     lines += [_SITES.format("exposed", "", "of it late", "hidden", "calls", "call")]
     everything = sum(each.time for each in costs.ranks)
     for site in costs.sites[:_MOST]:
         share = f"{site.exposed / everything:.0%}"
-        figures = _time(site.exposed), share, _time(site.late), _time(site.hidden), site.calls
-        lines.append(_SITES.format(*figures, f"{site.kind}, at {site.site}"))
+        spent = _time(site.exposed), share, _time(site.late), _time(site.hidden), site.calls
+        lines.append(_SITES.format(*spent, f"{site.kind}, at {site.site}"))
     lines += _more(len(costs.sites) - _MOST, "line", "that cost less")
-    lines += ["", *_late(costs.last, everything)]
+    lines.append("")
+    total = sum(costs.last.values())
+    if total >= 0.01 * everything:
+        worst = sorted(costs.last.items(), key=lambda each: -each[1])[:3]
+        said = ", ".join(f"{_time(time)} for rank {rank}" for rank, time in worst if time >= 0.1 * total)
+        lines.append(f"Ranks waited {_time(total)} for others that came late ({total / everything:.0%}): {said}.")
     for each in costs.advice:
         said = f"{each.text} It costs {_time(each.cost)} of all ranks' time ({each.cost / everything:.0%})."
         lines += textwrap.wrap(said, _WIDTH, initial_indent="- ", subsequent_indent="  ")
@@ -53,24 +60,8 @@ def _first_line(name: str, recording: Recording) -> str:
     return f"{name}: {count(len(recording.calls), 'call')} of {who} on {nodes} in {_time(longest)}{unfinished}"
 
 
-def _rank(of: RankCosts) -> str:
-    share = f"{of.exposed / of.time:.0%}" if of.time else ""
-    figures = map(_time, (of.time, of.computing, of.exposed))
-    return _RANKS.format(f"rank {of.rank}", *figures, share, _time(of.late), _time(of.hidden))
-
-
 def _more(number: int, noun: str, which: str) -> list[str]:
     return [f"... and {count(number, f'more {noun}')} {which}"] if number > 0 else []
-
-
-def _late(last: Mapping[int, float], everything: float) -> list[str]:
-    """Which ranks others have waited for."""
-    total = sum(last.values())
-    if total < 0.01 * everything:
-        return []
-    worst = sorted(last.items(), key=lambda each: -each[1])[:3]
-    said = ", ".join(f"{_time(time)} for rank {rank}" for rank, time in worst if time >= 0.1 * total)
-    return [f"Ranks waited {_time(total)} for others that came late ({total / everything:.0%}): {said}."]
 
 
 def _time(us: float) -> str:

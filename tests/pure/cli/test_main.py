@@ -47,7 +47,7 @@ REFUSED = {
         ("allreduce --machine cray", "--machine: expected laptop, ethernet, ib-h100, or a file"),
         ("bcast --root 2", "--root: expected a rank below 2; given 2"),
         ("barrier --sizes 1K", "--sizes: expected nothing: a barrier"),
-        ("barrier --plot b.png", "--plot: expected nothing: a barrier"),
+        ("allreduce --root 0", "--root: expected nothing: allreduce has no root; given 0"),
         ("allreduce --plot x.gif", "--plot: expected a name that ends in"),
         ("allreduce --plot x.svg --sizes 1K", "--plot: expected at least two sizes in --sizes"),
         ("allreduce --json one --goal one", "--goal: expected another file than --json; given 'one'"),

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import shlex
+from functools import partial
 
 from mpicoll.cli.arguments import number, option, ranks
 from mpicoll.jobs.launcher import Job, in_batch_job
@@ -50,28 +51,20 @@ def _add_torchruns(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("options of torchrun")
     about = "the number of ranks on each node, instead of -n; auto and cpu take one for each core of this node"
     option(group, "--nproc-per-node --nproc_per_node N", about, type=_ranks_of_a_node)
-    option(group, "--nnodes K", "the number of nodes, of a hostfile or a batch job (1)", type=_nodes, default=1)
+    option(
+        group,
+        "--nnodes K",
+        "the number of nodes, of a hostfile or a batch job (1)",
+        type=partial(number, least=1),
+        default=1,
+    )
     about = "start the whole job again if it fails, at most this many times (0)"
     option(group, "--max-restarts --max_restarts R", about, dest="restarts", type=number, default=0)
     option(group, "--standalone", "accepted; MPI needs nothing for it")
 
 
-_NODES = "one `mpicoll run` starts all ranks: name the nodes with --hostfile, or run it in a batch job"
-
-
 def _ranks_of_a_node(text: str) -> int:
-    if text in ("auto", "cpu"):
-        return len(mine())
-    if text in ("gpu", "xpu"):
-        raise argparse.ArgumentTypeError(f"expected the number of ranks, as many as a node has GPUs; given {text!r}")
-    return ranks(text)
-
-
-def _nodes(text: str) -> int:
-    if ":" in text:
-        expected = "expected one number: the job's nodes do not change. (--elastic goes on when ranks are lost)"
-        raise argparse.ArgumentTypeError(f"{expected}; given {text!r}")
-    return ranks(text)
+    return len(mine()) if text in ("auto", "cpu") else ranks(text)
 
 
 def _number(args: argparse.Namespace) -> int:
@@ -84,7 +77,8 @@ def _number(args: argparse.Namespace) -> int:
     if args.nprocs is not None:
         args.parser.error("expected -n or --nproc-per-node; given both")
     if args.nnodes > 1 and args.hostfile is None and not in_batch_job():
-        args.parser.error(f"--nnodes {args.nnodes}: {_NODES}")
+        remedy = "one `mpicoll run` starts all ranks: name the nodes with --hostfile, or run it in a batch job"
+        args.parser.error(f"--nnodes {args.nnodes}: {remedy}")
     return int(args.nproc_per_node * args.nnodes)
 
 

@@ -4,142 +4,99 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from mpicoll.algorithms import Algorithm, algorithms
 from mpicoll.algorithms.collectives import COLLECTIVES
-from mpicoll.algorithms.steps import INPUT, OUTPUT, SCRATCH, Action, Blocks, Copy, Recv, RecvReduce, Schedule
+from mpicoll.algorithms.steps import INPUT, OUTPUT, SCRATCH, Action, Blocks, Copy, Recv, RecvReduce, Schedule, Send
 from mpicoll.analysis.proof.cases import prove
 from mpicoll.analysis.proof.verify import verify
 from mpicoll.errors import ScheduleError
 from tests.pure.analysis.executor import misbehaves
 
 SIZES = (2, 3, 5, 8)
-EACH = 5 * 14
-"""Mutants of an algorithm at one size."""
-
 Steps = list[list[Action]]
-Mutation = Callable[[random.Random, Steps, int, int], None]
-"""Changes the steps of one rank: at this size, with so many blocks."""
+OF_STEPS = (
+    "drop a step", "repeat a step", "swap steps", "join steps", "split a step", "drop an action", "repeat an action"
+)  # fmt: skip
+OF_ACTIONS = "peer", "moved blocks", "fewer blocks", "more blocks", "space", "order", "reduces or not"
+KINDS = (*OF_STEPS, *OF_ACTIONS)
 
 
-def step_of(draw: random.Random, steps: Steps) -> int:
-    return draw.choice([i for i, step in enumerate(steps) if step])
+def change_steps(draw: random.Random, kind: str, steps: Steps) -> None:
+    i = draw.choice([i for i, step in enumerate(steps) if step])
+    step, two = steps[i], slice(i, i + 2)
+    match kind:
+        case "drop a step":
+            del steps[i]
+        case "repeat a step":
+            steps.insert(i, list(step))
+        case "swap steps":
+            steps[two] = steps[two][::-1]
+        case "join steps":
+            steps[two] = [[action for each in steps[two] for action in each]]
+        case "split a step":
+            steps[i : i + 1] = [[action] for action in draw.sample(step, len(step))]
+        case "drop an action":
+            del step[draw.randrange(len(step))]
+        case "repeat an action":
+            step.append(draw.choice(step))
 
 
-def changed(draw: random.Random, steps: Steps, change: Callable[[Action], Action | None]) -> None:
-    """Replace one action that ``change`` gives another for; leave the steps as they are where it gives none."""
-    found = [(i, j, c) for i, step in enumerate(steps) for j, a in enumerate(step) if (c := change(a)) is not None]
-    if found:
-        i, j, action = draw.choice(found)
-        steps[i][j] = action
-
-
-def drop_step(draw: random.Random, steps: Steps, size: int, blocks: int) -> None:
-    del steps[step_of(draw, steps)]
-
-
-def duplicate_step(draw: random.Random, steps: Steps, size: int, blocks: int) -> None:
-    i = step_of(draw, steps)
-    steps.insert(i, list(steps[i]))
-
-
-def swap_steps(draw: random.Random, steps: Steps, size: int, blocks: int) -> None:
-    if len(steps) > 1:
-        i = draw.randrange(len(steps) - 1)
-        steps[i : i + 2] = steps[i + 1], steps[i]
-
-
-def join_steps(draw: random.Random, steps: Steps, size: int, blocks: int) -> None:
-    if len(steps) > 1:
-        i = draw.randrange(len(steps) - 1)
-        steps[i : i + 2] = [steps[i] + steps[i + 1]]
-
-
-def split_step(draw: random.Random, steps: Steps, size: int, blocks: int) -> None:
-    i = step_of(draw, steps)
-    parts = [[action] for action in steps[i]]
-    draw.shuffle(parts)
-    steps[i : i + 1] = parts
-
-
-def drop_action(draw: random.Random, steps: Steps, size: int, blocks: int) -> None:
-    step = steps[step_of(draw, steps)]
-    del step[draw.randrange(len(step))]
-
-
-def duplicate_action(draw: random.Random, steps: Steps, size: int, blocks: int) -> None:
-    step = steps[step_of(draw, steps)]
-    step.append(draw.choice(step))
-
-
-def redirect(draw: random.Random, steps: Steps, size: int, blocks: int) -> None:
-    to = draw.randrange(size)
-    changed(draw, steps, lambda a: None if isinstance(a, Copy) else a._replace(peer=to))
-
-
-def wrong_block(draw: random.Random, steps: Steps, size: int, blocks: int) -> None:
-    by = draw.choice((1, -1))
+def changed(draw: random.Random, kind: str, action: Action, size: int, blocks: int) -> Action | None:
+    """The action with such a change. None if it has no such thing."""
 
     def moved(runs: Blocks) -> Blocks:
+        by = draw.choice((1, -1))
         return tuple(range(r.start + by, r.stop + by) for r in runs)
 
-    def change(a: Action) -> Action | None:
-        if isinstance(a, Copy) and a.to and draw.random() < 0.5:
-            return a._replace(to=moved(a.to))
-        return a._replace(blocks=moved(a.blocks))
-
-    changed(draw, steps, change)
-
-
-def fewer_blocks(draw: random.Random, steps: Steps, size: int, blocks: int) -> None:
-    changed(draw, steps, lambda a: a._replace(blocks=a.blocks[1:]))
-
-
-def more_blocks(draw: random.Random, steps: Steps, size: int, blocks: int) -> None:
-    extra = draw.randrange(max(1, blocks))
-    changed(draw, steps, lambda a: a._replace(blocks=(*a.blocks, range(extra, extra + 1))))
-
-
-def wrong_space(draw: random.Random, steps: Steps, size: int, blocks: int) -> None:
-    space = draw.choice((INPUT, OUTPUT, SCRATCH))
-    change: dict[str, Any] = {draw.choice(("from_", "into", "mine")): space}
-    changed(draw, steps, lambda a: a._replace(**change) if set(change) <= set(a._fields) else None)
-
-
-def flip(draw: random.Random, steps: Steps, size: int, blocks: int) -> None:
-    changed(draw, steps, lambda a: a._replace(mine_first=not a.mine_first) if isinstance(a, RecvReduce) else None)
+    extra, field = draw.randrange(max(1, blocks)), draw.choice(("from_", "into", "mine"))
+    space: Any = {field: draw.choice((INPUT, OUTPUT, SCRATCH))}
+    match kind, action:
+        case "peer", Send() | Recv() | RecvReduce():
+            return action._replace(peer=draw.randrange(size))
+        case "moved blocks", Copy(to=to) if to and draw.random() < 0.5:
+            return action._replace(to=moved(to))
+        case "moved blocks", _:
+            return action._replace(blocks=moved(action.blocks))
+        case "fewer blocks", _:
+            return action._replace(blocks=action.blocks[1:])
+        case "more blocks", _:
+            return action._replace(blocks=(*action.blocks, range(extra, extra + 1)))
+        case "space", _ if field in action._fields:
+            return action._replace(**space)
+        case "order", RecvReduce():
+            return action._replace(mine_first=not action.mine_first)
+        case "reduces or not", Recv(peer, of, into):
+            return RecvReduce(peer, of, into, into, True)
+        case "reduces or not", RecvReduce(peer, of, _, into, _):
+            return Recv(peer, of, into)
+    return None
 
 
-def reduce_or_not(draw: random.Random, steps: Steps, size: int, blocks: int) -> None:
-    def change(a: Action) -> Action | None:
-        match a:
-            case Recv(peer, blocks, into):
-                return RecvReduce(peer, blocks, into, into, True)
-            case RecvReduce(peer, blocks, _, into, _):
-                return Recv(peer, blocks, into)
-        return None
-
-    changed(draw, steps, change)
-
-
-MUTATIONS: tuple[Mutation, ...] = (
-    drop_step, duplicate_step, swap_steps, join_steps, split_step, drop_action, duplicate_action, redirect,
-    wrong_block, fewer_blocks, more_blocks, wrong_space, flip, reduce_or_not,
-)  # fmt: skip
+def mutate(draw: random.Random, kind: str, steps: Steps, size: int, blocks: int) -> None:
+    """Change the steps of one rank, unless they have nothing of that kind."""
+    if kind in OF_STEPS:
+        return change_steps(draw, kind, steps)
+    actions = [(i, j, action) for i, step in enumerate(steps) for j, action in enumerate(step)]
+    for i, j, action in draw.sample(actions, len(actions)):
+        other = changed(draw, kind, action, size, blocks)
+        if other is not None:
+            steps[i][j] = other
+            return None
+    return None
 
 
-def mutant(draw: random.Random, schedules: list[Schedule], mutation: Mutation) -> list[Schedule]:
+def mutant(draw: random.Random, schedules: list[Schedule], kind: str) -> list[Schedule]:
     """The schedules with a change on one rank, or, now and then, the same kind of change on two."""
     broken = list(schedules)
     busy = [r for r, s in enumerate(schedules) if any(s.steps)]
     for rank in draw.sample(busy, min(len(busy), draw.choice((1, 1, 2)))):
         s = broken[rank]
         steps = [list(step) for step in s.steps]
-        mutation(draw, steps, len(schedules), s.blocks)
+        mutate(draw, kind, steps, len(schedules), s.blocks)
         broken[rank] = Schedule(s.collective, s.algorithm, s.blocks, tuple(map(tuple, steps)))
     return broken
 
@@ -153,9 +110,9 @@ def mutants(algorithm: Algorithm, size: int) -> Counter[str]:
     schedules = [algorithm.schedule(r, size, root, segments) for r in range(size)]
     assert misbehaves(schedules, root, algorithm.uneven, seed=size) is None, name
     found: Counter[str] = Counter()
-    for i in range(EACH):
-        mutation = MUTATIONS[i % len(MUTATIONS)]
-        broken = mutant(draw, schedules, mutation)
+    for i in range(5 * len(KINDS)):
+        kind = KINDS[i % len(KINDS)]
+        broken = mutant(draw, schedules, kind)
         if broken == schedules:
             continue
         harm = misbehaves(broken, root, algorithm.uneven, seed=i)
@@ -164,7 +121,7 @@ def mutants(algorithm: Algorithm, size: int) -> Counter[str]:
             rejected = False
         except ScheduleError:
             rejected = True
-        assert rejected or harm is None, f"{name}, {mutation.__name__}, number {i}: proved, but {harm}"
+        assert rejected or harm is None, f"{name}, {kind}, number {i}: proved, but {harm}"
         found[f"{'harmful' if harm else 'harmless'}, {'rejected' if rejected else 'proved'}"] += 1
     return found
 

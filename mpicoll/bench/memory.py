@@ -133,7 +133,11 @@ class Arena:
             writes.append(partial(out.fill if self._host else out.fill_, POISON))
         if gives:
             writes += self._fill(x, given(case))
-        return writes if self._host else [*writes, _finish]
+        if not self._host:
+            import torch
+
+            writes.append(torch.cuda.synchronize)
+        return writes
 
     def _fill(self, raw: Raw, period: Array) -> list[Callable[[], object]]:
         """Copies that repeat the period over the memory: first whole periods, then the rest."""
@@ -151,9 +155,3 @@ class Arena:
         whole = count - count % len(source)
         parts = ((target[:whole].reshape(-1, len(source)), source), (target[whole:], source[: count - whole]))
         return [partial(np.copyto, to, of) if self._host else partial(to.copy_, of) for to, of in parts if to.shape[0]]
-
-
-def _finish() -> None:
-    import torch
-
-    torch.cuda.synchronize()

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from importlib import resources
 from itertools import dropwhile, takewhile
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from mpicoll.errors import ArgumentError, misspelt
 from mpicoll.machine.system import user_folder
@@ -32,8 +32,7 @@ TEMPLATES = {
 }
 
 
-@dataclass(frozen=True)
-class Option:
+class Option(NamedTuple):
     """An option of sbatch: the ``pattern`` of its value, the same in words (``expected``), and what it means."""
 
     pattern: str
@@ -262,12 +261,11 @@ def _with_variables(template: str, lines: list[Line], variables: Mapping[str, st
             raise _bad(template, "--set", "--site for the preset of the network", f"SITE={value}")
         if name not in known:
             raise _bad(template, "--set", f"one of {', '.join(known)}", misspelt(name, known))
-    filled: list[Line] = []
-    for line in lines:
-        if (name := line["variable"]) in variables:
-            line = replace(line, text=f"{name}=${{{name}:-{_quoted(variables[name])}}}{line['tail']}")
-        filled.append(line)
-    return filled
+    texts = {name: f"{name}=${{{name}:-{_quoted(value)}}}" for name, value in variables.items()}
+    return [
+        replace(line, text=texts[name] + line["tail"]) if (name := line["variable"]) in texts else line
+        for line in lines
+    ]
 
 
 def _variables(lines: Iterable[Line]) -> dict[str, None]:

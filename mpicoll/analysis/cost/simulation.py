@@ -139,7 +139,8 @@ class _Running:
         latest(self.end, source, leaves + wire)
         arrives = leaves + latency
         for server in path.T[1:]:
-            arrives = _passed(self.free, server, arrives, wire)
+            there = server >= 0
+            arrives[there] = served(self.free, server[there], arrives[there], wire[there])
         work = np.where(reduces, nbytes * self.reduction, 0.0)
         share = np.minimum(1.0, PIECE / np.maximum(nbytes, 1.0))  # what a piece is of its message
         usable = np.where(reduces * self.overlap[at] > 0, wire * share, wire)  # so long after the first byte
@@ -166,14 +167,6 @@ def _paths(machine: Machine, level: Ints, leaving: tuple[Ints, Ints], arriving: 
         keys[here, : path.shape[1] - 1], keys[here, -1] = path[:, :-1], path[:, -1]
     number = np.unique(keys, return_inverse=True)[1].reshape(keys.shape)
     return np.asfortranarray(number - (keys.min(initial=0) < 0))
-
-
-def _passed(free: Times, server: Ints, ready: Times, busy: Times) -> Times:
-    """The same as ``served``, but a message without a server (-1) starts when it is ready."""
-    there = server >= 0
-    start = ready.copy()
-    start[there] = served(free, server[there], ready[there], busy[there])
-    return start
 
 
 def served(free: Times, server: Ints, ready: Times, busy: Times) -> Times:

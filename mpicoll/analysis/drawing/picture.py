@@ -139,7 +139,10 @@ class _Scene:
             return f"{min(block.ranks)}→{block.block}"
         if len(block.ranks) == self.size:
             return "all" if name == "barrier" else "Σ"
-        return _listed(block.ranks, "," if name == "barrier" else "+")
+        # Four or more ranks that follow each other are written as 0…3.
+        between = "," if name == "barrier" else "+"
+        runs = merged(block.ranks)
+        return between.join(f"{r[0]}…{r[-1]}" if len(r) > 3 else between.join(map(str, r)) for r in runs)
 
     def colours(self, block: Block) -> tuple[int, ...]:
         return (block.block,) if self.table.name in _OF_ROOT else tuple(sorted(block.ranks))
@@ -173,8 +176,3 @@ def _write(holds: dict[Cell, Block], writes: Iterable[tuple[Cell, Block]]) -> No
     for cell, block in writes:
         holds.pop(cell, None)
         holds[cell] = block
-
-
-def _listed(ranks: Iterable[int], between: str) -> str:
-    """The ranks as text. Four or more that follow each other are written as 0…3."""
-    return between.join(f"{r[0]}…{r[-1]}" if len(r) > 3 else between.join(map(str, r)) for r in merged(ranks))

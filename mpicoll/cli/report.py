@@ -24,13 +24,11 @@ def handle(args: argparse.Namespace) -> int:
     from mpicoll.bench.options import outputs
     from mpicoll.profile.costs import costs
     from mpicoll.profile.recording import load
-    from mpicoll.profile.text import text
+    from mpicoll.profile.report import draw, text
 
     plot = outputs("report", plot=args.plot)["plot"]
     recording = load(args.file)
     print(text(args.file.name, recording, costs(recording)))
     if plot is not None:
-        from mpicoll.profile.picture import draw
-
         draw(recording, plot, args.last)
     return 0

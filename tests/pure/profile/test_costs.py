@@ -10,7 +10,7 @@ import pytest
 
 from mpicoll.profile.costs import Costs, costs
 from mpicoll.profile.recording import ASYNCHRONOUS, Call, Communicator, Recording, Span
-from mpicoll.profile.text import text
+from mpicoll.profile.report import text
 
 WORLD = Communicator("c.1", (0, 1))
 PROGRAM = "program"

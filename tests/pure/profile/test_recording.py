@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from mpicoll.errors import ArgumentError
-from mpicoll.profile.picture import draw
 from mpicoll.profile.recording import Recording, load
+from mpicoll.profile.report import draw
 from mpicoll.supervise import tape
 from mpicoll.supervise.messages import Ends
 from mpicoll.supervise.record import Pending, Record, Recorder, Waits

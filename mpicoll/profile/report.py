@@ -1,14 +1,20 @@
-"""The report of a recording, as text of 100 columns."""
+"""What a recording cost, as text of 100 columns; and when, as a picture: a band for each rank, and in it what the
+program and asynchronous calls did."""
 
 from __future__ import annotations
 
 import textwrap
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
 
+from mpicoll.analysis.palette import styles
+from mpicoll.bench.plot import SETTINGS, WIDTH, legend
 from mpicoll.profile.costs import Costs
-from mpicoll.profile.recording import Recording
+from mpicoll.profile.recording import ASYNCHRONOUS, Recording, Span
 from mpicoll.units import count, duration, named
 
-_WIDTH = 100
+_COLUMNS = 100
 _MOST = 10
 """Lines of the program that are listed, and ranks."""
 _NO_CALLS = """\
@@ -16,6 +22,10 @@ It has no calls. Not recorded are communicators of one rank, those of mpicoll.th
 of mpi4py, and of torch over gloo, are recorded where they are watched: mpicoll run --watch, or MPICOLL_WATCH=1."""
 _RANKS = "{:<8} {:>10} {:>10} {:>10} {:>5}  {:>10} {:>10}"
 _SITES = "{:>10} {:>5} {:>10} {:>10} {:>7}  {}"
+_BAND = "#f1f3f4"
+"""Behind every other rank."""
+_EXPOSED, _HIDDEN = 0.7, 0.25
+"""The heights of bars: while the program is in the call, and while it goes on."""
 
 
 def text(name: str, recording: Recording, costs: Costs) -> str:
@@ -46,7 +56,7 @@ def text(name: str, recording: Recording, costs: Costs) -> str:
         lines.append(f"Ranks waited {_time(total)} for others that came late ({total / everything:.0%}): {said}.")
     for each in costs.advice:
         said = f"{each.text} It costs {_time(each.cost)} of all ranks' time ({each.cost / everything:.0%})."
-        lines += textwrap.wrap(said, _WIDTH, initial_indent="- ", subsequent_indent="  ")
+        lines += textwrap.wrap(said, _COLUMNS, initial_indent="- ", subsequent_indent="  ")
     return "\n".join(lines).rstrip()
 
 
@@ -66,3 +76,43 @@ def _more(number: int, noun: str, which: str) -> list[str]:
 
 def _time(us: float) -> str:
     return duration(us / 1e6)
+
+
+def draw(recording: Recording, file: Path, last: float | None) -> None:
+    """Draw it, or its last milliseconds alone. The name of the file chooses the format."""
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    end = max(until for _, until in recording.spans.values())
+    begin = min(since for since, _ in recording.spans.values()) if last is None else end - last * 1e3
+    # A row is a rank's program, or its thread of asynchronous calls. The bars of a call in it have one height.
+    alike: defaultdict[tuple[str, tuple[int, bool], float], list[Span]] = defaultdict(list)
+    for call in recording.calls:
+        if call.complete >= begin:
+            asynchronous = call.thread == ASYNCHRONOUS
+            alike[call.kind, (call.rank, asynchronous), _HIDDEN].append(call.under_way)
+            if asynchronous:
+                alike[call.kind, (call.rank, True), _EXPOSED].append(call.method)
+            alike[call.kind, (call.rank, False), _EXPOSED] += call.exposed
+    rows = sorted({row for _, row, _ in alike})
+    looks = styles(kind for kind, _, _ in alike)
+    with matplotlib.rc_context(SETTINGS):
+        figure = Figure(figsize=(WIDTH, 1), dpi=200, layout="constrained")
+        axes = figure.subplots()
+        handles: dict[str, Any] = {}
+        for (kind, row, height), bars in alike.items():
+            color, where = looks[kind].color, (rows.index(row) - height / 2, height)
+            shown = [((since - begin) / 1e3, (until - since) / 1e3) for since, until in bars]
+            handles[kind] = axes.broken_barh(shown, where, facecolors=color, edgecolors=color)
+        for at, (rank, _) in enumerate(rows):
+            if rank % 2:
+                axes.axhspan(at - 0.5, at + 0.5, color=_BAND, zorder=0)
+        names = [f"rank {rank}{f': {ASYNCHRONOUS}' if thread else ''}" for rank, thread in rows]
+        axes.set_yticks(range(len(rows)), names)
+        axes.set_ylim(len(rows) - 0.5, -0.5)
+        axes.grid(visible=False, axis="y")
+        axes.tick_params(axis="y", length=0)
+        axes.set_xlim(0, (end - begin) / 1e3)
+        axes.set_xlabel("milliseconds")
+        figure.set_figheight(0.35 * len(rows) + 0.9 + legend(figure, handles))
+        figure.savefig(file)

@@ -6,35 +6,26 @@ The steps are those of the drawings: of the schedules that run, each proved befo
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable
 
 from mpicoll.algorithms import Algorithm, algorithms
 from mpicoll.analysis.drawing import page
 from mpicoll.analysis.drawing.draw import pictured
 
-RANKS = range(2, 9)
-
 
 def script() -> str:
     """The script with the data of all algorithms."""
-    return page.script(everything())
+    return page.script(pictures(algorithms()))
 
 
-def everything() -> page.Pictures:
-    """Each collective's algorithms, and each one's pictures by the number of ranks."""
+def pictures(of: Iterable[Algorithm]) -> page.Pictures:
+    """Each collective's algorithms, and each one's pictures by the number of ranks, from root 0."""
     found: page.Pictures = {}
-    for algorithm in algorithms():
-        found.setdefault(algorithm.collective, {})[algorithm.name] = of_algorithm(algorithm)
+    for algorithm in of:
+        for size in (size for size in range(2, 9) if not algorithm.declines(size, 0)):
+            picture = pictured(algorithm, size)
+            if picture.fault is not None:
+                raise picture.fault
+            named = found.setdefault(algorithm.collective, {}).setdefault(algorithm.name, {})
+            named[size] = page.steps(picture, algorithm, 0)
     return found
-
-
-def of_algorithm(algorithm: Algorithm) -> dict[int, dict[str, Any]]:
-    """The algorithm's pictures by the number of ranks, from root 0, without what it declines."""
-    return {size: _of(algorithm, size) for size in RANKS if not algorithm.declines(size, 0)}
-
-
-def _of(algorithm: Algorithm, size: int) -> dict[str, Any]:
-    picture = pictured(algorithm, size)
-    if picture.fault is not None:
-        raise picture.fault
-    return page.steps(picture, algorithm, 0)

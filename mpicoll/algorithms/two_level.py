@@ -75,8 +75,7 @@ def gather(at: Place) -> Steps:
     Source: Träff and Rougier, Zero-copy, hierarchical gather is not possible with MPI datatypes and collectives,
       EuroMPI/ASIA (2014)
     """
-    nodes = _led(at)
-    node = next(node for node in nodes if at.rank in node)
+    nodes, node = _led(at)
     kept: Space = OUTPUT if at.rank == at.root else SCRATCH if len(node) > 1 else INPUT
     yield from among(at, node, direct.gather, [one(rank) for rank in node], {OUTPUT: kept})
     yield from among(at, [node[0] for node in nodes], direct.gather, [*map(merged, nodes)], {INPUT: kept})
@@ -89,8 +88,7 @@ def scatter(at: Place) -> Steps:
     Source: Träff and Rougier, Zero-copy, hierarchical gather is not possible with MPI datatypes and collectives,
       EuroMPI/ASIA (2014), on its gather, of which this is the reverse
     """
-    nodes = _led(at)
-    node = next(node for node in nodes if at.rank in node)
+    nodes, node = _led(at)
     kept: Space = INPUT if at.rank == at.root else SCRATCH if len(node) > 1 else OUTPUT
     yield from among(at, [node[0] for node in nodes], direct.scatter, [*map(merged, nodes)], {OUTPUT: kept})
     yield from among(at, node, direct.scatter, [one(rank) for rank in node], {INPUT: kept})
@@ -148,10 +146,9 @@ def bcast(at: Place) -> Steps:
     Source: Karonis, de Supinski, Foster, Gropp, Lusk and Bresnahan, Exploiting hierarchy in parallel computer networks
       to optimize collective operation performance, IPDPS (2000)
     """
-    node, leaders, home = _around(at)
-    hops = (leaders.index(home) - leaders.index(at.root)) % len(leaders)
-    between = stages(at, leaders, ring.chain_bcast, at.root, {})
-    within = stages(at, node, trees.binary_bcast, home, {}, start=hops)
+    nodes, node = _led(at)
+    between = stages(at, [each[0] for each in nodes], ring.chain_bcast, at.root, {})
+    within = stages(at, node, trees.binary_bcast, node[0], {}, start=nodes.index(node))
     return Pipeline([*between, *within], at.segments)
 
 
@@ -162,11 +159,12 @@ def reduce(at: Place) -> Steps:
     Source: Karonis, de Supinski, Foster, Gropp, Lusk and Bresnahan, Exploiting hierarchy in parallel computer networks
       to optimize collective operation performance, IPDPS (2000)
     """
-    node, leaders, home = _around(at)
+    nodes, node = _led(at)
     kept: Space = OUTPUT if at.rank == at.root else SCRATCH
-    within = stages(at, node, trees.binary_reduce, home, {OUTPUT: kept})
+    within = stages(at, node, trees.binary_reduce, node[0], {OUTPUT: kept})
     levels = (max(map(len, at.by_node)) - 1).bit_length()
     given: Space = kept if len(node) > 1 else INPUT
+    leaders = [each[0] for each in nodes]
     between = stages(at, leaders, ring.chain_reduce, at.root, {INPUT: given}, start=2 * levels)
     return Pipeline([*within, *between], at.segments)
 
@@ -178,17 +176,9 @@ def barrier(at: Place) -> Steps:
     Source: Karonis, de Supinski, Foster, Gropp, Lusk and Bresnahan, Exploiting hierarchy in parallel computer networks
       to optimize collective operation performance, IPDPS (2000)
     """
-    node, leaders, _ = _around(at)
-    for ranks in (node, leaders, node):
+    nodes, node = _led(at)
+    for ranks in (node, [each[0] for each in nodes], node):
         yield from among(at, ranks, bruck.dissemination_barrier, [])
-
-
-def _around(at: Place) -> tuple[tuple[int, ...], list[int], int]:
-    """The ranks of this rank's node, the leader of each node, and this rank's leader. The root leads its node."""
-    nodes = at.by_node
-    leaders = [at.root if at.root in node else node[0] for node in nodes]
-    here = next(i for i, node in enumerate(nodes) if at.rank in node)
-    return nodes[here], leaders, leaders[here]
 
 
 def _cut(start: int, like: Blocks) -> Blocks:
@@ -197,10 +187,12 @@ def _cut(start: int, like: Blocks) -> Blocks:
     return tuple(range(begin, end) for begin, end in pairwise(ends))
 
 
-def _led(at: Place) -> list[list[int]]:
-    """The ranks of each node, with the leader first. The root leads its node, which comes first."""
-    nodes = sorted(at.by_node, key=lambda node: at.root not in node)
-    return [sorted(node, key=lambda rank: rank != at.root) for node in nodes]
+def _led(at: Place) -> tuple[list[list[int]], list[int]]:
+    """The ranks of each node, and those of this rank's node: the leader first. The root leads its node, which comes
+    first."""
+    nodes = [sorted(node, key=lambda rank: rank != at.root) for node in at.by_node]
+    nodes.sort(key=lambda node: node[0] != at.root)
+    return nodes, next(node for node in nodes if at.rank in node)
 
 
 class _Leaders:

@@ -62,13 +62,13 @@ def among(
 
 
 def stages(
-    at: Place, ranks: Sequence[int], algorithm: Callable[[Place], Steps], root: int, spaces: Spaces, start: int = 0
+    at: Place, ranks: Sequence[int], algorithm: Callable[[Place], Steps], spaces: Spaces, start: int = 0
 ) -> list[Stage]:
-    """This rank's stages in a pipelined ``algorithm``, which these ``ranks`` carry out on all segments, with ``root``
-    as its root. It begins at the time ``start``."""
+    """This rank's stages in a pipelined ``algorithm``, which these ``ranks`` carry out on all segments, with the first
+    one as its root. It begins at the time ``start``."""
     if at.rank not in ranks or len(ranks) == 1:
         return []
-    part = algorithm(Place(ranks.index(at.rank), len(ranks), ranks.index(root), at.segments))
+    part = algorithm(Place(ranks.index(at.rank), len(ranks), 0, at.segments))
     assert isinstance(part, Pipeline)
     found = []
     for stage in part.stages:
@@ -82,7 +82,6 @@ def _moved(
     action: Action, ranks: Sequence[int], spaces: Spaces, of_whole: Callable[[Blocks, Space], Blocks]
 ) -> Action | None:
     """The action of a part as one of the whole. None if nothing of it is left."""
-
     lie: dict[str, Any] = {name: spaces[part] for name, part in action._asdict().items() if part in spaces}
     if isinstance(action, Copy):
         blocks, target = of_whole(action.blocks, action.from_), of_whole(action.to or action.blocks, action.into)

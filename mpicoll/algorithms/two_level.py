@@ -147,8 +147,8 @@ def bcast(at: Place) -> Steps:
       to optimize collective operation performance, IPDPS (2000)
     """
     nodes, node = _led(at)
-    between = stages(at, [each[0] for each in nodes], ring.chain_bcast, at.root, {})
-    within = stages(at, node, trees.binary_bcast, node[0], {}, start=nodes.index(node))
+    between = stages(at, [each[0] for each in nodes], ring.chain_bcast, {})
+    within = stages(at, node, trees.binary_bcast, {}, start=nodes.index(node))
     return Pipeline([*between, *within], at.segments)
 
 
@@ -161,11 +161,11 @@ def reduce(at: Place) -> Steps:
     """
     nodes, node = _led(at)
     kept: Space = OUTPUT if at.rank == at.root else SCRATCH
-    within = stages(at, node, trees.binary_reduce, node[0], {OUTPUT: kept})
+    within = stages(at, node, trees.binary_reduce, {OUTPUT: kept})
     levels = (max(map(len, at.by_node)) - 1).bit_length()
     given: Space = kept if len(node) > 1 else INPUT
     leaders = [each[0] for each in nodes]
-    between = stages(at, leaders, ring.chain_reduce, at.root, {INPUT: given}, start=2 * levels)
+    between = stages(at, leaders, ring.chain_reduce, {INPUT: given}, start=2 * levels)
     return Pipeline([*within, *between], at.segments)
 
 

@@ -6,6 +6,7 @@ import json
 import re
 import sys
 from collections.abc import Callable
+from inspect import getsource
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -128,22 +129,12 @@ def test_rounds_before_a_fault_are_those_that_happen(tmp_path: Path) -> None:
 # -- the command ------------------------------------------------------------------------------------------------------
 
 
-STAR = """
+STAR = f"""
 import helper
 import mpicoll
-from mpicoll.algorithms.steps import INPUT, OUTPUT, Recv, RecvReduce, Send, one
+from mpicoll.algorithms.steps import INPUT, OUTPUT, Place, Recv, RecvReduce, Send, Steps, one
 
-def star(at):
-    if at.rank:
-        yield (Send(0, one(0), INPUT),)
-        yield (Recv(0, one(0), OUTPUT),)
-    else:
-        mine = INPUT
-        for peer in range(1, at.size):
-            yield (RecvReduce(peer, one(0), mine, OUTPUT, mine_first=True),)  # </script>
-            mine = helper.THEN
-        yield tuple(Send(peer, one(0), OUTPUT) for peer in range(1, at.size))
-
+{getsource(star).replace("else OUTPUT", "else helper.THEN").replace("True),)", "True),)  # </script>")}
 mpicoll.register(mpicoll.Algorithm("allreduce", "star", star))
 """
 OTHER = 'mpicoll.register(mpicoll.Algorithm("allreduce", "other", star))'

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,9 +31,26 @@ def bad(option: str, expected: str, given: object) -> ArgumentError:
     return ArgumentError("bench", option, expected, str(given))
 
 
-def _typed(typed: str, about: str, default: str | None = None) -> dict[str, Any]:
-    """What the command line says of a field: how its option is typed, what it is, and what is typed by default."""
-    return {"typed": typed, "about": about, "default": default}
+OPTIONS: tuple[tuple[str, str, str | None], ...] = (
+    (
+        "--backends NAMES",
+        f"some of {', '.join(BACKENDS)}; ratios are to the first (mpicoll,mpi, and gloo if torch is installed)",
+        None,
+    ),
+    ("-b --min BYTES", "the smallest size (8); K, M and G are binary", "8"),
+    ("-e --max BYTES", "the largest size (64M)", "64M"),
+    ("-f --factor N", "the factor from one size to the next (2)", "2"),
+    ("-d --dtype NAME", "the dtype, as torch names it (float32)", "float32"),
+    ("-o --op NAME", "the operation of reductions (sum)", "sum"),
+    ("-r --root RANK", "the root of bcast, reduce, gather and scatter (0)", "0"),
+    ("--device NAME", "where the buffers are: cpu or cuda (cpu)", "cpu"),
+    ("--algorithms NAMES", "algorithms of mpicoll to measure, each on its own line", None),
+    ("--seconds S", "time to measure one size of one collective (1.5)", "1.5"),
+    ("--json FILE", "write everything that was measured to this file", None),
+    ("--csv FILE", "write the rows without the time of each call to this file", None),
+    ("--plot FILE", "draw latency and bandwidth; the file's name chooses PNG, PDF or SVG", None),
+)
+"""How the command line's options are typed, what they are, and their defaults."""
 
 
 @dataclass(frozen=True)
@@ -46,28 +63,19 @@ class Options:
 
     collectives: tuple[str, ...]
     ranks: int
-    backends: tuple[str, ...] = field(
-        metadata=_typed(
-            "--backends NAMES",
-            f"some of {', '.join(BACKENDS)}; ratios are to the first (mpicoll,mpi, and gloo if torch is installed)",
-        )
-    )
-    min: int = field(metadata=_typed("-b --min BYTES", "the smallest size (8); K, M and G are binary", "8"))
-    max: int = field(metadata=_typed("-e --max BYTES", "the largest size (64M)", "64M"))
-    factor: int = field(metadata=_typed("-f --factor N", "the factor from one size to the next (2)", "2"))
-    dtype: Dtype = field(metadata=_typed("-d --dtype NAME", "the dtype, as torch names it (float32)", "float32"))
-    op: str = field(metadata=_typed("-o --op NAME", "the operation of reductions (sum)", "sum"))
-    root: int = field(metadata=_typed("-r --root RANK", "the root of bcast, reduce, gather and scatter (0)", "0"))
-    device: str = field(metadata=_typed("--device NAME", "where the buffers are: cpu or cuda (cpu)", "cpu"))
-    algorithms: tuple[str, ...] = field(
-        metadata=_typed("--algorithms NAMES", "algorithms of mpicoll to measure, each on its own line")
-    )
-    seconds: float = field(metadata=_typed("--seconds S", "time to measure one size of one collective (1.5)", "1.5"))
-    json: Path | None = field(metadata=_typed("--json FILE", "write everything that was measured to this file"))
-    csv: Path | None = field(metadata=_typed("--csv FILE", "write the table to this file"))
-    plot: Path | None = field(
-        metadata=_typed("--plot FILE", "draw latency and bandwidth; the file's name chooses PNG, PDF or SVG")
-    )
+    backends: tuple[str, ...]
+    min: int
+    max: int
+    factor: int
+    dtype: Dtype
+    op: str
+    root: int
+    device: str
+    algorithms: tuple[str, ...]
+    seconds: float
+    json: Path | None
+    csv: Path | None
+    plot: Path | None
 
     @property
     def sizes(self) -> list[int]:
@@ -91,10 +99,6 @@ class Options:
             if value != ():
                 words.append(f"--{name} {','.join(value) if isinstance(value, tuple) else value}")
         return " ".join(words)
-
-
-TYPED = {each.name: each.metadata for each in fields(Options) if each.metadata}
-"""What the command line says of each option."""
 
 
 def read(given: Mapping[str, Any]) -> Options:

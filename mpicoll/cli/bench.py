@@ -12,7 +12,7 @@ import signal
 import sys
 from typing import TYPE_CHECKING, Any
 
-from mpicoll.bench.options import OUTPUTS, TYPED
+from mpicoll.bench.options import OPTIONS, OUTPUTS
 from mpicoll.cli.arguments import collectives, completes, option, writing
 from mpicoll.errors import ArgumentError
 from mpicoll.jobs.launcher import Job
@@ -29,8 +29,8 @@ def add(p: argparse.ArgumentParser) -> None:
     about = "names in MPI's or torch's spelling, with commas between them, or all"
     completes(p.add_argument("collective", help=about), collectives)
     option(p, "-n RANKS", "the number of ranks to start (2)")
-    for typed in TYPED.values():
-        option(p, **typed)
+    for typed, about, default in OPTIONS:
+        option(p, typed, about, default=default)
 
 
 def handle(args: argparse.Namespace) -> int:

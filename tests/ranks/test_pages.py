@@ -11,6 +11,7 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import examples_of_calls as calls
 import numpy as np
 import pytest
 import torch
@@ -19,7 +20,6 @@ from mpi4py import MPI
 import mpicoll
 import mpicoll.torch as dist
 from mpicoll.torch import hooks, nn
-from tests.pure.docs.scripts import script
 from tests.sharing import SHARED
 
 PAGES = Path(__file__).parents[2] / "docs/how-to"
@@ -169,7 +169,6 @@ def test_both_sides_leave_the_same_as_horovod() -> None:
 
 REFERENCE = Path(__file__).parents[2] / "docs/reference"
 FUNCTION = re.compile(r"^\.\. auto(?:method|function):: mpicoll\.([\w.]+)", re.MULTILINE)
-calls = script("examples_of_calls")
 
 
 def names() -> Iterator[str]:

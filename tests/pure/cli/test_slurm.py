@@ -219,18 +219,6 @@ def test_modules_replace_those_of_the_shell_that_submits(
     assert in_bash(f"set -e; MPICOLL_MODULES='a b'\n{loads}", **cray) == f"{loaded}load a b\n"
 
 
-@pytest.mark.parametrize("template", TEMPLATES)
-def test_explain(capsys: Capture, template: str) -> None:
-    """All that may be set is there, with the words of the files."""
-    lines = [line.text for line in sbatch.script(template, "ethernet", {}, {})]
-    explained = rendered(capsys, template, "--site", "ethernet", "--explain").splitlines()
-    settings = [line for line in lines if re.match(r"#SBATCH --|(\w+)=\$\{\1:-", line)]
-    assert {"#SBATCH --nodes", "#SBATCH --time", "LAUNCHER"} <= {line.partition("=")[0] for line in settings}
-    assert [line for line in explained if line in settings] == settings
-    rest = [line for line in explained if line not in settings and line[:3] not in ("", "== ", "# ", "#")]
-    assert all(line.startswith(("# ", "SITE=")) for line in rest), rest
-
-
 def test_the_manuals_commands(capsys: Capture) -> None:
     """Those of docs/how-to/clusters.md are taken as they stand there."""
     page = (SLURM.parent / "docs/how-to/clusters.md").read_text().replace("\\\n", "")

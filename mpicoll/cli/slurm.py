@@ -51,8 +51,8 @@ def handle(args: argparse.Namespace) -> int:
 
 def _list() -> int:
     for name, file in sbatch.TEMPLATES.items():
-        print(f"{name:16} {sbatch.about(file)[0]}")
+        print(f"{name:16} {sbatch.about(file)}")
     print("\nsites (--site):")
     for name in sbatch.sites():
-        print(f"{name:16} {sbatch.about(f'sites/{name}.env')[0]}")
+        print(f"{name:16} {sbatch.about(f'sites/{name}.env')}")
     return 0

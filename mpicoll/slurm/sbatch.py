@@ -6,13 +6,11 @@ its end or above it says why.
 
 from __future__ import annotations
 
-import operator
 import re
 import shlex
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from importlib import resources
-from itertools import dropwhile, takewhile
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -71,7 +69,7 @@ _SETTING = re.compile(
     r"|(?P<variable>[A-Za-z_]\w*)=\$\{(?P=variable):-.*?\}"
     r"|SITE=[\w-]+)(?P<tail>\s+#.*)?"
 )
-_COMMENT = re.compile(r"#(?!!|SBATCH\b| shellcheck\b)\s*(?P<text>.*)")
+_COMMENT = re.compile(r"# (?!shellcheck\b)")
 _SHELLCHECK = re.compile(r"\s*# shellcheck ")
 _SOURCED = re.compile(r'\s*source "[^"]*/(common\.sh|sites/[\w$]+\.env)"')
 
@@ -93,10 +91,9 @@ def sites() -> list[str]:
     return sorted(file.name.removesuffix(".env") for file in files if file.name.endswith(".env"))
 
 
-def about(file: str) -> list[str]:
+def about(file: str) -> str:
     """The first comment of a file in ``slurm/``, which says what the file is."""
-    comments = dropwhile(operator.not_, map(_COMMENT.fullmatch, _read(file)))
-    return [found["text"] for found in takewhile(bool, comments) if found]
+    return next(line for line in _read(file) if _COMMENT.match(line)).removeprefix("# ")
 
 
 def script(template: str, site: str, options: Mapping[str, str], variables: Mapping[str, str]) -> str:

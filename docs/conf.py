@@ -81,26 +81,6 @@ def add_toctree(app: Sphinx, page: str, source: list[str]) -> None:
     source[0] += "\n".join(["", "```{toctree}", ":hidden:", "", *below, "```", ""])
 
 
-MEMBERS = re.compile(r"^(.+)\n([-~])\2+\n((?:(?!^.+\n[-~]{2}).*\n)*)", re.MULTILINE)
-NAMED = re.compile(r"^\.\. auto(method|attribute|property|function|class):: ([\w.]+)", re.MULTILINE)
-ROLES = {"method": "meth", "attribute": "attr", "property": "attr", "function": "func", "class": "class"}
-
-
-def add_index(app: Sphinx, page: str, source: list[str]) -> None:
-    """An API page begins with the names that it has, section by section."""
-    if not page.startswith("reference/api"):
-        return
-    rows = []
-    for title, _, body in MEMBERS.findall(source[0]):
-        names = [f":{ROLES[kind]}:`{name.rpartition('.')[2]} <{name}>`" for kind, name in NAMED.findall(body)]
-        if names:
-            rows.append(f"`{title}`_\n    {', '.join(names)}")
-    before = examples_of_calls.BEFORE_TORCH if page.endswith("torch") else examples_of_calls.BEFORE
-    code = "\n    ".join([".. code-block:: python", "", *before.splitlines()])
-    code = f"The examples on this page begin with these lines:\n\n{code}"
-    source[0] = source[0].replace(".. the index\n", "\n".join([*rows, "", code, ""]))
-
-
 def add_example(app: Sphinx, what: str, name: str, of: object, options: object, lines: list[str]) -> None:
     """Under the description of a function stands its example."""
     example = examples_of_calls.example_of(name.removeprefix("mpicoll."))
@@ -168,7 +148,6 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("autodoc-skip-member", skip_fields)
     app.connect("autodoc-process-docstring", add_example)
     app.connect("source-read", add_toctree)
-    app.connect("source-read", add_index)
     app.connect("doctree-read", name_folders)
     app.connect("missing-reference", find_public)
     app.connect("html-page-context", add_player)

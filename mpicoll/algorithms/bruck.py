@@ -32,8 +32,8 @@ def allgather(at: Place) -> Steps:
     """In the step at distance d, each rank sends the d blocks that begin with its own to the rank d before it.
 
     Cost: log2(p) a + (p-1)/p n b
-    Source: Bruck, Ho, Kipnis, Upfal and Weathersby, Efficient algorithms for all-to-all communications in multiport
-      message-passing systems, IEEE TPDS 8 (1997), without the final rotation: here a block arrives where it belongs
+    Source: Bruck and others, Efficient algorithms for all-to-all communications in multiport message-passing systems,
+      IEEE TPDS 8 (1997), without the final rotation: here a block arrives where it belongs
     """
     rank, size = at.rank, at.size
     yield (Copy(one(rank), INPUT, OUTPUT),)
@@ -49,8 +49,8 @@ def alltoall(at: Place) -> Steps:
     blocks that travel the same distance are one message.
 
     Cost: log2(p) a + log2(p)/2 n b
-    Source: Bruck, Ho, Kipnis, Upfal and Weathersby, Efficient algorithms for all-to-all communications in multiport
-      message-passing systems, IEEE TPDS 8 (1997)
+    Source: Bruck and others, Efficient algorithms for all-to-all communications in multiport message-passing systems,
+      IEEE TPDS 8 (1997)
     """
     rank, size = at.rank, at.size
     here, there = around(rank, size, size), run(0, size - rank) + run(size - rank, size)

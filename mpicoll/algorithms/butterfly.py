@@ -224,8 +224,8 @@ def bine_allreduce(at: Place) -> Steps:
     beyond a power of two are folded.
 
     Cost: 2 log2(p) a + 2(p-1)/p n b + (p-1)/p n g; where p is no power of two, 3 a + 2 n b + n/2 g more
-    Source: De Sensi, Pasqualoni, Piarulli, Bonato, Ba, Turisini, Domke and Hoefler, Bine trees: enhancing collective
-      operations by optimizing communication locality, SC (2025)
+    Source: De Sensi and others, Bine trees: enhancing collective operations by optimizing communication locality, SC
+      (2025)
     """
     members = power_of_two(at)
     steps = members.bit_length() - 1
@@ -253,8 +253,7 @@ def doubling_allreduce(at: Place) -> Steps:
     """Partners exchange their whole vectors and both combine them. The distance doubles with each step.
 
     Cost: log2(p) (a + n b + n g); where p is no power of two, 2 a + 2 n b + n g more
-    Source: Thakur, Rabenseifner and Gropp, Optimization of collective communication operations in MPICH,
-      IJHPCA 19 (2005)
+    Source: Thakur and others, Optimization of collective communication operations in MPICH, IJHPCA 19 (2005)
     """
     members = power_of_two(at)
     fold, vector = Fold(at, members), one(0)
@@ -282,8 +281,7 @@ def doubling_allgather(at: Place) -> Steps:
     """Partners exchange all blocks that they have. The distance doubles with each step.
 
     Cost: log2(p) a + (p-1)/p n b; where p is no power of two, 2 a + n b more
-    Source: Thakur, Rabenseifner and Gropp, Optimization of collective communication operations in MPICH,
-      IJHPCA 19 (2005)
+    Source: Thakur and others, Optimization of collective communication operations in MPICH, IJHPCA 19 (2005)
     """
     members = power_of_two(at)
     fold = Fold(at, members)
@@ -294,8 +292,7 @@ def halving_reduce_scatter(at: Place) -> Steps:
     """Each partner sends the half of the blocks that the other's side needs. The distance halves with each step.
 
     Cost: log2(p) a + (p-1)/p n b + (p-1)/p n g; where p is no power of two, 3 a + n b + n/2 g more
-    Source: Thakur, Rabenseifner and Gropp, Optimization of collective communication operations in MPICH,
-      IJHPCA 19 (2005)
+    Source: Thakur and others, Optimization of collective communication operations in MPICH, IJHPCA 19 (2005)
     """
     members = power_of_two(at)
     fold = Fold(at, members)

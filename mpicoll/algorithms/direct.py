@@ -9,8 +9,7 @@ def bcast(at: Place) -> Steps:
     """The root sends to every other rank.
 
     Cost: (p-1)(a + n b)
-    Source: Pješivac-Grbović, Angskun, Bosilca, Fagg, Gabriel and Dongarra, Performance analysis of MPI collective
-      operations, Cluster Computing 10 (2007)
+    Source: Pješivac-Grbović and others, Performance analysis of MPI collective operations, Cluster Computing 10 (2007)
     """
     if at.shifted:
         yield (Recv(at.root, one(0), OUTPUT),)
@@ -24,8 +23,7 @@ def reduce(at: Place) -> Steps:
     Rank 0 combines the vectors of the ranks below the root, and sends the root the result.
 
     Cost: (p-1)(a + n b + n g)
-    Source: Pješivac-Grbović, Angskun, Bosilca, Fagg, Gabriel and Dongarra, Performance analysis of MPI collective
-      operations, Cluster Computing 10 (2007)
+    Source: Pješivac-Grbović and others, Performance analysis of MPI collective operations, Cluster Computing 10 (2007)
     """
     rank, root = at.rank, at.root
     taken = [*range(1, root)] if rank == 0 else []
@@ -44,8 +42,7 @@ def allreduce(at: Place) -> Steps:
     """Rank 0 receives every other rank's vector, combines all in rank order, and sends the result to all ranks.
 
     Cost: 2(p-1)(a + n b) + (p-1) n g
-    Source: Pješivac-Grbović, Angskun, Bosilca, Fagg, Gabriel and Dongarra, Performance analysis of MPI collective
-      operations, Cluster Computing 10 (2007)
+    Source: Pješivac-Grbović and others, Performance analysis of MPI collective operations, Cluster Computing 10 (2007)
     """
     yield from reduce(at)
     yield from bcast(at)
@@ -58,8 +55,8 @@ def reduce_scatter(at: Place) -> Steps:
     above, and each rank below its block.
 
     Cost: 2(p-1) a + (p-1)/2 (n b + n g) + n/p b + n/p g
-    Source: Message Passing Interface Forum, MPI: A Message-Passing Interface Standard (1994), which recommends that
-      reductions are made in the order of the ranks
+    Source: MPI Forum, MPI: A Message-Passing Interface Standard (1994), which recommends that reductions are made in
+      the order of the ranks
     """
     rank, size, mine = at.rank, at.size, one(at.rank)
     below: Space = SCRATCH if rank else INPUT
@@ -83,8 +80,7 @@ def gather(at: Place) -> Steps:
     """Every rank sends its block to the root.
 
     Cost: (p-1) a + (p-1)/p n b
-    Source: Message Passing Interface Forum, MPI: A Message-Passing Interface Standard (1994), which defines
-      gather by these messages
+    Source: MPI Forum, MPI: A Message-Passing Interface Standard (1994), which defines gather by these messages
     """
     if at.shifted:
         yield (Send(at.root, one(at.rank), INPUT),)
@@ -97,8 +93,7 @@ def scatter(at: Place) -> Steps:
     """The root sends every rank its block.
 
     Cost: (p-1) a + (p-1)/p n b
-    Source: Message Passing Interface Forum, MPI: A Message-Passing Interface Standard (1994), which defines
-      scatter by these messages
+    Source: MPI Forum, MPI: A Message-Passing Interface Standard (1994), which defines scatter by these messages
     """
     if at.shifted:
         yield (Recv(at.root, one(at.rank), OUTPUT),)
@@ -111,8 +106,8 @@ def allgather(at: Place) -> Steps:
     """Every rank sends its block to every other rank, the next rank first.
 
     Cost: (p-1) a + (p-1)/p n b
-    Source: Message Passing Interface Forum, MPI: A Message-Passing Interface Standard (1994), which defines
-      allgather as a gather to every rank
+    Source: MPI Forum, MPI: A Message-Passing Interface Standard (1994), which defines allgather as a gather to every
+      rank
     """
     yield (Copy(one(at.rank), INPUT, OUTPUT),)
     after, before = _others(at)
@@ -123,8 +118,7 @@ def alltoall(at: Place) -> Steps:
     """Every rank sends every other rank its block, the next rank first, so that not all begin with the same one.
 
     Cost: (p-1) a + (p-1)/p n b
-    Source: Thakur, Rabenseifner and Gropp, Optimization of collective communication operations in MPICH,
-      IJHPCA 19 (2005)
+    Source: Thakur and others, Optimization of collective communication operations in MPICH, IJHPCA 19 (2005)
     """
     after, before = _others(at)
     yield (
@@ -144,8 +138,7 @@ def pairwise_reduce_scatter(at: Place) -> Steps:
     """In step k, each rank sends the rank k after it that rank's block, and adds the block that it receives to its own.
 
     Cost: (p-1) a + (p-1)/p n b + (p-1)/p n g
-    Source: Thakur, Rabenseifner and Gropp, Optimization of collective communication operations in MPICH,
-      IJHPCA 19 (2005)
+    Source: Thakur and others, Optimization of collective communication operations in MPICH, IJHPCA 19 (2005)
     """
     mine: Space = INPUT
     for step in range(1, at.size):
@@ -158,8 +151,7 @@ def pairwise_alltoall(at: Place) -> Steps:
     """In step k, each rank sends to the rank k after it and receives from the rank k before it.
 
     Cost: (p-1) a + (p-1)/p n b
-    Source: Thakur, Rabenseifner and Gropp, Optimization of collective communication operations in MPICH,
-      IJHPCA 19 (2005)
+    Source: Thakur and others, Optimization of collective communication operations in MPICH, IJHPCA 19 (2005)
     """
     yield (Copy(one(at.rank), INPUT, OUTPUT),)
     for step in range(1, at.size):

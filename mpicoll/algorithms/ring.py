@@ -69,8 +69,7 @@ def allgather(at: Place) -> Steps:
     """Each block travels once around the ring.
 
     Cost: (p-1) a + (p-1)/p n b
-    Source: Thakur, Rabenseifner and Gropp, Optimization of collective communication operations in MPICH,
-      IJHPCA 19 (2005)
+    Source: Thakur and others, Optimization of collective communication operations in MPICH, IJHPCA 19 (2005)
     """
     yield (Copy(one(at.rank), INPUT, OUTPUT),)
     yield from _allgather(at)
@@ -89,8 +88,8 @@ def neighbour_exchange_allgather(at: Place) -> Steps:
     """Pairs of neighbours exchange their blocks. Then each passes on what came last, to its two neighbours in turn.
 
     Cost: p/2 a + (p-1)/p n b; where p is odd, 2 a + n b more
-    Source: Chen, Zhang, Zhang and Yuan, Performance evaluation of allgather algorithms on terascale Linux cluster with
-      Fast Ethernet, HPC-Asia (2005)
+    Source: Chen and others, Performance evaluation of allgather algorithms on terascale Linux cluster with Fast
+      Ethernet, HPC-Asia (2005)
     """
     members = at.size & -2
     fold = Fold(at, members)
@@ -118,8 +117,7 @@ def chain_bcast(at: Place) -> Steps:
     """The root sends to the next rank, that rank to its next, and so on. Segments follow each other one step apart.
 
     Cost: (p+s-2)(a + n/s b)
-    Source: Pješivac-Grbović, Angskun, Bosilca, Fagg, Gabriel and Dongarra, Performance analysis of MPI collective
-      operations, Cluster Computing 10 (2007)
+    Source: Pješivac-Grbović and others, Performance analysis of MPI collective operations, Cluster Computing 10 (2007)
     """
     return Pipeline(_down_chain(at, at.shifted, 1, 0), at.segments)
 
@@ -128,8 +126,7 @@ def chain_reduce(at: Place) -> Steps:
     """The rank after the root sends to its next rank, which adds its own vector, and so on around to the root.
 
     Cost: (p+s-2)(a + n/s b + n/s g)
-    Source: Pješivac-Grbović, Angskun, Bosilca, Fagg, Gabriel and Dongarra, Performance analysis of MPI collective
-      operations, Cluster Computing 10 (2007)
+    Source: Pješivac-Grbović and others, Performance analysis of MPI collective operations, Cluster Computing 10 (2007)
     """
     return Pipeline(_up_chain(at, SCRATCH if at.shifted else OUTPUT), at.segments)
 
@@ -141,8 +138,8 @@ def fixed_order_allreduce(at: Place) -> Steps:
     depends only on the ranks' values of this element.
 
     Cost: 2(p+s-2)(a + n/s b) + (p+s-2) n/s g
-    Source: the chains of Pješivac-Grbović, Angskun, Bosilca, Fagg, Gabriel and Dongarra, Performance analysis of MPI
-      collective operations, Cluster Computing 10 (2007)
+    Source: the chains of Pješivac-Grbović and others, Performance analysis of MPI collective operations, Cluster
+      Computing 10 (2007)
     """
     top = at._replace(root=at.size - 1)
     stages = [*_up_chain(top, OUTPUT), *_down_chain(top, top.root - at.rank, -1, at.size - 1)]
@@ -153,8 +150,7 @@ def chain_scan(at: Place) -> Steps:
     """Each rank adds its own vector to what it receives from the rank before it, and sends the sum to the next rank.
 
     Cost: (p-1)(a + n b + n g)
-    Source: Message Passing Interface Forum, MPI: A Message-Passing Interface Standard (1994), which defines scan by
-      these sums
+    Source: MPI Forum, MPI: A Message-Passing Interface Standard (1994), which defines scan by these sums
     """
     if at.rank == 0:
         yield (Copy(one(0), INPUT, OUTPUT),)
@@ -170,8 +166,7 @@ def chain_exscan(at: Place) -> Steps:
     A rank receives the sum twice: to add to it, and as its result. So all ranks but the last two send it twice.
 
     Cost: (p-2)(a + 2 n b + n g) + a + n b
-    Source: Message Passing Interface Forum, MPI: A Message-Passing Interface Standard 2.0 (1997), which defines exscan
-      by these sums
+    Source: MPI Forum, MPI: A Message-Passing Interface Standard 2.0 (1997), which defines exscan by these sums
     """
     rank, has_next, next_has_next = at.rank, at.rank + 1 < at.size, at.rank + 2 < at.size
     sums: Space = SCRATCH if rank else INPUT

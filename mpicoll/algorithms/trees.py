@@ -55,8 +55,7 @@ def binomial_bcast(at: Place, blocks: Blocks = (range(1),)) -> Steps:
     """The root sends to the rank that is half of the ranks away. Then both send to ranks a quarter away, and so on.
 
     Cost: log2(p) (a + n b)
-    Source: Thakur, Rabenseifner and Gropp, Optimization of collective communication operations in MPICH,
-      IJHPCA 19 (2005)
+    Source: Thakur and others, Optimization of collective communication operations in MPICH, IJHPCA 19 (2005)
     """
     if at.shifted:
         yield (Recv(parent(at), blocks, OUTPUT),)
@@ -68,8 +67,7 @@ def binomial_reduce(at: Place, into: Space | None = None) -> Steps:
     """A binomial bcast in reverse: half of the ranks send to the rest and are done, then half of the rest, and so on.
 
     Cost: log2(p) (a + n b + n g)
-    Source: Thakur, Rabenseifner and Gropp, Optimization of collective communication operations in MPICH,
-      IJHPCA 19 (2005)
+    Source: Thakur and others, Optimization of collective communication operations in MPICH, IJHPCA 19 (2005)
     """
     into, mine = into or _result(at), INPUT
     for child in children(at):
@@ -83,8 +81,7 @@ def binomial_allreduce(at: Place) -> Steps:
     """A binomial reduce to rank 0, then a binomial bcast of the result.
 
     Cost: log2(p) (2 a + 2 n b + n g)
-    Source: Chan, Heimlich, Purkayastha and van de Geijn, Collective communication: theory, practice, and experience,
-      Concurrency and Computation: Practice and Experience 19 (2007)
+    Source: Chan and others, Collective communication: theory, practice, and experience, Concurrency Comput. 19 (2007)
     """
     yield from binomial_reduce(at, OUTPUT)
     yield from binomial_bcast(at)
@@ -94,8 +91,7 @@ def binomial_gather(at: Place, into: Space | None = None) -> Steps:
     """Each rank sends all the blocks of its subtree to the rank above it.
 
     Cost: log2(p) a + (p-1)/p n b
-    Source: Chan, Heimlich, Purkayastha and van de Geijn, Collective communication: theory, practice, and experience,
-      Concurrency and Computation: Practice and Experience 19 (2007)
+    Source: Chan and others, Collective communication: theory, practice, and experience, Concurrency Comput. 19 (2007)
     """
     into, below = into or _result(at), [*children(at)]
     if below:
@@ -109,8 +105,7 @@ def binomial_scatter(at: Place) -> Steps:
     """Each rank receives all the blocks of its subtree, and sends the ranks below it theirs, the largest subtree first.
 
     Cost: log2(p) a + (p-1)/p n b
-    Source: Chan, Heimlich, Purkayastha and van de Geijn, Collective communication: theory, practice, and experience,
-      Concurrency and Computation: Practice and Experience 19 (2007)
+    Source: Chan and others, Collective communication: theory, practice, and experience, Concurrency Comput. 19 (2007)
     """
     below = [*children(at)]
     if at.shifted:
@@ -126,8 +121,7 @@ def binomial_allgather(at: Place) -> Steps:
     """A binomial gather to rank 0, then a binomial bcast of all blocks.
 
     Cost: 2 log2(p) a + ((p-1)/p + log2(p)) n b
-    Source: Chan, Heimlich, Purkayastha and van de Geijn, Collective communication: theory, practice, and experience,
-      Concurrency and Computation: Practice and Experience 19 (2007)
+    Source: Chan and others, Collective communication: theory, practice, and experience, Concurrency Comput. 19 (2007)
     """
     yield from binomial_gather(at, OUTPUT)
     yield from binomial_bcast(at, run(0, at.size))
@@ -137,8 +131,8 @@ def scatter_allgather_bcast(at: Place) -> Steps:
     """A binomial scatter of one block for each rank, then a ring all-gather of the blocks that a rank does not have.
 
     Cost: (log2(p) + p-1) a + 2(p-1)/p n b
-    Source: Barnett, Gupta, Payne, Shuler, van de Geijn and Watts, Interprocessor collective communication library
-      (InterCom), Scalable High-Performance Computing Conference (1994)
+    Source: Barnett and others, Interprocessor collective communication library (InterCom), Scalable High-Performance
+      Computing Conference (1994)
     """
     me, size = at.shifted, at.size
     after, before = at._replace(rank=at.actual(me + 1)), at.actual(me - 1)
@@ -191,8 +185,8 @@ def binary_bcast(at: Place) -> Steps:
     """Each rank passes every segment that it receives on to the two ranks below it.
 
     Cost: 2(log2(p)+s-1)(a + n/s b)
-    Source: Sanders, Speck and Träff, Two-tree algorithms for full bandwidth broadcast, reduction and scan,
-      Parallel Computing 35 (2009), under the name pipelined binary tree
+    Source: Sanders and others, Two-tree algorithms for full bandwidth broadcast, reduction and scan, Parallel Computing
+      35 (2009), under the name pipelined binary tree
     """
     return Pipeline(_tree(at).bcast(), at.segments)
 
@@ -201,8 +195,8 @@ def binary_reduce(at: Place) -> Steps:
     """Each rank adds its own to every segment that it receives from the two ranks below it, and passes the sum up.
 
     Cost: 2(log2(p)+s-1)(a + n/s b + n/s g)
-    Source: Sanders, Speck and Träff, Two-tree algorithms for full bandwidth broadcast, reduction and scan,
-      Parallel Computing 35 (2009), under the name pipelined binary tree
+    Source: Sanders and others, Two-tree algorithms for full bandwidth broadcast, reduction and scan, Parallel Computing
+      35 (2009), under the name pipelined binary tree
     """
     return Pipeline(_tree(at).reduce(_result(at)), at.segments)
 
@@ -211,8 +205,8 @@ def binary_allreduce(at: Place) -> Steps:
     """A reduce up the tree, then a bcast down the same tree. Some segments go down while others still go up.
 
     Cost: 4(log2(p)+s-1)(a + n/s b) + 2(log2(p)+s-1) n/s g
-    Source: Sanders, Speck and Träff, Two-tree algorithms for full bandwidth broadcast, reduction and scan,
-      Parallel Computing 35 (2009), on its pipelined binary trees
+    Source: Sanders and others, Two-tree algorithms for full bandwidth broadcast, reduction and scan, Parallel Computing
+      35 (2009), on its pipelined binary trees
     """
     return Pipeline(_tree(at).allreduce(), at.segments)
 
@@ -294,8 +288,8 @@ def double_bcast(at: Place) -> Steps:
     """The root sends each half of the vector down one of the two trees.
 
     Cost: 2(log2(p)+s-1)(a + n/(2s) b), with s segments for each tree
-    Source: Sanders, Speck and Träff, Two-tree algorithms for full bandwidth broadcast, reduction and scan,
-      Parallel Computing 35 (2009)
+    Source: Sanders and others, Two-tree algorithms for full bandwidth broadcast, reduction and scan, Parallel Computing
+      35 (2009)
     """
     return Pipeline([stage for tree in _trees(at) for stage in tree.bcast()], at.segments)
 
@@ -304,8 +298,8 @@ def double_allreduce(at: Place) -> Steps:
     """Each half of the vector is reduced up one of the two trees and sent back down.
 
     Cost: 4(log2(p)+s-1)(a + n/(2s) b) + 2(log2(p)+s-1) n/(2s) g, with s segments for each tree
-    Source: Sanders, Speck and Träff, Two-tree algorithms for full bandwidth broadcast, reduction and scan,
-      Parallel Computing 35 (2009)
+    Source: Sanders and others, Two-tree algorithms for full bandwidth broadcast, reduction and scan, Parallel Computing
+      35 (2009)
     """
     return Pipeline([stage for tree in _trees(at) for stage in tree.allreduce()], at.segments)
 

@@ -38,8 +38,8 @@ def allreduce(at: Place) -> Steps:
     than 2(k-1)/k n bytes.
 
     Cost: 2(m+k-2) a + 2(p-1)/p n b + (p-1)/p n g
-    Source: Bayatpour, Chakraborty, Subramoni, Lu and Panda, Scalable reduction collectives with data partitioning-based
-      multi-leader design, SC (2017)
+    Source: Bayatpour and others, Scalable reduction collectives with data partitioning-based multi-leader design, SC
+      (2017)
     """
     here, k = _Leaders(at), len(at.by_node)
     parts = [run(i * k, (i + 1) * k) for i in range(here.count)]
@@ -59,8 +59,8 @@ def reduce_scatter(at: Place) -> Steps:
     group of leaders reduces and scatters them on a ring. Then each leader hands its team their blocks.
 
     Cost: (m+k-2) a + (p-1)/p n b + (p-1)/p n g
-    Source: Bayatpour, Chakraborty, Subramoni, Lu and Panda, Scalable reduction collectives with data partitioning-based
-      multi-leader design, SC (2017), on its all-reduce
+    Source: Bayatpour and others, Scalable reduction collectives with data partitioning-based multi-leader design, SC
+      (2017), on its all-reduce
     """
     here = _Leaders(at)
     yield from among(at, here.node, ring.reduce_scatter, here.blocks_by_leader(), {OUTPUT: SCRATCH})
@@ -99,8 +99,7 @@ def allgather(at: Place) -> Steps:
     gathers what its leaders have, on a ring.
 
     Cost: (m+k-2) a + (p-1)/p n b
-    Source: Kandalla, Subramoni, Santhanaraman, Koop and Panda, Designing multi-leader-based allgather algorithms for
-      multi-core clusters, IPDPS (2009)
+    Source: Kandalla and others, Designing multi-leader-based allgather algorithms for multi-core clusters, IPDPS (2009)
     """
     here = _Leaders(at)
     yield from among(at, here.team, direct.gather, [one(rank) for rank in here.team], {})
@@ -143,8 +142,8 @@ def bcast(at: Place) -> Steps:
     """The segments pass through the nodes on a chain, from leader to leader, and within each node down a binary tree.
 
     Cost: (k+2log2(m)+s-2)(a + n/s b)
-    Source: Karonis, de Supinski, Foster, Gropp, Lusk and Bresnahan, Exploiting hierarchy in parallel computer networks
-      to optimize collective operation performance, IPDPS (2000)
+    Source: Karonis and others, Exploiting hierarchy in parallel computer networks to optimize collective operation
+      performance, IPDPS (2000)
     """
     nodes, node = _led(at)
     between = stages(at, [each[0] for each in nodes], ring.chain_bcast, {})
@@ -156,8 +155,8 @@ def reduce(at: Place) -> Steps:
     """The segments are reduced up a binary tree within each node, and on a chain through the leaders of all nodes.
 
     Cost: (k+2log2(m)+s-2)(a + n/s b + n/s g)
-    Source: Karonis, de Supinski, Foster, Gropp, Lusk and Bresnahan, Exploiting hierarchy in parallel computer networks
-      to optimize collective operation performance, IPDPS (2000)
+    Source: Karonis and others, Exploiting hierarchy in parallel computer networks to optimize collective operation
+      performance, IPDPS (2000)
     """
     nodes, node = _led(at)
     kept: Space = OUTPUT if at.rank == at.root else SCRATCH
@@ -173,8 +172,8 @@ def barrier(at: Place) -> Steps:
     """A dissemination barrier within each node, one between the nodes' first ranks, and one within each node again.
 
     Cost: (2log2(m) + log2(k)) a
-    Source: Karonis, de Supinski, Foster, Gropp, Lusk and Bresnahan, Exploiting hierarchy in parallel computer networks
-      to optimize collective operation performance, IPDPS (2000)
+    Source: Karonis and others, Exploiting hierarchy in parallel computer networks to optimize collective operation
+      performance, IPDPS (2000)
     """
     nodes, node = _led(at)
     for ranks in (node, [each[0] for each in nodes], node):

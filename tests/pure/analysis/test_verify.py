@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -27,8 +26,7 @@ def fault(*args: Any, **options: Any) -> ScheduleError:
     return caught.value
 
 
-@dataclass(frozen=True)
-class Fault:
+class Fault(NamedTuple):
     """What the first fault is: rank, step, block, and words of the problem."""
 
     rank: int

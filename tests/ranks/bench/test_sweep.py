@@ -21,16 +21,10 @@ from mpicoll.bench.records import Report
 from mpicoll.bench.session import Session, open_session
 from mpicoll.bench.timing import Runner, _orders, clocks, measure
 from mpicoll.errors import ArgumentError
+from tests.ranks.bench.test_output import ENVIRONMENT
 from tests.sharing import SHARED
 
 pytestmark = [pytest.mark.mpi, pytest.mark.sizes(1, 2), pytest.mark.first_mpi]
-
-
-ENVIRONMENT: dict[str, Any] = {
-    **dict.fromkeys(("cpu", "mpi", "mpi4py", "numpy", "torch", "nccl", "mpicoll", "python"), "1"),
-    **dict.fromkeys(("ranks", "nodes", "cores"), 1),
-    **dict.fromkeys(("binding", "gpus", "overload"), ()),
-}
 
 
 def options(collective: str, **typed: str | None) -> Options:

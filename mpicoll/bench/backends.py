@@ -44,19 +44,20 @@ class Unavailable(Exception):
 
 
 class Backend(Protocol):
-    """One way of calling collectives."""
+    """One way of calling collectives.
+
+    ``new`` makes host memory of so many bytes for its buffers. It is None where the backend uses those of the others.
+    ``bind`` returns the call of ``buffers.case``, which has nothing left to look up, or raises Unavailable. ``route``
+    says what has carried out the last call, as far as the backend knows. ``close`` frees what it holds.
+    """
 
     new: Callable[[int], Any] | None
-    """Makes host memory of so many bytes for this backend's buffers. None where it uses those of the other backends."""
 
-    def bind(self, buffers: Buffers) -> Callable[[], object]:
-        """The call of ``buffers.case`` on these buffers. It has nothing left to look up. Raises Unavailable."""
+    def bind(self, buffers: Buffers) -> Callable[[], object]: ...
 
-    def route(self) -> str:
-        """What has carried out the last call, as far as the backend knows."""
+    def route(self) -> str: ...
 
-    def close(self) -> None:
-        """Free what the backend holds."""
+    def close(self) -> None: ...
 
 
 def open_backend(line: str, session: Session) -> Backend:

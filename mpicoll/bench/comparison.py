@@ -75,10 +75,10 @@ def gather(folder: Path) -> Comparison:
 
 def text(found: Comparison, pictures: list[str]) -> str:
     """The report. ``pictures`` are the names of files beside it."""
-    lines = dict.fromkeys(line for record in found.records.values() for line in environment(record))
+    where = dict.fromkeys(line for record in found.records.values() for line in environment(record))
     sections: dict[str, Iterable[str]] = {
         f"# mpicoll{', MPI and NCCL on the same GPUs' if found.any('gpus') else ' and MPI on CPUs'}": _summary(found),
-        "## What is measured where": (f"- {line}" for line in lines),
+        "## What is measured where": (f"- {line}" for line in where),
         "## What to keep in mind": (f"- {caveat}" for caveat in _caveats(found)),
     }
     for dtype, rows in grouped((row for row in found.rows if row.is_usual), "type").items():

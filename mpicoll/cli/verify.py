@@ -58,8 +58,6 @@ def handle(args: argparse.Namespace) -> int:
         raise ArgumentError("verify", "--nodes", f"none, as {names} does not go by nodes", str(args.nodes))
     least = args.nodes if isinstance(args.nodes, int) else 1
     sizes = range(max(args.sizes.start, least), args.sizes.stop) or args.sizes  # those that fill the nodes
-    if where:
-        [*map(where, sizes)]  # raises ArgumentError
     width = max(len(name) for name in ("algorithm", *(a.name for a in found)))
     print(_ROW.format("collective", "algorithm", width, "ranks", "roots", "messages", "depth", "seconds"))
     failed = False

@@ -44,7 +44,7 @@ def handle(args: argparse.Namespace) -> int:
     if report is None:
         return 0
     if args.log:  # first: the folder of the report may be full
-        print(report.short(), end="", file=sys.stderr, flush=True)
+        print(report.text(short=True), end="", file=sys.stderr, flush=True)
     as_json = json.dumps(report.as_dict(), indent=1)
     if args.json == "-":
         print(as_json, flush=True)

@@ -74,18 +74,14 @@ class Report:
             "findings": [{**vars(f), "ranks": list(f.ranks or sorted(self.nodes))} for f in self.findings],
         }
 
-    def text(self) -> str:
-        return self._text(self.findings)
-
-    def short(self) -> str:
-        """Where the ranks are and what is wrong, in the same lines."""
-        return self._text(f for f in self.findings if f.level != "ok" or f.topic in _PLACES)
-
-    def _text(self, findings: Iterable[Finding]) -> str:
+    def text(self, short: bool = False) -> str:
+        """The findings; in ``short``, where the ranks are and what is wrong."""
         where = f"{count(len(self.nodes), 'rank')} on {count(len(set(self.nodes.values())), 'node')}"
         which = f"{self.mpi}, {where}" if self.mpi else "one process alone"
         lines = [f"mpicoll {mpicoll.__version__}, {which}", ""]
-        for f in findings:
+        for f in self.findings:
+            if short and f.level == "ok" and f.topic not in _PLACES:
+                continue
             lines.append(f"{f.level:8} {f.topic:14} {self._who(f)}{f.text}")
             if f.remedy:
                 lines.append(f"{'':8} {'':14} -> {f.remedy}")

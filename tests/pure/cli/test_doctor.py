@@ -198,7 +198,7 @@ def test_the_short_report_says_where_the_ranks_are() -> None:
     facts = job(4)
     for rank in range(4):
         facts = of_rank(rank, facts, gpu={"visible": "0,1,2,3"})
-    said = judge(facts).short()
+    said = judge(facts).text(short=True)
     assert "GPU            the ranks see GPUs 0,1,2,3 | 0,1,2,3 | 0,1,2,3 | 0,1,2,3\n" in said
     assert "cores          4 ranks a node, on cores 0 | 1 | 2 | 3, OMP_NUM_THREADS=1\n" in said
     assert "huge pages" not in said
@@ -214,5 +214,7 @@ def test_the_cores_of_several_nodes_say_where_each_rank_is(order: str, where: st
         cores = (order[:rank].count(node),)
         facts = of_rank(rank, facts, machine={"node": f"node{node}", "cores": cores})
     report = judge(facts)
-    assert f"ok       cores          {where}: 2 ranks a node, on cores 0 | 1, OMP_NUM_THREADS=1\n" in report.short()
+    assert f"ok       cores          {where}: 2 ranks a node, on cores 0 | 1, OMP_NUM_THREADS=1\n" in report.text(
+        short=True
+    )
     assert f" {where}: " not in report.text().replace(f"cores          {where}: ", "")

@@ -227,7 +227,7 @@ class Recorder(_Ring):
 
     __slots__ = (
         "_handed_in", "_hash", "_looks", "_rings", "_tape", "_tape_begin", "_tape_end",
-        "_tape_message", "_tape_wait", "_turning", "name", "queued", "state", "unsure",
+        "_tape_message", "_tape_wait", "_turning", "_turns", "name", "queued", "state", "unsure",
     )  # fmt: skip
 
     _tape_begin: Callable[[], None]
@@ -240,7 +240,7 @@ class Recorder(_Ring):
         self._hash = b""  # the hash of all calls before the ring
         self._rings: deque[tuple[bytes, bytes]] = deque(maxlen=_RINGS)
         """The full rings before it, the newest last: the hash of all calls before a ring, and the ring's digests."""
-        self._turning = threading.Lock()
+        self._turning, self._turns = threading.RLock(), False
         self._handed_in: deque[tuple[int, float]] = deque(maxlen=2 * LENGTH)
         """The numbers of asynchronous calls, and when the program has handed them in."""
         self.queued: deque[Queued] = deque()
@@ -314,10 +314,16 @@ class Recorder(_Ring):
 
     def _turn(self) -> None:
         with self._turning:
-            digests = self.digests(LENGTH)
-            self._rings.append((self._hash, digests))
-            self._hash = _hash(self._hash, digests)
-            self._first += LENGTH
+            if self._turns:  # the handler of a signal makes a call: there is room for it
+                return
+            self._turns = True
+            try:
+                digests = self.digests(LENGTH)
+                after = _hash(self._hash, digests)
+                self._rings.append((self._hash, digests))
+                self._hash, self._first = after, self._first + LENGTH
+            finally:
+                self._turns = False
 
     @property
     def begun(self) -> int:

@@ -6,6 +6,7 @@ All ways take turns, on the same lengths. A figure is the median of some rounds 
 
 - `ping-pong`: there and back again, between ranks 0 and 1, 2 and 3, ...
 - `sendrecv`, `isend + irecv`: each rank sends to the next one, and receives from the one before.
+- `neighbours`: each rank sends a block to each neighbour on a ring, and receives theirs.
 - `objects`: a ping-pong of bytes, pickled.
 - `halo`: both borders of 512 elements of a matrix whose columns lie apart. mpi4py's are packed by hand.
 
@@ -62,6 +63,8 @@ def cases(comm: Any) -> Iterator[tuple[str, dict[str, Way]]]:
 
     world, rank, size = MPI.COMM_WORLD, comm.rank, comm.size
     after, before = (rank + 1) % size, (rank - 1) % size
+    mpis_ring = world.Create_cart([size], periods=[True])
+    ring = mpicoll.Communicator(mpis_ring)
 
     def ping_pong(send: Callable[[Any, int], object], recv: Callable[[Any, int], object], x: Any, y: Any) -> Way:
         first, other = rank % 2 == 0, rank ^ 1
@@ -87,6 +90,7 @@ def cases(comm: Any) -> Iterator[tuple[str, dict[str, Way]]]:
     for nbytes in LENGTHS:
         x, y = np.ones(nbytes // 8), np.empty(nbytes // 8)
         t, u = torch.ones(nbytes // 4), torch.empty(nbytes // 4)
+        xs, ys = np.ones((2, nbytes // 8)), np.empty((2, nbytes // 8))
         yield (
             f"ping-pong {nbytes}",
             {"mpi4py": ping_pong(world.Send, world.Recv, x, y), "mpicoll": ping_pong(comm.send, comm.recv, x, y)},
@@ -103,6 +107,13 @@ def cases(comm: Any) -> Iterator[tuple[str, dict[str, Way]]]:
             {
                 "mpi4py": begun(world.Irecv, world.Isend, x, y, "Wait"),
                 "mpicoll": begun(comm.irecv, comm.isend, x, y, "wait"),
+            },
+        )
+        yield (
+            f"neighbours {nbytes}",
+            {
+                "mpi4py": partial(mpis_ring.Neighbor_alltoall, xs, ys),
+                "mpicoll": partial(ring.neighbor_alltoall, xs, ys),
             },
         )
         yield (

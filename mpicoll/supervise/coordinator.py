@@ -15,7 +15,7 @@ from mpicoll.supervise.dump import kept_by_all
 from mpicoll.supervise.ranks import SECONDS_TO_ANSWER, CommunicatorState, Processes, RankProcess
 from mpicoll.supervise.record import BROKEN, CLOSED, FREED, OPEN
 from mpicoll.supervise.report import Missing, Silence, Why
-from mpicoll.supervise.trace import Trace
+from mpicoll.supervise.trace import Traces
 from mpicoll.supervise.watched import LATE, LONG, LOOK, SHORT, TIME_IS_UP, WARN, patience_at_end
 from mpicoll.supervise.wire import LIMIT, greeted, happens, heard
 
@@ -42,14 +42,13 @@ class Coordinator:
         """Is told how ranks end, in a job that goes on when some are lost."""
         self.writers: set[asyncio.StreamWriter] = set()
         self._processes = Processes()
-        self._traces: dict[str, Trace] = {}  # those of the whole job and of parts of it, by their files
+        self._traces = Traces(self._processes.ask, tasks)
         self._communicators: dict[str, CommunicatorState] = {}
         self._ending = False
         self._dismissed = asyncio.Event()  # set when nobody watches over the processes any more
         self._dumping = asyncio.Lock()
         self._dumps = 0  # how often all processes have begun to write their files
         self._said: set[str | Why] = set()
-        self._lost: set[int] = set()  # ranks that are lost, in a job that goes on without them
         self._leaving = asyncio.Event()
         """Set when a process tells that it leaves, so that it need not wait for the next look."""
 
@@ -78,7 +77,6 @@ class Coordinator:
         here = self._processes[rank] = RankProcess(writer, hello.process)
         if self._outcome is not None:
             self._outcome.gone.discard(rank)
-            self._lost.discard(rank)
         while (message := await heard(reader)) is not None:
             here.silent = 0.0
             match message:
@@ -93,7 +91,6 @@ class Coordinator:
         here.gone = 0.0
         if self._outcome is not None:
             self._outcome.gone.add(rank)
-            self._lost.add(rank)
             for each in [*self._communicators.values()]:  # the others have cut them
                 if rank in each.ranks:
                     del self._communicators[each.name]
@@ -156,7 +153,7 @@ class Coordinator:
         if self._outcome is not None:
             self._outcome.code = self._outcome.code or update.code
         if update.trace:
-            self._trace(rank, update.trace)
+            self._traces.add(rank, update.trace)
         if update.leaving and self._processes[rank].left is None:
             self._processes[rank].left, self._processes[rank].serves = 0.0, update.serves
             if self._outcome is not None:
@@ -167,7 +164,7 @@ class Coordinator:
             each = self._communicators.setdefault(state.name, CommunicatorState(state.name))
             each.calls[rank], each.states[rank], each.waits[rank] = state.calls, state.state, state.wait
             each.timeout = state.timeout
-            if state.ranks and self._lost.isdisjoint(state.ranks):
+            if state.ranks and not (self._outcome is not None and any(map(self._is_gone, state.ranks))):
                 each.ranks = state.ranks
 
     async def _answer(self, asking: int, number: int, question: msg.Question[str]) -> None:
@@ -178,7 +175,7 @@ class Coordinator:
             case msg.Dump(why):
                 await self._dump_for(why)
             case msg.WriteRecording(file):
-                failure = await self._write_recording_for(asking, file)
+                failure = await self._traces.write_recording(asking, file, len(self._processes))
         self._processes.tell(asking, msg.Answer(number, failure))
 
     # -- what it does -------------------------------------------------------------------------------------------------
@@ -201,24 +198,27 @@ class Coordinator:
 
     def dismiss(self) -> None:
         self._dismissed.set()
-        lost = any(each.gone is not None and each.left is None for each in self._processes.values())
+        lost = any(map(self._is_gone, self._processes))
         for rank in self._processes:
-            self._processes.tell(rank, msg.Leave(lost or bool(self._lost)))
+            self._processes.tell(rank, msg.Leave(lost))
         for writer in self.writers:
             writer.close()
 
     def _all_have_left(self) -> bool:
         expected = {rank for each in self._communicators.values() for rank in each.ranks}
-        here = {rank for rank, each in self._processes.items() if each.left is None and each.gone is None}
-        if not self._processes or not expected <= self._processes.keys() or not here <= self._lost:
+        here = any(each.left is None and each.gone is None for each in self._processes.values())
+        if here or not self._processes or not expected <= self._processes.keys():
             return False
         return not any(map(self._is_to_be_compared, self._communicators.values()))
+
+    def _is_gone(self, rank: int) -> bool:
+        return rank in self._processes and self._processes[rank].gone is not None
 
     def _is_to_be_compared(self, each: CommunicatorState) -> bool:
         """Whether some calls are not known to be the same, though all ranks have told of them."""
         if not each.ranks or each.are(BROKEN):
             return False
-        gone = [process.gone for rank in each.ranks if (process := self._processes[rank]).gone is not None]
+        gone = [gone for rank in each.ranks if (gone := self._processes[rank].gone) is not None]
         if gone:
             return max(gone) <= _SECONDS_OF_THE_LAUNCHER
         return each.least() > each.compared or (each.most() > each.least() and not each.are(CLOSED))
@@ -359,30 +359,10 @@ class Coordinator:
                 self._dumps += 1
                 await self._dump(why)
 
-    def _trace(self, rank: int, file: str) -> None:
-        """The rank's calls are to be in this trace, and in no other one: it may have got to know rank 0 since then."""
-        trace = self._traces.setdefault(file, Trace(file, self._processes.ask, True))
-        if rank not in trace.told_by:
-            for other in self._traces.values():
-                if other.whole:
-                    other.told_by.discard(rank)
-            trace.told_by.add(rank)
-            self._tasks.create_task(trace.read_clock(rank))
-
     async def _write_traces(self, *seconds: float) -> None:
-        for each in [*self._traces.values()]:
-            if each.whole and each.told_by and not self._dismissed.is_set():
-                self._say_once(await each.write(len(each.told_by), *seconds))
-
-    async def _write_recording_for(self, asking: int, file: str) -> str:
-        """The file has what those have told that have asked by then, each at its end. Returns a failure."""
-        recording = self._traces.setdefault(file, Trace(file, self._processes.ask))
-        recording.told_by.add(asking)
-        before = recording.begun
-        async with recording.writing:
-            if recording.begun == before:
-                await recording.write(len(self._processes))
-        return recording.failure
+        if not self._dismissed.is_set():
+            for said in await self._traces.write(*seconds):
+                self._say_once(said)
 
     def _say_once(self, text: str) -> None:
         if text not in self._said:

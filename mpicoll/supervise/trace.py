@@ -71,6 +71,39 @@ class Trace:
         return told
 
 
+class Traces:
+    """The traces of a job: those of all its calls, and recordings of a part of them, by their files."""
+
+    def __init__(self, ask: AskRanks, tasks: asyncio.TaskGroup) -> None:
+        self._ask, self._tasks = ask, tasks
+        self._of: dict[str, Trace] = {}
+
+    def add(self, rank: int, file: str) -> None:
+        """The rank's calls are to be in this trace, and in no other one: it may have got to know rank 0 since then."""
+        trace = self._of.setdefault(file, Trace(file, self._ask, True))
+        if rank not in trace.told_by:
+            for other in self._of.values():
+                if other.whole:
+                    other.told_by.discard(rank)
+            trace.told_by.add(rank)
+            self._tasks.create_task(trace.read_clock(rank))
+
+    async def write(self, *seconds: float) -> list[str]:
+        """Write the traces of all calls. Returns what is to be said of them."""
+        return [await each.write(len(each.told_by), *seconds) for each in [*self._of.values()]
+                if each.whole and each.told_by]  # fmt: skip
+
+    async def write_recording(self, asking: int, file: str, size: int) -> str:
+        """The file has what those have told that have asked by then, each at its end. Returns a failure."""
+        recording = self._of.setdefault(file, Trace(file, self._ask))
+        recording.told_by.add(asking)
+        before = recording.begun
+        async with recording.writing:
+            if recording.begun == before:
+                await recording.write(size)
+        return recording.failure
+
+
 def difference(readings: list[tuple[float, float, float]]) -> Reading:
     """How much later it is by another clock, from readings of it between two of this one.
 

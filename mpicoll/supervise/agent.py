@@ -143,10 +143,10 @@ class Agent:
         waits = self._leaving
         for each in self._all():
             state, told = each.state(), each.reported
-            waits = waits or state[2] >= LONG
-            if state != told and (everything or told is None or state[2] != told[2]):
+            waits = waits or state.wait >= LONG
+            if state != told and (everything or told is None or state.wait != told.wait):
                 first = told is None and each.ranks[0] == self.rank
-                states.append(msg.State(each.name, *state, each.timeout, each.ranks if first else None))
+                states.append(state.changed(ranks=each.ranks) if first else state)
                 each.reported = state
         if states or (self._leaving and everything):
             self._update(states)
@@ -216,7 +216,7 @@ class Agent:
                 return recording and tape.piece(recording, first)
             case msg.HashOf(_, calls):
                 if each is not None and calls is None:
-                    calls = each.state()[0]
+                    calls = each.state().calls
                 found = each and calls and each.recorder.hash(calls)
                 return (calls, found) if found else None
             case msg.StatusOf(_, number):

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from mpicoll.errors import MpicollError
 from mpicoll.node.loaded import kernel
-from mpicoll.supervise.messages import Ends, Lock, RankStatus
+from mpicoll.supervise.messages import Ends, Lock, RankStatus, State
 from mpicoll.supervise.record import BROKEN, Pending, Recorder, Waits
 from mpicoll.supervise.sites import failed_test, handled, is_alone, place_of, whereabouts
 from mpicoll.supervise.tape import Tape, TapedWaits
@@ -86,8 +86,7 @@ class Watched:
     agrees: bool  # whether ranks agree on each call before data moves
     cut: Cut | None = None  # ends the calls of this communicator alone; None if the job ends instead
     seconds: float = 0.0  # how long the oldest wait has lasted
-    reported: tuple[int, str, int] | None = None
-    """What the coordinator knows: calls, state, and how long the wait has lasted."""
+    reported: State | None = None  # what the coordinator knows
     on_tape: bool = True
     """Whether its calls are noted on a tape. Those that are made on behalf of another communicator's are not."""
     _call: _Wait = field(default_factory=_Wait)
@@ -112,8 +111,7 @@ class Watched:
         in_call = self._call.look(begun if self.recorder.under_way else None)
         self.seconds = max(in_call, self._message.look(next(iter([*self.waits]), None)))
 
-    def state(self) -> tuple[int, str, int]:
-        """How many calls can be compared, whether more can come, and how long the oldest wait has lasted."""
+    def state(self) -> State:
         recorder, state = self.recorder, None
         while recorder.state != state:  # else the calls belong to another state, as of one that ends midway meanwhile
             state = recorder.state
@@ -122,7 +120,8 @@ class Watched:
             calls = min([calls, *recorder.unsure])
         limit = self.timeout + (_GRACE if self.agrees else 0.0)
         long, very_long = self.seconds >= _LONG, self.seconds >= _VERY_LONG
-        return calls, state, TIME_IS_UP if self.seconds >= limit else WARN if very_long else LONG if long else SHORT
+        wait = TIME_IS_UP if self.seconds >= limit else WARN if very_long else LONG if long else SHORT
+        return State(self.name, calls, state, wait, self.timeout, None)
 
     def _missing(self, pending: Pending) -> str:
         """What this rank waits for, with the number that another rank has in the job."""

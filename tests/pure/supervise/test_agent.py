@@ -213,7 +213,8 @@ def test_a_communicator_ends_during_a_look(makes_one: bool, told: tuple[int, str
 
     recorder = Ending()
     recorder.begin(Record("barrier"))
-    assert Watched("c", [0], recorder, Waits(), 600.0, True).state()[:2] == told
+    found = Watched("c", [0], recorder, Waits(), 600.0, True).state()
+    assert (found.calls, found.state) == told
 
 
 def test_a_stranger_who_listens_learns_nothing() -> None:

@@ -31,28 +31,22 @@ def came() -> bool:
 def listen() -> None:
     """Let ``mpicoll run`` interrupt this rank's program: by KeyboardInterrupt, or what it has put in its place."""
     if "OMPI_COMM_WORLD_RANK" in os.environ:
-        signal.signal(NUMBER, _pass_on)
+        signal.signal(NUMBER, _hear)
     elif board.by_mpicoll_run and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signal.signal(signal.SIGINT, _interrupted)
+        signal.signal(signal.SIGINT, _hear)
 
 
-def _pass_on(number: int, frame: FrameType | None) -> None:
-    if os.getpid() == _rank:  # what it has forked, such as a DataLoader's worker, may be needed to the end
-        _note()
-        signal.raise_signal(signal.SIGINT)
-
-
-def _interrupted(number: int, frame: FrameType | None) -> None:
-    if os.getpid() == _rank:
-        _note()
-    signal.default_int_handler(number, frame)
-
-
-def _note() -> None:
+def _hear(number: int, frame: FrameType | None) -> None:
+    """``NUMBER`` reaches what the rank has forked, too. A DataLoader's worker may be needed to the end: it goes on."""
     global _came
-    if not _came:
-        _came = True
-        board.me.ctrl_c = board.INTERRUPTED
+    if os.getpid() == _rank:
+        if not _came:
+            _came = True
+            board.me.ctrl_c = board.INTERRUPTED
+        if number == NUMBER:
+            signal.raise_signal(signal.SIGINT)
+    if number != NUMBER:
+        signal.default_int_handler(number, frame)
 
 
 def wait_for_others(failed: bool) -> None:

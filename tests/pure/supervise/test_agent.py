@@ -3,15 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import subprocess
-import sys
-from contextlib import ExitStack
-from subprocess import PIPE
 
 import pytest
 
-from mpicoll.launch.failure import is_first
 from mpicoll.supervise import coordinator, ending
 from mpicoll.supervise.messages import Ends
 from mpicoll.supervise.record import BROKEN, FREED, OPEN, Pending, Record, Recorder, Waits
@@ -51,33 +45,21 @@ def test_a_connection_is_lost_and_made_again(capfd: Output, monkeypatch: pytest.
     assert not ends
 
 
-@pytest.mark.parametrize(
-    "said",
-    [
-        b"",
-        b"\n",
-        b"\xff\x00\x80" * 999 + b"\n",
-        b"[" * 100_000 + b"\n",
-        b'{"Nonce": ["x"]}\n{"Hello": ["guess", 0, {"Process": [1, "host", 1]}]}\n',
-        b'{"Nonce": ["x"]}\n{"Hello": ["\xc3\xa9", 0, {"Process": [1, "host", 1]}]}\n',
-        b'{"Nonce": ["\\ud800"]}\n{"StatusUpdate": [[], "", true, true, [], 0, false]}\n',
-        b"GET / HTTP/1.1\r\n\r\n",
-        b"[1, 2]\n",
-        b'{"Nonce": [{"x": 1}]}\n{"Hello": [[], [], []]}\n',
-    ],
-    ids=[
-        "nothing",
-        "an empty line",
-        "bytes",
-        "brackets",
-        "a guess",
-        "letters",
-        "half a letter",
-        "a browser",
-        "a list",
-        "another type",
-    ],
-)
+STRANGERS = {
+    "nothing": b"",
+    "an empty line": b"\n",
+    "bytes": b"\xff\x00\x80" * 999 + b"\n",
+    "brackets": b"[" * 100_000 + b"\n",
+    "a guess": b'{"Nonce": ["x"]}\n{"Hello": ["guess", 0, {"Process": [1, "host", 1]}]}\n',
+    "letters": b'{"Nonce": ["x"]}\n{"Hello": ["\xc3\xa9", 0, {"Process": [1, "host", 1]}]}\n',
+    "half a letter": b'{"Nonce": ["\\ud800"]}\n{"StatusUpdate": [[], "", true, true, [], 0, false]}\n',
+    "a browser": b"GET / HTTP/1.1\r\n\r\n",
+    "a list": b"[1, 2]\n",
+    "another type": b'{"Nonce": [{"x": 1}]}\n{"Hello": [[], [], []]}\n',
+}
+
+
+@pytest.mark.parametrize("said", STRANGERS.values(), ids=STRANGERS)
 def test_strangers(said: bytes, capfd: Output) -> None:
     """Whoever speaks to the port without the job's token changes nothing, even by staying."""
 
@@ -115,67 +97,38 @@ def test_the_coordinator_is_gone() -> None:
     play(scene)
 
 
-@pytest.mark.skipif(not hasattr(os, "waitid"), reason="nobody knows here how a process has ended but its parent")
-@pytest.mark.parametrize("state", ["open", "leaving", "may leave"])
-@pytest.mark.parametrize("a_rank_did_it", [False, True])
+@pytest.mark.parametrize(
+    ("state", "is_first", "speaks"),
+    [("open", True, True), ("leaving", True, True), ("may leave", True, False), ("open", False, False)],
+)
 def test_the_coordinator_was_killed(
-    a_rank_did_it: bool, state: str, capfd: Output, monkeypatch: pytest.MonkeyPatch
+    state: str, is_first: bool, speaks: bool, capfd: Output, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The next rank says so, unless another rank has ended the coordinator, and has said why. Gloo raises an error in
-    the next rank, too, which ends its program: it may be leaving when it sees the loss. When all ranks may leave, the
-    end of the coordinator's program is its own affair."""
-    monkeypatch.setenv("PMIX_NAMESPACE", f"test-{os.getpid()}-{a_rank_did_it}-{state}")
-    monkeypatch.setattr("mpicoll.supervise.agent.is_first", is_first)
-    says = "from mpicoll.launch.failure import is_first\nprint(is_first('coordinator'), flush=True)\ninput()"
-    with ExitStack() as until_seen:
-        if a_rank_did_it:
-            speaker = until_seen.enter_context(subprocess.Popen([sys.executable, "-c", says], stdin=PIPE, stdout=PIPE))
-            assert speaker.stdout is not None
-            assert speaker.stdout.readline() == b"True\n"
-            until_seen.callback(speaker.communicate, b"\n")
-        victim = until_seen.enter_context(subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]))
-        victim.kill()
-        os.waitid(os.P_PID, victim.pid, os.WEXITED | os.WNOWAIT)  # it has ended, and its launcher has not seen it yet
-
-        async def scene(it: Job) -> None:
-            it.make()
-            await until(lambda: it.compared() == 1)
-            agent = it.ranks[1].agent
-            agent._coordinator = ending.this_process().changed(pid=victim.pid)
-            if state == "leaving":
-                agent.leave()
-            if state == "may leave":
-                await it.all_leave()
-            agent._say_loss()
-            await it.all_leave()
-
-        play(scene)
-    said = capfd.readouterr().err
-    silent = a_rank_did_it or state == "may leave"
-    assert said == "" if silent else said.startswith(f"mpicoll: {Why.IS_LOST.said()} (communicator of"), said
-
-
-def test_a_rank_at_its_end_tells_of_the_coordinators_crash_before_it_goes(
-    capfd: Output, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    """The next rank says so before it goes, unless another one has ended the coordinator, and has said why. Gloo raises
+    an error in the next rank, too, which ends its program: it may be leaving when it sees the loss. When all ranks may
+    leave, the end of the coordinator's program is its own affair."""
     monkeypatch.setattr(ending, "exit_reason", lambda _: "its process was killed")
-    monkeypatch.setenv("PMIX_NAMESPACE", f"test-{os.getpid()}-goes")
+    monkeypatch.setattr("mpicoll.supervise.agent.is_first", lambda what: is_first)
 
     async def scene(it: Job) -> None:
         it.make()
         await until(lambda: it.compared() == 1)
-        it.ranks[1].agent.leave()
+        if state == "may leave":
+            await it.all_leave()
+        elif state == "leaving":
+            it.ranks[1].agent.leave()
         it.looking.cancel()
         it.server.close()
         it.coordinator._dismissed.set()  # it is gone, and says nothing
         for process in it.coordinator._processes.values():
             process.writer.transport.abort()
-        await until(it.ranks[1].agent.may_leave.is_set)
+        await until(lambda: it.ranks[1].agent._lost)
         for rank in it.ranks:
             rank.agent.may_leave.set()
 
     play(scene)
-    assert f"mpicoll: {Why.IS_LOST.said()} (communicator of" in capfd.readouterr().err
+    said = capfd.readouterr().err
+    assert (f"mpicoll: {Why.IS_LOST.said()} (communicator of" in said) == speaks, said
 
 
 def test_a_rank_that_has_long_not_heard_of_the_coordinator_comes_to_its_end() -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from mpicoll.supervise.messages import Files, RankStatus
+from mpicoll.supervise.messages import RankStatus
 from mpicoll.supervise.record import BROKEN, FREED
-from mpicoll.supervise.report import Missing, Silence, Why, files, text
+from mpicoll.supervise.report import Missing, Silence, Why, text
 from tests.pure.supervise.invented import status
 
 WAITS = status(waits=False, message="recv: no message came from rank 2 (tag 0)")
@@ -69,15 +69,6 @@ def test_a_call_of_before_is_shown_whatever_the_rank_does_now() -> None:
     ]
 
 
-def test_many_ranks_are_one_line() -> None:
-    ranks = [*range(10_000)]
-    said = text(
-        Why.DIFFERENT, ranks, {rank: status(description="bcast" if rank == 77 else "barrier") for rank in ranks}, {}
-    )
-    assert said.splitlines()[0].endswith("). Look at rank 77:")
-    assert [line.split("  ")[1] for line in said.splitlines()[1:]] == ["ranks 0-76, 78-9999", "rank 77"]
-
-
 def test_the_title_says_at_which_ranks_to_look() -> None:
     def look_at(why: Why, *given: RankStatus, **silent: Silence) -> str:
         """The ranks after those that are given do not answer."""
@@ -105,14 +96,6 @@ def test_the_title_says_at_which_ranks_to_look() -> None:
         2: "its process has ended; its last collective: bcast",
     }
     assert "Look at rank 1:" in text(Why.IS_LOST, [0, 1, 2], {0: waits}, ended_too, first=1)
-
-
-def test_files() -> None:
-    written = {rank: Files(folder, "") for rank, folder in enumerate(["/a", "/a", "/b"])}
-    said = "mpicoll: the last calls of each rank are in /a, /b"
-    assert files(written) == said
-    failed = {rank: Files("", "/c: it is full") for rank in (3, 4)}
-    assert files(written | failed) == f"{said}\nmpicoll: ranks 3-4 could not write the last calls to /c: it is full"
 
 
 def test_what_is_likeliest_is_said_where_the_shape_supports_it() -> None:

@@ -13,13 +13,13 @@ from tests.jobs.jobs import REPOSITORY, python, run, script
 pytestmark = pytest.mark.any_mpi
 
 
-@pytest.mark.parametrize(("package", "ranks"), [("accelerate", 2), ("ignite", 3), ("pytorch_lightning", 2)])
-def test_a_library_trains(package: str, ranks: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("package", ["accelerate", "ignite", "pytorch_lightning"])
+def test_a_library_trains(package: str, tmp_path: Path) -> None:
     if find_spec(package) is None:
         pytest.skip(f"{package} is not installed")
     program = Path(__file__).with_name(f"{package.removeprefix('pytorch_')}_program.py")
-    result = run(ranks, str(program), str(tmp_path)).good()
-    assert result.output.count("all of it works") == ranks, result.output
+    result = run(2, str(program), str(tmp_path)).good()
+    assert result.output.count("all of it works") == 2, result.output
 
 
 def test_a_script_of_the_page_prints_the_same_over_both(tmp_path: Path) -> None:

@@ -83,7 +83,8 @@ def test_every_failure_of_the_page_on_reliability_is_provoked() -> None:
         assert named, row
         for file, test in named:
             tree = ast.parse((ROOT / "tests" / file).read_text())
-            assert test in {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}, (file, test)
+            functions = (ast.FunctionDef, ast.AsyncFunctionDef)
+            assert test in {node.name for node in tree.body if isinstance(node, functions)}, (file, test)
 
 
 def test_the_page_is_up_to_date() -> None:

@@ -6,6 +6,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
+from functools import wraps
+from inspect import signature
 from typing import Any
 
 import pytest
@@ -173,14 +175,24 @@ async def job(size: int = 3, started: int | None = None, timeout: float = 600.0)
         it.server.close()
 
 
-Scene = Callable[[Job], Coroutine[Any, Any, None]]
+def scene(**given: Any) -> Callable[[Callable[..., Coroutine[Any, Any, None]]], Callable[..., None]]:
+    """A decorator of a test that happens in a job, ``it``, whose ranks leave at its end. ``given`` says which job.
+    One that does not end by itself in the test does not when they leave, either."""
 
+    def decorated(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+        async def play(**fixtures: Any) -> None:
+            async with job(**given) as it:
+                await test(it=it, **fixtures)
+                ended = bool(ends)
+            assert ended or not ends
 
-def play(scene: Scene, **given: Any) -> None:
-    """Let the scene happen in a job, whose ranks leave at its end."""
+        @wraps(test)
+        def played(**fixtures: Any) -> None:
+            asyncio.run(play(**fixtures))
 
-    async def it() -> None:
-        async with job(**given) as made:
-            await scene(made)
+        found = signature(test)
+        others = [each for name, each in found.parameters.items() if name != "it"]
+        played.__signature__ = found.replace(parameters=others)  # type: ignore[attr-defined]  # the fixtures that pytest sees
+        return played
 
-    asyncio.run(it())
+    return decorated

@@ -12,7 +12,7 @@ from mpicoll.supervise.record import BROKEN, FREED, OPEN, Pending, Record, Recor
 from mpicoll.supervise.report import Why
 from mpicoll.supervise.watched import HEARTBEAT, Watched
 from mpicoll.supervise.wire import connect
-from tests.pure.supervise.invented import FASTER, Job, begin, ends, give_up_soon, let_time_fly, looks, play, until
+from tests.pure.supervise.invented import FASTER, Job, begin, ends, give_up_soon, let_time_fly, looks, scene, until
 
 Output = pytest.CaptureFixture[str]
 
@@ -23,25 +23,22 @@ def fast(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
-def test_a_connection_is_lost_and_made_again(capfd: Output, monkeypatch: pytest.MonkeyPatch) -> None:
+@scene()
+async def test_a_connection_is_lost_and_made_again(it: Job, capfd: Output, monkeypatch: pytest.MonkeyPatch) -> None:
     give_up_soon(monkeypatch)
     monkeypatch.setattr(coordinator, "_SECONDS_OF_THE_LAUNCHER", 5.0 * FASTER)  # a connection is made no faster
-
-    async def scene(it: Job) -> None:
-        it.make()
-        await until(lambda: it.compared() == 1)
-        for _ in range(3):
-            it.coordinator._processes[1].writer.transport.abort()
-            await looks(3)
-            for recorder in it.recorders:
-                begin(recorder, "bcast")
-            await looks(20)
-            for recorder in it.recorders:
-                recorder.under_way = False
-        await until(lambda: it.compared() == 4)
-        await it.all_leave()
-
-    play(scene)
+    it.make()
+    await until(lambda: it.compared() == 1)
+    for _ in range(3):
+        it.coordinator._processes[1].writer.transport.abort()
+        await looks(3)
+        for recorder in it.recorders:
+            begin(recorder, "bcast")
+        await looks(20)
+        for recorder in it.recorders:
+            recorder.under_way = False
+    await until(lambda: it.compared() == 4)
+    await it.all_leave()
     assert not ends
 
 
@@ -60,90 +57,78 @@ STRANGERS = {
 
 
 @pytest.mark.parametrize("said", STRANGERS.values(), ids=STRANGERS)
-def test_strangers(said: bytes, capfd: Output) -> None:
+@scene()
+async def test_strangers(it: Job, said: bytes, capfd: Output) -> None:
     """Whoever speaks to the port without the job's token changes nothing, even by staying."""
-
-    async def scene(it: Job) -> None:
-        _, writer = await asyncio.open_connection("127.0.0.1", it.rendezvous.port)
-        writer.write(said)
-        it.make(times=4)
-        await until(lambda: it.compared() == 4)
-        assert 0 not in it.coordinator._processes or it.coordinator._processes[0].writer is not writer
-        await it.all_leave()
-        writer.close()
-
-    play(scene)
+    _, writer = await asyncio.open_connection("127.0.0.1", it.rendezvous.port)
+    writer.write(said)
+    it.make(times=4)
+    await until(lambda: it.compared() == 4)
+    assert 0 not in it.coordinator._processes or it.coordinator._processes[0].writer is not writer
+    await it.all_leave()
+    writer.close()
     assert not ends
     assert capfd.readouterr().err == ""
 
 
-def test_the_coordinator_is_gone() -> None:
+@scene()
+async def test_the_coordinator_is_gone(it: Job) -> None:
     """A rank that waits in a call ends the job; one that comes to its end just ends."""
-
-    async def scene(it: Job) -> None:
-        it.make()
-        await until(lambda: it.compared() == 1)
-        begin(it.recorders[1], "bcast")
-        it.looking.cancel()
-        it.server.close()
-        for process in it.coordinator._processes.values():
-            process.writer.transport.abort()
-        it.ranks[2].agent.leave()
-        await until(it.ranks[2].ended)
-        assert not ends
-        await until(lambda: bool(ends))
-        it.ranks[1].agent.may_leave.set()
-
-    play(scene)
+    it.make()
+    await until(lambda: it.compared() == 1)
+    begin(it.recorders[1], "bcast")
+    it.looking.cancel()
+    it.server.close()
+    for process in it.coordinator._processes.values():
+        process.writer.transport.abort()
+    it.ranks[2].agent.leave()
+    await until(it.ranks[2].ended)
+    assert not ends
+    await until(lambda: bool(ends))
+    it.ranks[1].agent.may_leave.set()
 
 
 @pytest.mark.parametrize(
     ("state", "is_first", "speaks"),
     [("open", True, True), ("leaving", True, True), ("may leave", True, False), ("open", False, False)],
 )
-def test_the_coordinator_was_killed(
-    state: str, is_first: bool, speaks: bool, capfd: Output, monkeypatch: pytest.MonkeyPatch
+@scene()
+async def test_the_coordinator_was_killed(
+    it: Job, state: str, is_first: bool, speaks: bool, capfd: Output, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The next rank says so before it goes, unless another one has ended the coordinator, and has said why. Gloo raises
     an error in the next rank, too, which ends its program: it may be leaving when it sees the loss. When all ranks may
     leave, the end of the coordinator's program is its own affair."""
     monkeypatch.setattr(ending, "exit_reason", lambda _: "its process was killed")
     monkeypatch.setattr("mpicoll.supervise.agent.is_first", lambda what: is_first)
-
-    async def scene(it: Job) -> None:
-        it.make()
-        await until(lambda: it.compared() == 1)
-        if state == "may leave":
-            await it.all_leave()
-        elif state == "leaving":
-            it.ranks[1].agent.leave()
-        it.looking.cancel()
-        it.server.close()
-        it.coordinator._dismissed.set()  # it is gone, and says nothing
-        for process in it.coordinator._processes.values():
-            process.writer.transport.abort()
-        await until(lambda: it.ranks[1].agent._lost)
-        for rank in it.ranks:
-            rank.agent.may_leave.set()
-
-    play(scene)
+    it.make()
+    await until(lambda: it.compared() == 1)
+    if state == "may leave":
+        await it.all_leave()
+    elif state == "leaving":
+        it.ranks[1].agent.leave()
+    it.looking.cancel()
+    it.server.close()
+    it.coordinator._dismissed.set()  # it is gone, and says nothing
+    for process in it.coordinator._processes.values():
+        process.writer.transport.abort()
+    await until(lambda: it.ranks[1].agent._lost)
+    for rank in it.ranks:
+        rank.agent.may_leave.set()
     said = capfd.readouterr().err
     assert (f"mpicoll: {Why.IS_LOST.said()} (communicator of" in said) == speaks, said
 
 
-def test_a_rank_that_has_long_not_heard_of_the_coordinator_comes_to_its_end() -> None:
+@scene(timeout=5.0)
+async def test_a_rank_that_has_long_not_heard_of_the_coordinator_comes_to_its_end(it: Job) -> None:
     """It asks seldom while it computes. That is no silence of the coordinator."""
-
-    async def scene(it: Job) -> None:
-        it.make()
-        await until(lambda: it.compared() == 1)
-        agent = it.ranks[2].agent
-        agent._silent = HEARTBEAT
-        agent.leave()
-        agent._check_coordinator()
-        await it.all_leave()
-
-    play(scene, timeout=5.0)
+    it.make()
+    await until(lambda: it.compared() == 1)
+    agent = it.ranks[2].agent
+    agent._silent = HEARTBEAT
+    agent.leave()
+    agent._check_coordinator()
+    await it.all_leave()
     assert not ends
 
 

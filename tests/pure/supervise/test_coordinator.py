@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from mpicoll.supervise.messages import Answer, Leave, StatusOf
 from mpicoll.supervise.ranks import SECONDS_TO_ANSWER
 from mpicoll.supervise.record import FREED, LENGTH
 from mpicoll.supervise.report import Why
-from tests.pure.supervise.invented import Job, begin, ends, let_time_fly, looks, play, until
+from tests.pure.supervise.invented import Job, begin, ends, let_time_fly, looks, scene, until
 
 Output = pytest.CaptureFixture[str]
 
@@ -24,19 +25,18 @@ def fast(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("calls", [0, 1, 5, LENGTH, 3 * LENGTH, 3 * LENGTH + 1])
-def test_equal_calls(calls: int, capfd: Output) -> None:
-    async def scene(it: Job) -> None:
-        it.make(times=calls)
-        await until(lambda: it.compared() == calls)
-        await it.all_leave()
-        await until(lambda: all(rank.ended() for rank in it.ranks))
-
-    play(scene)
+@scene()
+async def test_equal_calls(it: Job, calls: int, capfd: Output) -> None:
+    it.make(times=calls)
+    await until(lambda: it.compared() == calls)
+    await it.all_leave()
+    await until(lambda: all(rank.ended() for rank in it.ranks))
     assert not ends
     assert capfd.readouterr().err == ""
 
 
-def test_nobody_goes_before_the_end_is_said(capfd: Output, monkeypatch: pytest.MonkeyPatch) -> None:
+@scene()
+async def test_nobody_goes_before_the_end_is_said(it: Job, capfd: Output, monkeypatch: pytest.MonkeyPatch) -> None:
     """A rank whose call has failed asks for a comparison, and others take long to say what they called."""
     told: list[Any] = []
     gone_at_end: list[list[Any]] = []
@@ -54,32 +54,25 @@ def test_nobody_goes_before_the_end_is_said(capfd: Output, monkeypatch: pytest.M
     monkeypatch.setattr(Agent, "_obey", note)
     monkeypatch.setattr(ranks.Processes, "ask", slowly)
     monkeypatch.setattr(ending, "end", lambda _: gone_at_end.append([m for m in told if type(m) in (Answer, Leave)]))
-
-    async def scene(it: Job) -> None:
-        it.make(times=3)
-        await until(lambda: it.compared() == 3)
-        it.make("barrier", "bcast")
-        agent = it.ranks[1].agent
-        asking = asyncio.ensure_future(agent.compare(agent.watched["c"]))
-        await until(lambda: bool(gone_at_end))
-        asking.cancel()  # the job has ended
-
-    play(scene)
+    it.make(times=3)
+    await until(lambda: it.compared() == 3)
+    it.make("barrier", "bcast")
+    agent = it.ranks[1].agent
+    asking = asyncio.ensure_future(agent.compare(agent.watched["c"]))
+    await until(lambda: bool(gone_at_end))
+    asking.cancel()  # the job has ended
     assert gone_at_end == [[]]
     assert Why.DIFFERENT.value in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("more", [0, 1, LENGTH - 4, LENGTH - 3, LENGTH])
-def test_a_difference_found_at_the_end(more: int, capfd: Output) -> None:
+@scene()
+async def test_a_difference_found_at_the_end(it: Job, more: int, capfd: Output) -> None:
     """Ranks have made other calls since, and leave."""
-
-    async def scene(it: Job) -> None:
-        it.make(times=3)
-        it.make("barrier", "barrier", "bcast")
-        it.make(times=more)
-        await it.all_leave()
-
-    play(scene)
+    it.make(times=3)
+    it.make("barrier", "barrier", "bcast")
+    it.make(times=more)
+    await it.all_leave()
     assert len(ends) == 1
     said = capfd.readouterr().err
     assert Why.DIFFERENT.value in said
@@ -88,17 +81,15 @@ def test_a_difference_found_at_the_end(more: int, capfd: Output) -> None:
 
 
 @pytest.mark.parametrize("forgotten", [False, True])
-def test_a_difference_of_long_ago(forgotten: bool, capfd: Output, monkeypatch: pytest.MonkeyPatch) -> None:
+@scene()
+async def test_a_difference_of_long_ago(it: Job, forgotten: bool, capfd: Output) -> None:
     if forgotten:
-        monkeypatch.setattr("mpicoll.supervise.record._RINGS", 3)
-
-    async def scene(it: Job) -> None:
-        it.make(times=77)
-        it.make("barrier", "bcast")
-        it.make(times=20 * LENGTH)
-        await it.all_leave()
-
-    play(scene)
+        for recorder in it.recorders:
+            recorder._rings = deque(maxlen=3)
+    it.make(times=77)
+    it.make("barrier", "bcast")
+    it.make(times=20 * LENGTH)
+    await it.all_leave()
     assert len(ends) == 1
     said = capfd.readouterr().err
     if forgotten:
@@ -108,65 +99,59 @@ def test_a_difference_of_long_ago(forgotten: bool, capfd: Output, monkeypatch: p
         assert f"ranks 0-2  call 77: they have made {20 * LENGTH} calls since, and have forgotten this one" in said
 
 
-def test_others_that_come_to_their_ends_soon_after_one(capfd: Output) -> None:
+@scene()
+async def test_others_that_come_to_their_ends_soon_after_one(it: Job, capfd: Output) -> None:
     """Else the report would say to look at the rank that has ended, and not at the one that makes a call more."""
-
-    async def scene(it: Job) -> None:
-        it.make()
-        begin(it.recorders[0], "bcast")
-        for rank in (1, 2):
-            it.ranks[rank].agent.leave()
-            known = it.coordinator._processes
-            await until(lambda: rank in known and known[rank].left is not None)  # noqa: B023
-            known[rank].left = -600.0  # just now, for some looks
-            await looks(20)
-            assert not ends
-        known[1].left = 600.0
-        await until(lambda: bool(ends))
-
-    play(scene)
+    it.make()
+    begin(it.recorders[0], "bcast")
+    for rank in (1, 2):
+        it.ranks[rank].agent.leave()
+        known = it.coordinator._processes
+        await until(lambda: rank in known and known[rank].left is not None)  # noqa: B023
+        known[rank].left = -600.0  # just now, for some looks
+        await looks(20)
+        assert not ends
+    known[1].left = 600.0
+    await until(lambda: bool(ends))
     assert f"{Why.HAS_LEFT.said()} (communicator of ranks 0-2). Look at rank 0:" in capfd.readouterr().err
 
 
-def test_a_rank_comes_late(capfd: Output) -> None:
-    async def scene(it: Job) -> None:
-        it.make()
-        for recorder in it.recorders:
-            begin(recorder, "bcast")
-        it.ranks[0].agent.leave()
-        await looks(20)
-        assert not ends
-        it.recorders[0].under_way = False
-        it.add()
-        begin(it.recorders[2], "barrier")
-        it.recorders[2].under_way = False
-        begin(it.recorders[2], "bcast")
-        await until(lambda: it.compared() == 2)
-
-    play(scene, started=2)
+@scene(started=2)
+async def test_a_rank_comes_late(it: Job, capfd: Output) -> None:
+    it.make()
+    for recorder in it.recorders:
+        begin(recorder, "bcast")
+    it.ranks[0].agent.leave()
+    await looks(20)
+    assert not ends
+    it.recorders[0].under_way = False
+    it.add()
+    begin(it.recorders[2], "barrier")
+    it.recorders[2].under_way = False
+    begin(it.recorders[2], "bcast")
+    await until(lambda: it.compared() == 2)
     assert not ends
 
 
 @pytest.mark.parametrize("how", ["freed", "closed", "broken"])
-def test_what_is_over_is_forgotten(how: str) -> None:
-    async def scene(it: Job) -> None:
-        for i in range(300):
-            for rank in it.ranks:
-                recorder = rank.joins(f"s{i}", it.all)
-                begin(recorder, "bcast")
-                recorder.under_way = how == "broken"
-                if how == "freed":
-                    recorder.state = FREED
-                recorder.close()
-        await until(lambda: all(len(rank.agent.watched) == 1 for rank in it.ranks))
-        assert [*it.coordinator._communicators] == ["c"]
-
-    play(scene)
+@scene()
+async def test_what_is_over_is_forgotten(it: Job, how: str) -> None:
+    for i in range(300):
+        for rank in it.ranks:
+            recorder = rank.joins(f"s{i}", it.all)
+            begin(recorder, "bcast")
+            recorder.under_way = how == "broken"
+            if how == "freed":
+                recorder.state = FREED
+            recorder.close()
+    await until(lambda: all(len(rank.agent.watched) == 1 for rank in it.ranks))
+    assert [*it.coordinator._communicators] == ["c"]
     assert not ends
 
 
 @pytest.mark.slow
-def test_one_warning(capfd: Output) -> None:
+@scene()
+async def test_one_warning(it: Job, capfd: Output) -> None:
     """While a rank is still busy, and makes other calls. A later wait has a warning of its own."""
 
     said = ""
@@ -176,36 +161,31 @@ def test_one_warning(capfd: Output) -> None:
         said += capfd.readouterr().err
         return said.count(Why.SLOW.value)
 
-    async def scene(it: Job) -> None:
-        it.make()
-        for times in (1, 2):
-            begin(it.recorders[0], "bcast")
-            await until(lambda: warnings() >= times)  # noqa: B023  # it is awaited here
-            await looks(50)
-            it.recorders[0].under_way = False
-            for r in (1, 2):
-                begin(it.recorders[r], "bcast")
-                it.recorders[r].under_way = False
-            await until(lambda: not it.coordinator._communicators["c"].warned)
-
-    play(scene)
+    it.make()
+    for times in (1, 2):
+        begin(it.recorders[0], "bcast")
+        await until(lambda: warnings() >= times)  # noqa: B023  # it is awaited here
+        await looks(50)
+        it.recorders[0].under_way = False
+        for r in (1, 2):
+            begin(it.recorders[r], "bcast")
+            it.recorders[r].under_way = False
+        await until(lambda: not it.coordinator._communicators["c"].warned)
     assert warnings() == 2
     assert "ranks 1-2  have not arrived: their last call was" in said
     assert not ends
 
 
 @pytest.mark.slow
-def test_200_ranks(capfd: Output) -> None:
-    async def scene(it: Job) -> None:
-        it.make(times=10)
-        await until(lambda: it.compared() == 10)
-        begin(it.recorders[137], "bcast")
-        for recorder in it.recorders:
-            if not recorder.under_way:
-                begin(recorder, "barrier")
-        await until(lambda: bool(ends))
-
-    play(scene, size=200)
+@scene(size=200)
+async def test_200_ranks(it: Job, capfd: Output) -> None:
+    it.make(times=10)
+    await until(lambda: it.compared() == 10)
+    begin(it.recorders[137], "bcast")
+    for recorder in it.recorders:
+        if not recorder.under_way:
+            begin(recorder, "barrier")
+    await until(lambda: bool(ends))
     said = capfd.readouterr().err
     assert "rank 137              call 10: bcast" in said
     assert "ranks 0-136, 138-199  call 10: barrier" in said

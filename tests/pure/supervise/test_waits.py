@@ -10,7 +10,7 @@ from mpicoll.supervise import deadlock, watched
 from mpicoll.supervise.messages import Ends
 from mpicoll.supervise.record import Pending
 from mpicoll.supervise.report import Why
-from tests.pure.supervise.invented import Job, begin, ends, let_time_fly, looks, play, until
+from tests.pure.supervise.invented import Job, begin, ends, let_time_fly, looks, scene, until
 
 Output = pytest.CaptureFixture[str]
 
@@ -39,82 +39,75 @@ def on_two_hosts(it: Job, seconds: float, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.slow
-def test_the_last_message_of_a_rank_may_come_long_after_it_has_left(
-    capfd: Output, monkeypatch: pytest.MonkeyPatch
+@scene(timeout=6000.0)
+async def test_the_last_message_of_a_rank_may_come_long_after_it_has_left(
+    it: Job, capfd: Output, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(watched, "is_alone", lambda: True)
-
-    async def scene(it: Job) -> None:
-        it.make()
-        on_two_hosts(it, 200.0, monkeypatch)
-        waits_for_message(it, 1)
-        await until(lambda: waited(it) > 220.0)
-        it.ranks[1].agent.leave()
-        begun = waited(it)
-        await until(lambda: bool(ends))
-        assert waited(it) - begun >= 200.0
-
-    play(scene, timeout=6000.0)
+    it.make()
+    on_two_hosts(it, 200.0, monkeypatch)
+    waits_for_message(it, 1)
+    await until(lambda: waited(it) > 220.0)
+    it.ranks[1].agent.leave()
+    begun = waited(it)
+    await until(lambda: bool(ends))
+    assert waited(it) - begun >= 200.0
     assert Why.HAS_LEFT.value in capfd.readouterr().err
 
 
 @pytest.mark.slow
-def test_a_wait_that_begins_late_is_found_as_soon_as_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
+@scene()
+async def test_a_wait_that_begins_late_is_found_as_soon_as_another_one(
+    it: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Rank 0 has waited for long when rank 1 begins to wait for it."""
     monkeypatch.setattr(watched, "is_alone", lambda: True)
-
-    async def scene(it: Job) -> None:
-        it.make()
-        waits_for_message(it, 1)
-        await until(lambda: waited(it) > 170.0)
-        begin(it.recorders[1], "barrier")
-        assert not ends
-        begun = waited(it)
-        await until(lambda: bool(ends))
-        assert waited(it) - begun < 30.0
-
-    play(scene)
+    it.make()
+    waits_for_message(it, 1)
+    await until(lambda: waited(it) > 170.0)
+    begin(it.recorders[1], "barrier")
+    assert not ends
+    begun = waited(it)
+    await until(lambda: bool(ends))
+    assert waited(it) - begun < 30.0
 
 
 @pytest.mark.slow
-def test_ranks_that_wait_for_each_other_on_two_nodes(capfd: Output, monkeypatch: pytest.MonkeyPatch) -> None:
+@scene()
+async def test_ranks_that_wait_for_each_other_on_two_nodes(
+    it: Job, capfd: Output, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Rank 0 waits for a message of rank 1, which waits in a collective. Between nodes, a message may take its time."""
     monkeypatch.setattr(watched, "is_alone", lambda: True)
-
-    async def scene(it: Job) -> None:
-        it.make()
-        on_two_hosts(it, 100.0, monkeypatch)
-        waits_for_message(it, 1)
-        begin(it.recorders[1], "barrier")
-        await looks(100)
-        assert not ends
-        await until(lambda: bool(ends))
-
-    play(scene)
+    it.make()
+    on_two_hosts(it, 100.0, monkeypatch)
+    waits_for_message(it, 1)
+    begin(it.recorders[1], "barrier")
+    await looks(100)
+    assert not ends
+    await until(lambda: bool(ends))
     said = capfd.readouterr().err
     assert Why.STUCK.value in said
     assert "rank 1  call 1: barrier, at " in said
 
 
-def test_a_wait_that_has_ended_meanwhile_ends_no_job() -> None:
+@scene()
+async def test_a_wait_that_has_ended_meanwhile_ends_no_job(it: Job) -> None:
     """What the ranks say for the table has the last word."""
-
-    async def scene(it: Job) -> None:
-        it.make()
-        await until(lambda: it.compared() == 1)
-        await it.coordinator._end(it.coordinator._communicators["c"], None, Why.STUCK, [0])
-        assert not ends
-        begin(it.recorders[1], "bcast")
-        begin(it.recorders[0], "barrier")
-        begin(it.recorders[2], "barrier")
-        await until(lambda: bool(ends))  # and the coordinator goes on
-
-    play(scene)
+    it.make()
+    await until(lambda: it.compared() == 1)
+    await it.coordinator._end(it.coordinator._communicators["c"], None, Why.STUCK, [0])
+    assert not ends
+    begin(it.recorders[1], "bcast")
+    begin(it.recorders[0], "barrier")
+    begin(it.recorders[2], "barrier")
+    await until(lambda: bool(ends))  # and the coordinator goes on
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("why", ["it serves", "a thread waits", "another rank may send"])
-def test_a_message_that_may_still_come(why: str, capfd: Output, monkeypatch: pytest.MonkeyPatch) -> None:
+@scene()
+async def test_a_message_that_may_still_come(it: Job, why: str, capfd: Output, monkeypatch: pytest.MonkeyPatch) -> None:
     """It may be on its way, and threads may send or wait for others. So there is a warning, which names the rank."""
     monkeypatch.setattr(watched, "is_alone", lambda: why != "a thread waits")
     said = ""
@@ -124,15 +117,12 @@ def test_a_message_that_may_still_come(why: str, capfd: Output, monkeypatch: pyt
         said += capfd.readouterr().err
         return Why.SLOW.value in said
 
-    async def scene(it: Job) -> None:
-        it.make()
-        it.ranks[1].agent.leave(serves=why == "it serves")
-        waits_for_message(it, *((1, 2) if why == "another rank may send" else (1,)))
-        await until(warned)
-        it.ranks[0].agent.watched["c"].waits.clear()
-        await it.all_leave()
-
-    play(scene)
+    it.make()
+    it.ranks[1].agent.leave(serves=why == "it serves")
+    waits_for_message(it, *((1, 2) if why == "another rank may send" else (1,)))
+    await until(warned)
+    it.ranks[0].agent.watched["c"].waits.clear()
+    await it.all_leave()
     assert not ends
     assert "rank 0  recv: no message came from rank 1 (tag 0), at " in said
     assert "rank 1  has ended its program" in said

@@ -29,27 +29,6 @@ def of_ranks(*files: str) -> None:
     elsewhere(2, "-m", "pytest", *options, *(str(RANKS / file) for file in files)).good(" passed")
 
 
-TAKEN_AWAY = """
-    import ctypes, os, select, socket
-    import pytest
-
-    gone = [(os, "memfd_create"), (os, "sched_getaffinity"), (select, "epoll"), (ctypes.CDLL(None), "prctl")]
-    assert not any(hasattr(*each) for each in gone)
-    for look in (os.listdir, os.stat, os.statvfs, lambda path: open(f"{path}/x")):
-        for folder in ("/proc", "/sys", "/dev/shm"):
-            with pytest.raises(FileNotFoundError):
-                look(folder)
-    with socket.socket(socket.AF_UNIX) as sock, pytest.raises(OSError):
-        sock.bind("\\0name")
-"""
-
-
-@pytest.mark.first_mpi
-def test_it_is_taken_away(tmp_path: Path) -> None:
-    result = done(sys.executable, script(tmp_path, TAKEN_AWAY), env=ELSEWHERE)
-    assert (result.code, result.output) == (0, "")
-
-
 def test_collectives_and_messages() -> None:
     of_ranks("test_random.py", "test_random_messages.py")
 

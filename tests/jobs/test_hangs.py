@@ -189,7 +189,9 @@ GLOO = {
 """By name: a pattern of the report's first line, and what one of the others says. The latter run over gloo alone."""
 
 
-def check_named(name: str) -> None:
+@NEEDS_TORCH
+@pytest.mark.parametrize("name", [*half(TORCH), *half(GLOO)])
+def test_a_hang_of_torch_is_named(name: str) -> None:
     title, line = (TORCH | GLOO)[name]
     for _ in range(10):
         result = by_torchrun(PLAIN_TORCH, name, timeout="3" if title == LATE else "600")
@@ -198,18 +200,6 @@ def check_named(name: str) -> None:
             break
     result.bad(line)
     assert re.search(title, result.output), result.output
-
-
-@NEEDS_TORCH
-@pytest.mark.parametrize("name", half(TORCH))
-def test_a_hang_of_torch_is_named(name: str) -> None:
-    check_named(name)
-
-
-@NEEDS_TORCH
-@pytest.mark.parametrize("name", half(GLOO))
-def test_a_hang_over_gloo_is_named(name: str) -> None:
-    check_named(name)
 
 
 @NEEDS_TORCH

@@ -1,12 +1,8 @@
-"""What `make test` runs where, and that it ends a launch that hangs, and none that is slow."""
+"""What `make test` runs where, and what it says of a launch that hangs."""
 
 from __future__ import annotations
 
-import subprocess
 import sys
-from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
 
 import pytest
 
@@ -19,24 +15,6 @@ def test_every_file_runs_somewhere() -> None:
     somewhere = {file for tests in matrix.placed((0, 1), False).values() for file in tests}
     assert {file.split("/")[1] for file in matrix.files() if file not in somewhere} == {"cluster", "nodes"}
     assert all((matrix.HERE.parent / folder).is_dir() for folder in matrix.FOLDERS)
-
-
-@pytest.mark.parametrize("hangs", [False, True])
-def test_only_silence_ends_a_launch(hangs: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each wait takes a hundred seconds, and a test ends in each of the first fifty."""
-    waits: list[float] = []
-
-    def wait(seconds: float) -> int:
-        waits.append(100 * seconds)
-        if len(waits) <= 50:
-            (tmp_path / "1").write_text("passed it\n" * len(waits))
-        elif not hangs:
-            return 0
-        raise subprocess.TimeoutExpired("it", seconds)
-
-    monkeypatch.setattr(matrix, "time", SimpleNamespace(monotonic=lambda: sum(waits)))
-    assert matrix.wait(cast(Any, SimpleNamespace(wait=wait)), tmp_path) == (None if hangs else 0)
-    assert sum(waits) >= 5000 + (matrix.SILENCE if hangs else 0)
 
 
 def test_what_is_said_of_a_launch_that_hangs(

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from mpicoll.errors import StateError
-from mpicoll.supervise.record import BROKEN, CLOSED, FREED, LENGTH, OPEN, Record, Recorder
+from mpicoll.supervise.record import LENGTH, Record, Recorder
 
 RECORDS = [Record(f"call {i}") for i in range(7)]
 
@@ -159,16 +159,6 @@ def test_a_call_within_a_call_of_the_same_thread() -> None:
     assert caller.call(lambda: caller.call()) == 2
     assert caller.call(lambda: other.call(lambda: caller.call())) == 4
     assert other.call() == 2
-
-
-@pytest.mark.parametrize(
-    ("under_way", "before", "after"), [(False, OPEN, CLOSED), (True, OPEN, BROKEN), (False, FREED, FREED)]
-)
-def test_how_it_ends(under_way: bool, before: str, after: str) -> None:
-    recorder = made(some(3))
-    recorder.state, recorder.under_way = before, under_way
-    recorder.close()
-    assert (recorder.state, recorder.under_way) == (after, False)
 
 
 @pytest.mark.slow

@@ -59,6 +59,7 @@ class Silence(Enum):
 
 Missing = Silence | str
 """What is said in the place of a rank's status. If it is in words, these are of this rank alone."""
+MOST_NAMED = 5  # calls and messages that are named of a rank
 _MORE = "allreduce", "reduce_scatter", "allgather"
 """How the operations begin that a program calls for each batch."""
 _WAITING = ": waiting"  # how the lines end of which a duration is said
@@ -180,6 +181,12 @@ def failed(who: str) -> None:
     """Say that a mistake of mpicoll's own has ended this one. It must not end a job that may be sound."""
     said = f"mpicoll: {who} has failed. From now on, calls are not compared, and may wait forever"
     show(f"{said}\n{traceback.format_exc().rstrip()}")
+
+
+def say_left(rank: int, has: str, named: Sequence[str]) -> None:
+    """Say what a rank ``has`` left undone at its end, and the first of what is ``named``."""
+    more = f", and {len(named) - MOST_NAMED} more" if len(named) > MOST_NAMED else ""
+    show(f"mpicoll: rank {rank} is at its end and has {has}. {'; '.join(named[:MOST_NAMED])}{more}")
 
 
 def show(said: str) -> None:

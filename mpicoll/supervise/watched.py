@@ -11,6 +11,7 @@ from mpicoll.errors import MpicollError
 from mpicoll.node.loaded import kernel
 from mpicoll.supervise.messages import Ends, Lock, RankStatus, State
 from mpicoll.supervise.record import BROKEN, Pending, Recorder, Waits
+from mpicoll.supervise.report import MOST_NAMED
 from mpicoll.supervise.sites import failed_test, handled, is_alone, place_of, whereabouts
 from mpicoll.supervise.tape import Tape, TapedWaits
 
@@ -25,7 +26,6 @@ _LONG, _VERY_LONG = 1.0, 60.0
 _GRACE = 10.0
 """Seconds in which a rank's own exception may end the program, where ranks agree on calls and bound them themselves."""
 _BY_KERNEL = "node"
-_MOST_NAMED = 5
 """The route of a call that the kernel carries out through its own memory: ``NODE`` in ``mpicoll.calls.choose``."""
 
 
@@ -153,7 +153,7 @@ class Watched:
             ago=monotonic() - made.begun if made else 0.0,
             waits=recorder.under_way and number == begun - 1,
             message=self._missing(first[0]) if first else None,
-            unreceived=[(self.ranks[each[0]], *each[1:]) for each in self.waits.unreceived(False)[:_MOST_NAMED]],
+            unreceived=[(self.ranks[each[0]], *each[1:]) for each in self.waits.unreceived(False)[:MOST_NAMED]],
             ends=ends.changed(
                 sources=[self.ranks[rank] for rank in ends.sources], targets=[self.ranks[rank] for rank in ends.targets]
             ),

@@ -24,7 +24,6 @@ _REFUSED = {
     MPI.ERR_TAG, MPI.ERR_TYPE,
 }  # fmt: skip
 """What MPI says of a rank's own arguments, before anything was sent."""
-_MOST_NAMED = 3  # calls under way that are named at the end
 
 
 class CommunicatorCalls(Calls):
@@ -170,15 +169,13 @@ def tell_unfinished() -> None:
     if not lifecycle.lives():
         return
     under_way.forget_complete()
-    status, who = MPI.Status(), f"mpicoll: rank {MPI.COMM_WORLD.rank} is at its end and has"
-    left = [f"{pending.operation}: {pending.missing}" for _, _, (pending, _), _ in under_way.values()]
-    if left:
-        more = f", and {len(left) - _MOST_NAMED} more" if len(left) > _MOST_NAMED else ""
-        report.show(f"{who} calls under way. {'; '.join(left[:_MOST_NAMED])}{more}")
+    status, rank = MPI.Status(), MPI.COMM_WORLD.rank
+    if left := [f"{pending.operation}: {pending.missing}" for _, _, (pending, _), _ in under_way.values()]:
+        report.say_left(rank, "calls under way", left)
     for calls in communicators.values():
         if _is_complete(calls.made_by) and calls.comm.Iprobe(status=status):
             source = calls.ranks[calls.others[status.source]]
-            what = f"{status.Get_count(MPI.BYTE)} bytes from rank {source} (tag {status.tag})"
-            report.show(f"{who} not received messages. {what} came first")
+            came = f"{status.Get_count(MPI.BYTE)} bytes from rank {source} (tag {status.tag}) came first"
+            report.say_left(rank, "not received messages", [came])
     for table in (communicators, under_way, persistent):
         table.clear()  # a session of MPI's may go on, and give their handles to others

@@ -11,9 +11,8 @@ from mpicoll.communicator.engine.requests import InFlight, Request
 from mpicoll.launch import lifecycle
 from mpicoll.machine.backoff import Backoff
 from mpicoll.node.loaded import kernel
-from mpicoll.supervise.report import show
+from mpicoll.supervise.report import MOST_NAMED, say_left, show
 
-_MOST_NAMED = 5  # messages that are named, and communicators
 _SECONDS = 0.5  # what a collective that all ranks have begun may still take
 _unfinished: list[Request] = []  # what the program had begun and had not happened when it came to its end
 
@@ -46,22 +45,17 @@ def tell() -> None:
     for each in _in_flight():
         for pending, _ in [wait for wait in [*each.waits] if id(wait) not in named_already]:  # of threads, for objects
             left.setdefault(each, []).append(f"{pending.operation}: {pending.missing}")
-    for under_way, missing in [*left.items()][:_MOST_NAMED]:
-        show(f"mpicoll: rank {under_way.rank} is at its end and has calls under way. {_first_of(missing)}")
-    if len(left) > _MOST_NAMED:
-        show(f"mpicoll: it has calls under way in {len(left) - _MOST_NAMED} more communicators")
+    for under_way, missing in [*left.items()][:MOST_NAMED]:
+        say_left(under_way.rank, "calls under way", missing)
+    if len(left) > MOST_NAMED:
+        show(f"mpicoll: it has calls under way in {len(left) - MOST_NAMED} more communicators")
     for each in _in_flight():
         unreceived = [] if each.lost else each.waits.unreceived(True)
         if named := [f"{nbytes} bytes from rank {source} (tag {tag})" for source, tag, nbytes in unreceived]:
-            show(f"mpicoll: rank {each.rank} is at its end and has not received messages. {_first_of(named)}")
+            say_left(each.rank, "not received messages", named)
     if kernel is not None:
         kernel.end_moving()
 
 
 def _in_flight() -> Iterator[InFlight]:
     return filter(None, [made() for made in requests.all_in_flight.valuerefs()])
-
-
-def _first_of(named: list[str]) -> str:
-    more = f", and {len(named) - _MOST_NAMED} more" if len(named) > _MOST_NAMED else ""
-    return "; ".join(named[:_MOST_NAMED]) + more

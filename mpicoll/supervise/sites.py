@@ -8,9 +8,10 @@ import sys
 import sysconfig
 import threading
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import thread as executors
 from importlib.util import find_spec
+from itertools import islice, takewhile
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, TypeVar
@@ -61,10 +62,9 @@ def site_of(frame: FrameType) -> tuple[Site, int]:
 def backward_pass(frame: FrameType | None) -> int | None:
     """The number of the backward pass in which autograd's engine has called what is now in ``frame``, if no function of
     the program's is between: so does the reducer of DistributedDataParallel."""
-    while frame is not None and not is_program(frame.f_code.co_filename):
-        if frame.f_globals.get("__name__") == "torch.autograd.graph":
+    for each in takewhile(lambda each: not is_program(each.f_code.co_filename), _outward(frame)):
+        if each.f_globals.get("__name__") == "torch.autograd.graph":
             return int(sys.modules["torch"]._C._current_graph_task_id())
-        frame = frame.f_back
     return None
 
 
@@ -116,10 +116,10 @@ def handled() -> str:
 def failed_test() -> str:
     """The last test that has failed, as in ``test_sum.py::test_all failed with AssertionError: 3 != 4``, if pytest runs
     tests in the main thread. It tells of it at its end, to which this rank may not come."""
-    frame = frames_now().get(threading.main_thread().ident or 0)
-    while frame is not None and frame.f_code.co_name != "pytest_runtestloop":
-        frame = frame.f_back
-    session = None if frame is None else frame.f_locals.get("session")
+    frames = _outward(frames_now().get(threading.main_thread().ident or 0))
+    session = next(
+        (each.f_locals.get("session") for each in frames if each.f_code.co_name == "pytest_runtestloop"), None
+    )
     reporter = session and session.config.pluginmanager.get_plugin("terminalreporter")
     stats = getattr(reporter, "stats", {})
     failed = [*stats.get("error", []), *stats.get("failed", [])]
@@ -131,6 +131,13 @@ def failed_test() -> str:
 
 def _first_line(text: str) -> str:
     return text.strip().partition("\n")[0][:_MOST_SAID]
+
+
+def _outward(frame: FrameType | None) -> Iterator[FrameType]:
+    """The frame, what has called it, and so on."""
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
 
 
 def frames_now() -> dict[int, FrameType]:
@@ -151,14 +158,9 @@ def _of_threads(ask: Callable[[], dict[int, T]]) -> dict[int, T]:
 
 def whereabouts(thread: int | None = None) -> str:
     """Where the thread is now (the main thread if None): the program's frames, the innermost one first."""
-    frame = frames_now().get(thread or threading.main_thread().ident or 0)
-    places: list[str] = []
-    while frame is not None and len(places) < 3:
-        file = frame.f_code.co_filename
-        if is_program(file):
-            places.append(place_of((frame.f_code, frame.f_lasti)))
-        frame = frame.f_back
-    return ", from ".join(places) or "its end"
+    frames = _outward(frames_now().get(thread or threading.main_thread().ident or 0))
+    programs = islice((each for each in frames if is_program(each.f_code.co_filename)), 3)
+    return ", from ".join(place_of((each.f_code, each.f_lasti)) for each in programs) or "its end"
 
 
 _SEND_NOTHING = (
@@ -197,12 +199,9 @@ def _does_nothing(frame: FrameType) -> bool:
         return True
     if (frame.f_code.co_filename, frame.f_code.co_name) == (executors.__file__, "_worker"):  # without a task
         return True
-    file = ""  # of the function for which the thread was made: the outermost frame that is not of threads as such
-    around: FrameType | None = frame
-    while around is not None:
-        file = file if (here := around.f_code.co_filename) == threading.__file__ else here
-        around = around.f_back
-    return file.endswith(_SEND_NOTHING)
+    # That of the function for which the thread was made is the outermost one that is not of threads as such.
+    files = [file for each in _outward(frame) if (file := each.f_code.co_filename) != threading.__file__]
+    return files != [] and files[-1].endswith(_SEND_NOTHING)
 
 
 def _calls_program(number: int, handler: Any) -> bool:

@@ -1,7 +1,8 @@
-"""mpicoll.record and mpicoll report, as programs use them."""
+"""mpicoll.record, MPICOLL_TRACE and mpicoll report, as programs use them."""
 
 from __future__ import annotations
 
+import json
 from importlib.util import find_spec
 from pathlib import Path
 from textwrap import dedent
@@ -112,7 +113,25 @@ def test_all_doors_of_a_communicator(tmp_path: Path) -> None:
         assert all(call.waits for call in mine if call.operation in ("iallreduce", "irecv"))
     assert costs(recording).ranks[0].late > 3 * 15_000
     check_report(tmp_path / "step.json")
-    assert len(load(tmp_path / "whole.json").calls) == len(recording.calls) + 2 * 3
+    whole = load(tmp_path / "whole.json")
+    assert len(whole.calls) == len(recording.calls) + 2 * 3
+    sums = ([call for call in each if call.operation == "allreduce"] for each in whole.by_rank.values())
+    for zero, one in zip(*sums, strict=True):
+        assert max(zero.issued, one.issued) < min(zero.complete, one.complete), "both ranks are on one clock"
+    rows = json.loads((tmp_path / "whole.json").read_text())["traceEvents"]
+    assert all(row["args"]["algorithm"] for row in rows if row.get("cat") == "allreduce")
+
+
+@pytest.mark.first_mpi
+def test_a_job_that_fails_leaves_a_trace(tmp_path: Path) -> None:
+    program = f"{BEGIN}comm = mpicoll.Communicator()\ncomm.allreduce(x)\n"
+    wrong = "comm.barrier() if comm.rank == 2 else comm.allreduce(x)\ncomm.barrier()\n"
+    file = tmp_path / "trace.json"
+    result = run(3, script(tmp_path, program + wrong), str(file), env={"MPICOLL_TRACE": str(file)})
+    result.bad(f"mpicoll: the trace of 3 ranks is in {file}")
+    for rank, (_, *mine) in load(file).by_rank.items():
+        assert mine[0].operation == ("barrier" if rank == 2 else "allreduce")
+        assert rank == 2 or not mine[-1].is_over
 
 
 def test_calls_of_mpi4py(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from mpicoll.supervise import messages as msg
 from mpicoll.supervise.dump import kept_by_all
 from mpicoll.supervise.ranks import SECONDS_TO_ANSWER, CommunicatorState, Processes, RankProcess
 from mpicoll.supervise.record import BROKEN, CLOSED, FREED, OPEN
-from mpicoll.supervise.report import Missing, Silence, Why
+from mpicoll.supervise.report import Silence, Why
 from mpicoll.supervise.trace import Traces
 from mpicoll.supervise.watched import LATE, LONG, LOOK, SHORT, TIME_IS_UP, WARN, patience_at_end
 from mpicoll.supervise.wire import LIMIT, greeted, happens, heard
@@ -41,7 +41,7 @@ class Coordinator:
         self._outcome = None if host is None else host.outcome
         """Is told how ranks end, in a job that goes on when some are lost."""
         self.writers: set[asyncio.StreamWriter] = set()
-        self._processes = Processes()
+        self._processes = Processes((board if host is None else host.board).last_call)
         self._traces = Traces(self._processes.ask, tasks)
         self._communicators: dict[str, CommunicatorState] = {}
         self._ending = False
@@ -115,7 +115,7 @@ class Coordinator:
             if len(hashes) > 1:
                 number = await self._processes.first_difference(each.name, others, each.compared, calls)
         why = Why.IS_LOST if number is None else Why.DIFFERENT
-        statuses, missing = await self._statuses(each, number, _SECONDS_OF_A_LOSS)
+        statuses, missing = await self._processes.statuses(each, number, _SECONDS_OF_A_LOSS)
         if host is not None:  # it has seen whether the launcher has ended this one because of another one
             first: Sequence[int] = ()
             for _ in range(_LOOKS_FOR_OTHERS):
@@ -131,7 +131,7 @@ class Coordinator:
             if not statuses:  # the launcher was faster: the board has more to say
                 return
         if exit_reason:
-            missing[rank] = self._with_last_call(exit_reason, rank)
+            missing[rank] = self._processes.with_last_call(exit_reason, rank)
             known = rank if host is not None and why == Why.IS_LOST else None
             report.show(report.text(why, each.ranks, statuses, missing, first=known))
             self._said.add(Why.IS_GONE)
@@ -311,33 +311,8 @@ class Coordinator:
                 number = await self._processes.first_difference(each.name, each.ranks, each.compared, calls)
                 await self._end(each, number, Why.FORGOTTEN if number is None else Why.DIFFERENT)
 
-    async def _statuses(
-        self, each: CommunicatorState, number: int | None, seconds: float = SECONDS_TO_ANSWER
-    ) -> tuple[dict[int, msg.RankStatus], dict[int, Missing]]:
-        answers = await self._processes.ask(each.ranks, msg.StatusOf(each.name, number), seconds)
-        statuses = {rank: answer for rank, answer in answers.items() if answer is not None}
-        missing: dict[int, Missing] = {}
-        for rank in [rank for rank in each.ranks if rank not in statuses]:
-            process = self._processes.get(rank)
-            if rank in answers:
-                missing[rank] = Silence.DOES_NOT_KNOW
-            elif process is None:
-                missing[rank] = Silence.NEVER_REACHED
-            elif process.gone is not None:
-                missing[rank] = self._with_last_call(Silence.HAS_ENDED, rank)
-            elif seconds < SECONDS_TO_ANSWER:
-                missing[rank] = self._with_last_call(Silence.HAD_NO_TIME, rank)
-            else:
-                missing[rank] = Silence.DOES_NOT_ANSWER
-        return statuses, missing
-
-    def _with_last_call(self, why: Missing, rank: int) -> Missing:
-        """Why a rank gives no status, and what it called last, as far as that is known on this node."""
-        call = (board if self._host is None else self._host.board).last_call(rank)
-        return f"{report.instead(why)}; its last collective: {call}" if call else why
-
     async def _warn(self, why: Why, each: CommunicatorState) -> None:
-        statuses, missing = await self._statuses(each, None)
+        statuses, missing = await self._processes.statuses(each, None)
         if any(status.seconds > 0 for status in statuses.values()):
             report.show(report.text(why, each.ranks, statuses, missing))
 
@@ -375,7 +350,7 @@ class Coordinator:
         if self._ending or self._dismissed.is_set():
             return
         self._ending = True
-        statuses, missing = await self._statuses(each, number)
+        statuses, missing = await self._processes.statuses(each, number)
         if not all(rank in statuses and statuses[rank].seconds > 0 for rank in waiting):
             self._ending = False
             return

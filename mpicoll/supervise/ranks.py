@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from mpicoll.supervise.messages import HashOf, Process, Question
+from mpicoll.supervise.messages import HashOf, Process, Question, RankStatus, StatusOf
+from mpicoll.supervise.report import Missing, Silence, instead
 from mpicoll.supervise.watched import SHORT
 from mpicoll.supervise.wire import Questions, say
 
@@ -32,10 +33,11 @@ class RankProcess:
 
 
 class Processes(dict[int, RankProcess]):
-    """By their ranks in the job's world."""
+    """By their ranks in the job's world. ``last_call`` says what a rank called last, as far as that is known here."""
 
-    def __init__(self) -> None:
+    def __init__(self, last_call: Callable[[int], str]) -> None:
         super().__init__()
+        self._last_call = last_call
         self.questions = Questions()
 
     def tell(self, rank: int, message: object) -> None:
@@ -54,6 +56,31 @@ class Processes(dict[int, RankProcess]):
         for answer in asked.values():
             answer.cancel()
         return answers
+
+    async def statuses(
+        self, each: CommunicatorState, number: int | None, seconds: float = SECONDS_TO_ANSWER
+    ) -> tuple[dict[int, RankStatus], dict[int, Missing]]:
+        """What the ranks of a communicator say of this call (None: of their last ones), and why some say nothing."""
+        answers = await self.ask(each.ranks, StatusOf(each.name, number), seconds)
+        statuses = {rank: answer for rank, answer in answers.items() if answer is not None}
+        missing: dict[int, Missing] = {}
+        for rank in [rank for rank in each.ranks if rank not in statuses]:
+            if rank in answers:
+                missing[rank] = Silence.DOES_NOT_KNOW
+            elif rank not in self:
+                missing[rank] = Silence.NEVER_REACHED
+            elif self[rank].gone is not None:
+                missing[rank] = self.with_last_call(Silence.HAS_ENDED, rank)
+            elif seconds < SECONDS_TO_ANSWER:
+                missing[rank] = self.with_last_call(Silence.HAD_NO_TIME, rank)
+            else:
+                missing[rank] = Silence.DOES_NOT_ANSWER
+        return statuses, missing
+
+    def with_last_call(self, why: Missing, rank: int) -> Missing:
+        """Why a rank says nothing, and what it called last."""
+        call = self._last_call(rank)
+        return f"{instead(why)}; its last collective: {call}" if call else why
 
     async def hashes(
         self, name: str, ranks: Sequence[int], calls: int | None = None, seconds: float = SECONDS_TO_ANSWER

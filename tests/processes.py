@@ -28,6 +28,11 @@ def plain_environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not _OF_PYTHON.fullmatch(name)}
 
 
+def memory() -> int:
+    """Bytes of this process."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
 @dataclass
 class Job:
     """A command and all that it starts."""

@@ -10,7 +10,6 @@ import random
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,6 +19,7 @@ import mpicoll
 import mpicoll.torch as dist
 from mpicoll.algorithms.collectives import COLLECTIVES
 from tests import oracle
+from tests.processes import memory
 
 MOST_GROWTH = 32 << 20
 """Bytes that a rank may have more at the end than after a fifth of the calls."""
@@ -28,11 +28,6 @@ COUNTS = 1, 5, 300, 9_000, 20_000
 GROUPS = 4
 """Groups that there are at a time. The oldest one is freed when a new one is made."""
 CALLS = *COLLECTIVES, "iallreduce", "ibcast", "node", "alltoallv", "sendrecv", "allreduce_object"
-
-
-def memory() -> int:
-    """Bytes of this process."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 class Soak:

@@ -18,6 +18,8 @@ import torch.distributed as dist
 from torch.distributed import _functional_collectives as functional
 from torch.nn.parallel import DistributedDataParallel
 
+from tests.processes import memory
+
 OVER_NCCL = (
     "legal", "ended", "split", "functional_sum", "inference", "group_under_if", "other_group", "destroyed", "groups",
     "each_receives_first",
@@ -38,11 +40,6 @@ part = dist.new_group([*range(size)] if rank else None)  # which is the same
 
 def step(model: torch.nn.Module) -> None:
     model(torch.ones(2, 3)).sum().backward()
-
-
-def memory() -> int:
-    """Bytes of this process."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def summed(given: torch.Tensor) -> torch.Tensor:

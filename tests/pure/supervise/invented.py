@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
 from functools import wraps
-from inspect import signature
+from inspect import Parameter, signature
 from typing import Any
 
 import pytest
@@ -186,13 +186,17 @@ def scene(**given: Any) -> Callable[[Callable[..., Coroutine[Any, Any, None]]], 
                 ended = bool(ends)
             assert ended or not ends
 
-        @wraps(test)
-        def played(**fixtures: Any) -> None:
-            asyncio.run(play(**fixtures))
-
         found = signature(test)
-        others = [each for name, each in found.parameters.items() if name != "it"]
-        played.__signature__ = found.replace(parameters=others)  # type: ignore[attr-defined]  # the fixtures that pytest sees
+
+        @wraps(test)
+        def played(monkeypatch: pytest.MonkeyPatch, **fixtures: Any) -> None:
+            let_time_fly(monkeypatch)
+            own = {"monkeypatch": monkeypatch} if "monkeypatch" in found.parameters else {}
+            asyncio.run(play(**fixtures, **own))
+
+        fixtures = [each for name, each in found.parameters.items() if name not in ("it", "monkeypatch")]
+        fixtures.append(Parameter("monkeypatch", Parameter.KEYWORD_ONLY))
+        played.__signature__ = found.replace(parameters=fixtures)  # type: ignore[attr-defined]  # what pytest gives it
         return played
 
     return decorated

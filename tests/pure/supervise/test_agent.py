@@ -12,14 +12,9 @@ from mpicoll.supervise.record import BROKEN, FREED, OPEN, Pending, Record, Recor
 from mpicoll.supervise.report import Why
 from mpicoll.supervise.watched import HEARTBEAT, Watched
 from mpicoll.supervise.wire import connect
-from tests.pure.supervise.invented import FASTER, Job, begin, ends, give_up_soon, let_time_fly, looks, scene, until
+from tests.pure.supervise.invented import FASTER, Job, begin, ends, give_up_soon, looks, scene, until
 
 Output = pytest.CaptureFixture[str]
-
-
-@pytest.fixture(autouse=True)
-def fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    let_time_fly(monkeypatch)
 
 
 @pytest.mark.slow

@@ -14,14 +14,9 @@ from mpicoll.supervise.messages import Answer, Leave, StatusOf
 from mpicoll.supervise.ranks import SECONDS_TO_ANSWER
 from mpicoll.supervise.record import FREED, LENGTH
 from mpicoll.supervise.report import Why
-from tests.pure.supervise.invented import Job, begin, ends, let_time_fly, looks, scene, until
+from tests.pure.supervise.invented import Job, begin, ends, looks, scene, until
 
 Output = pytest.CaptureFixture[str]
-
-
-@pytest.fixture(autouse=True)
-def fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    let_time_fly(monkeypatch)
 
 
 @pytest.mark.parametrize("calls", [0, 1, 5, LENGTH, 3 * LENGTH, 3 * LENGTH + 1])

@@ -11,14 +11,9 @@ from mpicoll.supervise import ending
 from mpicoll.supervise.coordinator import Coordinator
 from mpicoll.supervise.messages import HashOf
 from mpicoll.supervise.report import Why
-from tests.pure.supervise.invented import Job, begin, ends, give_up_soon, let_time_fly, looks, scene, until
+from tests.pure.supervise.invented import Job, begin, ends, give_up_soon, looks, scene, until
 
 Output = pytest.CaptureFixture[str]
-
-
-@pytest.fixture(autouse=True)
-def fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    let_time_fly(monkeypatch)
 
 
 @scene()

@@ -10,14 +10,9 @@ from mpicoll.supervise import deadlock, watched
 from mpicoll.supervise.messages import Ends
 from mpicoll.supervise.record import Pending
 from mpicoll.supervise.report import Why
-from tests.pure.supervise.invented import Job, begin, ends, let_time_fly, looks, scene, until
+from tests.pure.supervise.invented import Job, begin, ends, looks, scene, until
 
 Output = pytest.CaptureFixture[str]
-
-
-@pytest.fixture(autouse=True)
-def fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    let_time_fly(monkeypatch)
 
 
 def waits_for_message(it: Job, *others: int) -> None:

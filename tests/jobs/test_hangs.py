@@ -190,7 +190,7 @@ GLOO = {
 
 
 @NEEDS_TORCH
-@pytest.mark.parametrize("name", [*half(TORCH), *half(GLOO)])
+@pytest.mark.parametrize("name", [*half(TORCH), *half(GLOO)], ids=lambda name: f"{'gloo-' * (name in GLOO)}{name}")
 def test_a_hang_of_torch_is_named(name: str) -> None:
     title, line = (TORCH | GLOO)[name]
     for _ in range(10):

@@ -1,17 +1,19 @@
 """A group's collectives and messages, by the names and with the arguments with which torch calls them.
 
-Python calls them (torch.distributed's functions), and so does C++ (functional collectives, DDP's reducer). They take
-lists and an object of options: ``group.broadcast([tensor], options)``. Its ``timeout`` counts in ``barrier`` alone.
+Python calls them (torch.distributed's functions), and so does C++ (functional collectives, DDP's reducer). torch itself
+passes lists and an object of options: ``group.broadcast([tensor], options)``. To a program it offers simple forms, too:
+``group.broadcast(tensor, 0)``. A ``timeout`` changes nothing there, except in ``barrier``: that of the group counts.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import wraps
+from inspect import BoundArguments, Parameter, Signature, signature
 from time import monotonic
-from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -19,33 +21,70 @@ from torch.distributed import ReduceOp
 
 from mpicoll.errors import ArgumentError, TimeoutError
 from mpicoll.torch import barriers, collectives, ddp
-from mpicoll.torch.caller import caller_of
+from mpicoll.torch.caller import GivenOp, caller_of
 from mpicoll.torch.group import ProcessGroup
 from mpicoll.torch.messages import made
-from mpicoll.torch.private import CallbackWork, uncompiled, work_of_future
+from mpicoll.torch.private import OPTIONS, CallbackWork, uncompiled, work_of_future
 from mpicoll.torch.work import CollectiveWork, Complete, MessageWork, Work, seconds_of
 
 Tensors = Sequence[torch.Tensor]
 Method = Callable[..., Any]
 
-DEFAULTS = SimpleNamespace(reduceOp=ReduceOp.SUM, rootRank=0, asyncOp=True, timeout=timedelta(0))
-"""What the methods read of torch's options, by torch's names."""
+
+@dataclass(frozen=True)
+class Options:
+    """What the group's methods read of torch's options, whose names these are."""
+
+    reduceOp: GivenOp = ReduceOp.SUM
+    rootRank: Any = 0
+    asyncOp: bool = True
+    timeout: timedelta = timedelta(0)
 
 
-def operation(method: Method) -> Method:
+DEFAULTS = Options()
+
+
+def operation(simple: str | None = None) -> Callable[[Method], Method]:
     """Makes a method one that torch calls. It returns a Work, several of them, or None if it is complete, and torch
-    gets what the group's ``handle`` makes of that."""
+    gets what the group's ``handle`` makes of that. ``simple`` has the parameters of torch's simple form, if there is
+    one."""
+    kind, defaults = Parameter.POSITIONAL_OR_KEYWORD, {"root": 0, "op": ReduceOp.SUM, "timeout": None}
+    words = [] if simple is None else [*simple.split(), "timeout"]
+    form = Signature([Parameter(word, kind, default=defaults.get(word, Parameter.empty)) for word in words])
 
-    @wraps(method)
-    def call(self: Any, *given: Any, **named: Any) -> Any:
-        work = method(self, *given, **named)
-        if work is None:
-            self.calls += 1
-            return FINISHED
-        return self.handle(work)
+    def made(method: Method) -> Method:
+        names = signature(method).parameters.keys()
 
-    call.is_operation = True  # type: ignore[attr-defined]
-    return call
+        @wraps(method)
+        def call(self: Any, *given: Any, **named: Any) -> Any:
+            if simple is not None:
+                as_torch = (given and type(given[-1]) in OPTIONS) or (named and named.keys() <= names)
+                if not as_torch:
+                    try:
+                        given, named = _with_options(form.bind(*given, **named)), {}
+                    except TypeError as e:
+                        raise TypeError(f"{method.__name__}: {e}") from None
+            work = method(self, *given, **named)
+            if work is None:
+                self.calls += 1
+                return FINISHED
+            return self.handle(work)
+
+        call.is_operation = True  # type: ignore[attr-defined]
+        return call
+
+    return made
+
+
+def _with_options(simple: BoundArguments) -> tuple[Any, ...]:
+    """The arguments of a simple form as torch itself passes them. Tensors may be in lists already."""
+    simple.apply_defaults()
+    tensors = dict(simple.arguments)
+    timeout, root, op = tensors.pop("timeout"), tensors.pop("root", 0), tensors.pop("op", ReduceOp.SUM)
+    waits = timeout is not None and not tensors  # a barrier, of which alone the time is limited
+    are_single = any(isinstance(value, torch.Tensor) for value in tensors.values())
+    listed = ([value] if are_single else value for value in tensors.values())
+    return *listed, Options(op, root, not waits, timeout or timedelta(0))
 
 
 # -- mpicoll's Works as torch's ----------------------------------------------------------------------------------------
@@ -59,6 +98,12 @@ _nothing: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future()
 _nothing.set_result([])
 FINISHED = work_of_future(_nothing)
 """What every synchronous call returns. It is all C++, so to wait for it costs the least."""
+
+
+def in_future(work: CollectiveWork) -> Any:
+    """A Work for C++ that asks for its future, and goes on when its streams have come to that. A Handle's future knows
+    no streams."""
+    return work_of_future(work.get_future())
 
 
 class Handle(CallbackWork):  # type: ignore[misc]
@@ -185,7 +230,7 @@ class TorchCalls(ProcessGroup):
 
     # -- collectives --------------------------------------------------------------------------------------------------
 
-    @operation
+    @operation("tensor op")
     def allreduce(self, tensors: Tensors, opts: Any = DEFAULTS) -> Any:
         tensor = _only(tensors, "all_reduce")
         if not opts.asyncOp:
@@ -199,49 +244,49 @@ class TorchCalls(ProcessGroup):
             if self.reducer_waits:
                 work.complete(ddp.MOMENT)
             if work.guard and not work.is_completed():
-                return work_of_future(work.get_future())  # it knows streams, as a Handle's future does not
+                return in_future(work)
         return work
 
-    @operation
+    @operation()
     def allreduce_coalesced(self, tensors: Tensors, opts: Any = DEFAULTS) -> Any:
         return [collectives.all_reduce(tensor, opts.reduceOp, self, opts.asyncOp) for tensor in tensors]
 
-    @operation
+    @operation("tensor root op")
     def reduce(self, tensors: Tensors, opts: Any = DEFAULTS) -> Any:
         tensor = _only(tensors, "reduce")
         return collectives.reduce(tensor, None, opts.reduceOp, self, opts.asyncOp, group_dst=opts.rootRank)
 
-    @operation
+    @operation("tensor root")
     def broadcast(self, tensors: Tensors, opts: Any = DEFAULTS) -> Any:
         tensor = _only(tensors, "broadcast")
         return collectives.broadcast(tensor, None, self, opts.asyncOp, group_src=opts.rootRank)
 
-    @operation
+    @operation("output_tensors input_tensor")
     def allgather(self, output_tensors: Sequence[Tensors], input_tensors: Tensors, opts: Any = DEFAULTS) -> Any:
         outs, tensor = _only(output_tensors, "all_gather"), _only(input_tensors, "all_gather")
         return collectives.all_gather(outs, tensor, self, opts.asyncOp)
 
-    @operation
+    @operation()
     def all_gather_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any = DEFAULTS) -> Any:
         return collectives.all_gather_into_tensor(output, input, self, opts.asyncOp)
 
-    @operation
+    @operation()
     def allgather_coalesced(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any = DEFAULTS) -> Any:
         pairs = zip(zip(*outputs, strict=True), inputs, strict=True)
         return [collectives.all_gather(outs, tensor, self, opts.asyncOp) for outs, tensor in pairs]
 
-    @operation
+    @operation()
     def all_gather_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = DEFAULTS) -> Any:
         pairs = zip(outputs, inputs, strict=True)
         return [collectives.all_gather_into_tensor(out, x, self, opts.asyncOp) for out, x in pairs]
 
-    @operation
+    @operation("output_tensors input_tensor root")
     def gather(self, output_tensors: Sequence[Tensors], input_tensors: Tensors, opts: Any = DEFAULTS) -> Any:
         outs = output_tensors[0] if output_tensors else None
         tensor = _only(input_tensors, "gather")
         return collectives.gather(tensor, outs, None, self, opts.asyncOp, group_dst=opts.rootRank)
 
-    @operation
+    @operation()
     def gather_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any = DEFAULTS) -> Any:
         outs = None
         if self.rank() == opts.rootRank:
@@ -252,38 +297,38 @@ class TorchCalls(ProcessGroup):
             outs = [*output.view(self.size(), *input.shape)]
         return collectives.gather(input, outs, None, self, opts.asyncOp, group_dst=opts.rootRank)
 
-    @operation
+    @operation("output_tensor input_tensors root")
     def scatter(self, output_tensors: Tensors, input_tensors: Sequence[Tensors], opts: Any = DEFAULTS) -> Any:
         ins = input_tensors[0] if input_tensors else None
         tensor = _only(output_tensors, "scatter")
         return collectives.scatter(tensor, ins, None, self, opts.asyncOp, group_src=opts.rootRank)
 
-    @operation
+    @operation("output input op")
     def reduce_scatter(self, output_tensors: Tensors, input_tensors: Sequence[Tensors], opts: Any = DEFAULTS) -> Any:
         output, ins = _only(output_tensors, "reduce_scatter"), _only(input_tensors, "reduce_scatter")
         return collectives.reduce_scatter(output, ins, opts.reduceOp, self, opts.asyncOp)
 
-    @operation
+    @operation()
     def reduce_scatter_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any = DEFAULTS) -> Any:
         return collectives.reduce_scatter_tensor(output, input, opts.reduceOp, self, opts.asyncOp)
 
-    @operation
+    @operation()
     def reduce_scatter_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = DEFAULTS) -> Any:
         pairs = zip(outputs, inputs, strict=True)
         return [collectives.reduce_scatter_tensor(out, x, opts.reduceOp, self, opts.asyncOp) for out, x in pairs]
 
-    @operation
+    @operation()
     def alltoall(self, output_tensors: Tensors, input_tensors: Tensors, opts: Any = DEFAULTS) -> Any:
         return collectives.all_to_all(output_tensors, input_tensors, self, opts.asyncOp)
 
-    @operation
+    @operation()
     def all_to_all_single(
         self, output: Any, input: Any, output_split_sizes: Any, input_split_sizes: Any, opts: Any = DEFAULTS
     ) -> Any:
         sizes = output_split_sizes, input_split_sizes
         return collectives.all_to_all_single(output, input, *sizes, self, opts.asyncOp)
 
-    @operation
+    @operation("")
     def barrier(self, opts: Any = DEFAULTS) -> Any:
         if opts.asyncOp or opts.timeout <= timedelta(0):  # torch passes a negative one if none is given
             return collectives.barrier(self, opts.asyncOp)
@@ -331,4 +376,4 @@ def _only(given: Sequence[Any], operation: str) -> Any:
     if isinstance(given, (list, tuple)) and len(given) == 1:
         return given[0]
     shown = f"{len(given)}" if isinstance(given, (list, tuple)) else repr(given)[:100]
-    raise ArgumentError(operation, "tensors", "a list of one tensor", shown)
+    raise ArgumentError(operation, "tensors", "one tensor", shown)

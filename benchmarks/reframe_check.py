@@ -1,4 +1,4 @@
-"""A ReFrame test that reads the table of mpicoll bench: here, or as your site's settings say.
+"""A ReFrame test that reads what mpicoll bench prints in OSU's columns: here, or as your site's settings say.
 
 pip install reframe-hpc
 reframe -c benchmarks/reframe_check.py -r --performance-report
@@ -14,7 +14,7 @@ import reframe as rfm
 import reframe.utility.sanity as sn
 from reframe.core.builtins import parameter, run_before, sanity_function, variable
 
-SIZES = ("8", "64K", "1M")
+SIZES = (8, 65536, 1048576)
 
 
 @rfm.simple_test
@@ -32,9 +32,10 @@ class mpicoll_allreduce(rfm.RunOnlyRegressionTest):
         """ReFrame's launcher starts the ranks where it has one. Otherwise the benchmark starts them itself."""
         self.num_tasks = self.ranks
         self.executable = self.python
+        sizes = f"{SIZES[0]}:{SIZES[-1]}"
         self.executable_opts = [
-            "-m", "mpicoll", "bench", "allreduce", "-n", str(self.ranks), "--max", SIZES[-1],
-            "--backends", self.backend, "--seconds", "0.3",
+            "-m", "mpicoll", "bench", "allreduce", "-n", str(self.ranks), "-m", sizes,
+            "--backends", self.backend, "--format", "osu", "--seconds", "0.3",
         ]  # fmt: skip
         if self.job.launcher.registered_name == "local":
             self.num_tasks = 1
@@ -48,7 +49,7 @@ class mpicoll_allreduce(rfm.RunOnlyRegressionTest):
     def times(self) -> None:
         self.perf_variables = {
             f"latency_{size}": sn.make_performance_function(
-                sn.extractsingle(rf"^ *{size} +(\S+) ", self.stdout, 1, float), "us"
+                sn.extractsingle(rf"^{size}\s+(\S+)$", self.stdout, 1, float), "us"
             )
             for size in SIZES
         }

@@ -23,6 +23,7 @@ BACKENDS = {
 }  # fmt: skip
 """By the name that ``--backends`` takes: what opens the backend in ``backends``, which loads MPI."""
 DEVICES = ("cpu", "cuda")
+FORMATS = ("short", "nccl", "osu")
 OUTPUTS = ("json", "csv", "plot")
 PICTURES = (".png", ".pdf", ".svg")
 
@@ -39,6 +40,7 @@ OPTIONS: tuple[tuple[str, str, str | None], ...] = (
     ),
     ("-b --min BYTES", "the smallest size (8); K, M and G are binary", "8"),
     ("-e --max BYTES", "the largest size (64M)", "64M"),
+    ("-m [MIN:]MAX", "these sizes instead, as OSU's benchmarks take them", None),
     ("-f --factor N", "the factor from one size to the next (2)", "2"),
     ("-d --dtype NAME", "the dtype, as torch names it (float32)", "float32"),
     ("-o --op NAME", "the operation of reductions (sum)", "sum"),
@@ -46,6 +48,11 @@ OPTIONS: tuple[tuple[str, str, str | None], ...] = (
     ("--device NAME", "where the buffers are: cpu or cuda (cpu)", "cpu"),
     ("--algorithms NAMES", "algorithms of mpicoll to measure, each on its own line", None),
     ("--seconds S", "time to measure one size of one collective (1.5)", "1.5"),
+    (
+        "--format NAME",
+        "columns of the table: short, nccl (those of nccl-tests) or osu (those of OSU's benchmarks) (short)",
+        "short",
+    ),
     ("--json FILE", "write everything that was measured to this file", None),
     ("--csv FILE", "write the rows without the time of each call to this file", None),
     ("--plot FILE", "draw latency and bandwidth; the file's name chooses PNG, PDF or SVG", None),
@@ -73,6 +80,7 @@ class Options:
     device: str
     algorithms: tuple[str, ...]
     seconds: float
+    format: str
     json: Path | None
     csv: Path | None
     plot: Path | None
@@ -85,12 +93,13 @@ class Options:
         return found
 
     def sizes_of(self, collective: Collective) -> list[int]:
-        """Bytes of the largest buffer."""
-        return self.sizes if collective.moves else [0]
+        """Bytes of the largest buffer. OSU's benchmarks count those of a block where there is one for each rank."""
+        blocks = self.ranks if self.format == "osu" and counted_by_block(collective) else 1
+        return [blocks * size for size in self.sizes] if collective.moves else [0]
 
     def measures(self) -> dict[str, Any]:
         """The fields that say what is measured, and not where it is shown: paths belong to this machine."""
-        return {each.name: getattr(self, each.name) for each in fields(self) if each.name not in OUTPUTS}
+        return {each.name: getattr(self, each.name) for each in fields(self) if each.name not in _SHOWN}
 
     def command(self) -> str:
         given = self.measures() | {"min": size_text(self.min), "max": size_text(self.max)}
@@ -99,6 +108,14 @@ class Options:
             if value != ():
                 words.append(f"--{name} {','.join(value) if isinstance(value, tuple) else value}")
         return " ".join(words)
+
+
+_SHOWN = "format", *OUTPUTS
+
+
+def counted_by_block(collective: Collective) -> bool:
+    """Whether OSU's benchmarks mean a block by the size: not in a reduce_scatter, where they mean the vector."""
+    return collective.by_rank and not collective.reduces
 
 
 def read(given: Mapping[str, Any]) -> Options:
@@ -122,9 +139,11 @@ def read(given: Mapping[str, Any]) -> Options:
 
     ranks = number("n", 1, 1 << 20, "a positive number of ranks")
     dtype = DTYPES[names("dtype", DTYPES)[0]]
-    low, high = (_size(typed[name], f"--{name}", dtype) for name in ("min", "max"))
+    osu_min, _, osu_max = typed["m"].rpartition(":")
+    smallest, largest = osu_min or typed["min"], osu_max or typed["max"]
+    low, high = _size(smallest, "--min", dtype), _size(largest, "--max", dtype)
     if low > high:
-        raise bad("--min", f"no more than --max ({size_text(high)})", typed["min"])
+        raise bad("--min", f"no more than --max ({size_text(high)})", smallest)
     canonic = ",".join(canonical(each.strip()) or each for each in typed["collective"].split(","))
     collectives = _names(canonic, "collective", "collective", (*COLLECTIVES, "all"))
     if "all" in collectives:
@@ -136,7 +155,8 @@ def read(given: Mapping[str, Any]) -> Options:
     except DtypeError as e:
         raise bad("--op", e.expected, e.given) from None
     device = names("device", DEVICES)[0]
-    backends = names("backends", BACKENDS, "backend") if typed["backends"] else ()
+    form = names("format", FORMATS)[0]
+    backends = names("backends", BACKENDS, "backend") if typed["backends"] else ("mpicoll",) * (form == "osu")
     options = Options(
         collectives=collectives, ranks=ranks, backends=backends, min=low, max=high, dtype=dtype, device=device,
         factor=number("factor", 2, 1 << 40, "a whole number from 2 on"),
@@ -144,8 +164,11 @@ def read(given: Mapping[str, Any]) -> Options:
         root=number("root", 0, ranks - 1, f"a rank below {ranks}"),
         algorithms=() if given["algorithms"] is None else _algorithms(typed["algorithms"], collectives, device),
         seconds=number("seconds", 1e-3, 3600, "seconds from 0.001 to 3600", float),
-        **outputs("bench", **{name: given[name] for name in OUTPUTS}),
+        format=form, **outputs("bench", **{name: given[name] for name in OUTPUTS}),
     )  # fmt: skip
+    for name, several in (("--backends", backends), ("--algorithms", options.algorithms)):
+        if form == "osu" and len(several) > 1:
+            raise bad(name, "one of them with --format osu, whose table has no column for it", ",".join(several))
     if options.algorithms and options.backends and "mpicoll" not in options.backends:
         raise bad("--algorithms", "mpicoll among --backends", typed["backends"])
     return options

@@ -61,6 +61,7 @@ class Sweep:
         self.arenas = {n: Arena(session.device, it.new) if it.new else arena for n, it in backends.items()}
         """By the backend, where its buffers are."""
         self.arena = arena
+        self.width = max(map(len, backends), default=0)
 
     def run(self) -> None:
         collectives = [COLLECTIVES[name] for name in self.options.collectives]
@@ -74,8 +75,8 @@ class Sweep:
 
     def _measure(self, collective: Collective) -> None:
         """Measure all sizes of a collective."""
-        report, known = self.report, len(self.report.notes)
-        self._say(table.heading(collective))
+        report, form, known = self.report, self.options.format, len(self.report.notes)
+        self._say(table.heading(collective, self.width, form))
         for size in self.options.sizes_of(collective):
             report.interrupted = self.session.world.bcast(report.interrupted)  # a signal may come earlier elsewhere
             if report.interrupted:
@@ -83,7 +84,7 @@ class Sweep:
             rows = self._rows(collective, size)
             report.rows += rows
             for of_backend in grouped(rows, "backend").values():
-                self._say(table.line(of_backend))
+                self._say(table.line(of_backend, self.width, form))
         for note in table.merged(report.notes[known:]):
             self._say(f"# {note}")
         for said in table.routes([row for row in report.rows if row.collective == collective.name]):

@@ -90,10 +90,17 @@ def test_ctrl_c_keeps_what_was_measured(tmp_path: Path) -> None:
     assert json.loads(file.read_text())["interrupted"]
 
 
-def test_the_words_of_nccl_tests() -> None:
-    words = "-b 8 -e 64 -f 8 -d float64 -o max --backends mpi --seconds 0.01"
-    said = bench("allreduce", *words.split()).good().output.splitlines()
-    assert [line.split()[0] for line in said if line[0] != "#"] == ["8", "64"]
+def test_the_words_and_columns_of_others() -> None:
+    """Of NCCL's tests; and of OSU's, as ReFrame and others read them: the size at the beginning of a line, then the
+    time."""
+    words = "-b 8 -e 64 -f 8 -d float64 -o max --backends mpi --format nccl --seconds 0.01"
+    rows = [
+        line.split()[:4] for line in bench("allreduce", *words.split()).good().output.splitlines() if line[0] != "#"
+    ]
+    assert rows == [["8", "1", "float64", "max"], ["64", "8", "float64", "max"]]
+    found = bench("allgather", "-m", "8:16", "--format", "osu", "--seconds", "0.01").good()
+    assert re.search(r"OSU MPI Allgather Latency Test, .*\n# Size +Avg Latency\(us\)\n", found.output), found.output
+    assert [size for size, _ in re.findall(r"^(\d+) +(\d+\.\d\d)$", found.output, re.MULTILINE)] == ["8", "16"]
 
 
 def test_as_ranks_of_a_job_that_runs_already() -> None:
@@ -139,4 +146,4 @@ def test_reframe_reads_it(tmp_path: Path) -> None:
     found = done(REFRAME, *where, "-c", str(REPOSITORY / "benchmarks/reframe_check.py"), "-r").good(
         "Ran 2/2 test case(s) from 2 check(s) (0 failure(s)"
     )
-    assert found.output.count("latency_1M") == 2
+    assert found.output.count("latency_1048576") == 2

@@ -137,7 +137,7 @@ def test_rows_of_a_shared_gpu_say_so(tmp_path: Path) -> None:
     found = shared()
     for rows in lines(found):
         expected = FULL if rows[0].backend == "nccl" else "GPU shared by 2 ranks"
-        assert table.line(rows).endswith(f"({expected})")
+        assert all(table.line(rows, 7, form).endswith(f"({expected})") for form in ("short", "nccl"))
     records.write_json(found, tmp_path / "f.json")
     records.write_csv(found, tmp_path / "f.csv")
     written = json.loads((tmp_path / "f.json").read_text())["rows"]

@@ -66,17 +66,24 @@ def test_bandwidths_are_those_of_nccl_tests() -> None:
     assert gathered.busbw_gbs == pytest.approx(0.5 * 3 / 4)
 
 
-def test_rows_line_up_with_the_heading() -> None:
-    shown = [*table.heading(COLLECTIVES["allreduce"]).splitlines(), *(table.line(rows) for rows in lines(report()))]
+@pytest.mark.parametrize("form", ["short", "nccl"])
+def test_rows_line_up_with_the_heading(form: str) -> None:
+    shown = table.heading(COLLECTIVES["allreduce"], 7, form).splitlines()
+    shown += [table.line(rows, 7, form) for rows in lines(report())]
     ends = {re.search(r"ratio| \d+\.\d\d(?=( +0  \w+)?$)", line) for line in shown if re.search("ratio|mpi|gloo", line)}
     assert len({found.end() for found in ends if found}) == 1
     assert None not in ends
 
 
 def test_a_row_says_what_there_is() -> None:
+    rows = lines(report())[5]
+    cells = table.line(rows, 7, "nccl").split()
+    assert cells[:6] == ["4000", "1000", "float32", "sum", "-1", "gloo"]
+    assert cells[6:10] == ["N/A"] * 4
+    assert cells[-1] == "50.00"
+    assert cells[-3] == "100.00"
     bandwidth = 4000 / 100 / 1e3 * 2 * 3 / 4  # of the median call
-    shown = table.line(lines(report())[5])
-    assert shown.split() == ["4000", "100.00", "4412.0", f"{bandwidth:.2f}", "50.00", "0", "gloo"]
+    assert table.line(rows, 7).split() == ["4000", "100.00", "4412.0", f"{bandwidth:.2f}", "50.00", "0", "gloo"]
 
 
 def judged(*times: dict[str, float]) -> str:

@@ -29,9 +29,9 @@ pytestmark = [pytest.mark.mpi, pytest.mark.sizes(1, 2), pytest.mark.first_mpi]
 
 def options(collective: str, **typed: str | None) -> Options:
     size = MPI.COMM_WORLD.size
-    given: dict[str, str | None] = dict.fromkeys(("algorithms", "json", "csv", "plot"))
+    given: dict[str, str | None] = dict.fromkeys(("m", "algorithms", "json", "csv", "plot"))
     given |= {"n": str(size), "backends": "mpi", "min": "16", "max": "64K", "factor": "4096", "dtype": "float32"}
-    given |= {"op": "sum", "root": str(size - 1), "device": "cpu", "seconds": "0.001"}
+    given |= {"op": "sum", "root": str(size - 1), "device": "cpu", "seconds": "0.001", "format": "short"}
     return read(given | typed | {"collective": collective})
 
 

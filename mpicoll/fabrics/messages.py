@@ -169,6 +169,7 @@ class NodeMessages:
         the one before it comes from the one after, also where one rank is both (MPI 4.0, section 8.6)."""
         assert kernel is not None
         sources, destinations = edges
+        dtype = send.dtype  # the plan keeps what is called where a block has another length, and must keep no array
         to_all = operation == "neighbor_allgather"
 
         def bound(b: Buffer, receives: bool, ranks: Sequence[int]) -> Iterator[Any]:
@@ -179,7 +180,7 @@ class NodeMessages:
                     yield self._bound(part, receives, rank, _NEIGHBOURS - along)
 
         def wrong_length(source: int, nbytes: int) -> None:
-            expected = f"expected {block} elements of {send.dtype} from rank {source}, as this rank sends"
+            expected = f"expected {block} elements of {dtype} from rank {source}, as this rank sends"
             raise MessageError(f"{operation}: {expected}; {nbytes} bytes arrived")
 
         messages = *bound(send, False, destinations), *bound(recv, True, sources)

@@ -441,7 +441,7 @@ static void let_go_of_act(Act *act) {
     Py_XDECREF(act->run);
     Py_XDECREF(act->what.record);
     Py_XDECREF(act->pending);
-    Py_XDECREF(act->last);
+    forget_request(&act->last);
     Py_XDECREF(act->holders[0]);
     Py_XDECREF(act->holders[1]);
     PyMem_Free(act);
@@ -568,17 +568,11 @@ static int run_object(CallsObject *self, const Act *act, PyObject *operation, Py
     return made;
 }
 
-static void keep_request(Act *act, PyObject *request) {
-    PyObject *old = act->last;
-    act->last = Py_NewRef(request);
-    Py_XDECREF(old);
-}
-
 static int start_request(CallsObject *self, Act *act, const Asked *call, PyObject *holder, PyObject **result) {
     PyObject *request = call->kind ? NULL : used_again(act->last, act->message);
     if (!request) {
         request = new_request(call->kind, act->bound, self->under_way, NULL);
-        if (request && !call->kind) keep_request(act, request);
+        if (request && !call->kind) keep_request(request, &act->last);
     }
     Noted noted = note_message(self->ring, act->pending);
     PyObject *begun = request ? start_message(act->message) : NULL;

@@ -20,10 +20,12 @@ typedef struct {
     double when;
     char done, is_open;
     char is_as_new; /* but for what is set when the next one is made: it is complete, and nothing was wrong */
+    PyObject **kept_in; /* where it is kept to serve again, or NULL */
 } RequestObject;
 
 static PyTypeObject *class; /* Python's */
 static PyObject *open;      /* all that is begun and not complete */
+static Py_ssize_t weak_at;  /* bytes to its weak references; 0 if it has none */
 static PyObject *name_lost, *name_timeout, *name_waits, *name_raise, *name_complete, *name_unheard;
 
 /* prepare_requests(the class, the set of what is under way) */
@@ -32,6 +34,10 @@ static PyObject *prepare_requests(PyObject *module, PyObject *args) {
     (void)module;
     if (!PyArg_ParseTuple(args, "O!O!", &PyType_Type, &given, &PySet_Type, &set)) return NULL;
     class = (PyTypeObject *)Py_NewRef(given), open = Py_NewRef(set);
+    PyObject *offset = PyObject_GetAttrString(given, "__weakrefoffset__");
+    weak_at = offset ? PyLong_AsSsize_t(offset) : -1;
+    Py_XDECREF(offset);
+    if (PyErr_Occurred()) return NULL;
     Py_RETURN_NONE;
 }
 
@@ -39,6 +45,25 @@ static void set(PyObject **field, PyObject *value) {
     PyObject *old = *field;
     *field = value;
     Py_XDECREF(old);
+}
+
+/* What is kept holds nothing that the program has dropped, such as an error of which nobody has heard. */
+static void set_failed(RequestObject *self, PyObject *failed) {
+    set(&self->failed, failed);
+    if (failed && failed != Py_None && self->kept_in) forget_request(self->kept_in);
+}
+
+void keep_request(PyObject *request, PyObject **in) {
+    forget_request(in);
+    ((RequestObject *)request)->kept_in = in, *in = Py_NewRef(request);
+}
+
+void forget_request(PyObject **in) {
+    PyObject *request = *in;
+    *in = NULL;
+    if (!request) return;
+    ((RequestObject *)request)->kept_in = NULL;
+    Py_DECREF(request);
 }
 
 static int is_over(PyObject *begun) {
@@ -53,7 +78,7 @@ static int complete(RequestObject *self, PyObject *begun) {
         if (t->message.nbytes != t->memory.nbytes) {
             PyObject *failed = PyObject_CallMethod(self->message, "wrong_length", "O", begun);
             if (!failed) return -1;
-            set(&self->failed, failed);
+            set_failed(self, failed);
         }
     }
     self->done = 1, self->is_as_new = !self->failed;
@@ -112,6 +137,17 @@ static int request_set_turn(RequestObject *self, PyObject *list, void *unused) {
     return 0;
 }
 
+static PyObject *request_get_failed(RequestObject *self, void *unused) {
+    (void)unused;
+    return Py_NewRef(self->failed ? self->failed : Py_None);
+}
+
+static int request_set_failed(RequestObject *self, PyObject *failed, void *unused) {
+    (void)unused;
+    set_failed(self, Py_XNewRef(failed));
+    return 0;
+}
+
 /* What is pending, and since when. */
 static PyObject *request_get_since(RequestObject *self, void *unused) {
     (void)unused;
@@ -165,9 +201,10 @@ PyObject *new_request(PyObject *kind, PyObject *message, PyObject *under_way, Py
 PyObject *used_again(PyObject *last, PyObject *message) {
     RequestObject *self = (RequestObject *)last;
     if (!last || Py_REFCNT(last) != 1 || !self->is_as_new) return NULL;
+    if (weak_at && *(PyObject **)((char *)last + weak_at)) return NULL; /* to those it would be the old one */
     PyObject *begun = self->begun;
     self->begun = NULL, self->done = 0, self->is_open = 0, self->is_as_new = 0;
-    set(&self->turn, NULL), set(&self->since, NULL), set(&self->transfer, NULL);
+    set(&self->turn, NULL), set(&self->since, NULL), set(&self->transfer, NULL), set(&self->result, NULL);
     if (begun) end_message(message, begun);
     return Py_NewRef(last);
 }
@@ -258,10 +295,11 @@ static void request_dealloc(RequestObject *self) {
 
 #define MEMBER(name) {"_" #name, T_OBJECT, offsetof(RequestObject, name), 0, NULL}
 static PyMemberDef members[] = {
-    MEMBER(message), MEMBER(under_way), MEMBER(array), MEMBER(begun), MEMBER(failed), MEMBER(finish),
+    MEMBER(message), MEMBER(under_way), MEMBER(array), MEMBER(begun), MEMBER(finish),
     {"result", T_OBJECT, offsetof(RequestObject, result), 0, NULL},
     {"done", T_BOOL, offsetof(RequestObject, done), 0, NULL}, {0}};
-static PyGetSetDef getset[] = {{"_turn", (getter)request_get_turn, (setter)request_set_turn, NULL, NULL},
+static PyGetSetDef getset[] = {{"_failed", (getter)request_get_failed, (setter)request_set_failed, NULL, NULL},
+                               {"_turn", (getter)request_get_turn, (setter)request_set_turn, NULL, NULL},
                                {"_since", (getter)request_get_since, (setter)request_set_since, NULL, NULL}, {0}};
 static PyMethodDef methods[] = {{"wait", request_wait, METH_NOARGS, NULL}, {0}};
 static PyMethodDef functions[] = {{"prepare_requests", prepare_requests, METH_VARARGS, NULL}, {0}};

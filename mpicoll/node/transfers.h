@@ -38,6 +38,8 @@ int is_request_type(PyObject *object);
 PyObject *new_request(PyObject *kind, PyObject *message, PyObject *under_way, PyObject *result);
 /* The request of the same message's last time as a new one, if nobody has it any more and nothing was wrong; or NULL */
 PyObject *used_again(PyObject *last, PyObject *message);
+void keep_request(PyObject *request, PyObject **in); /* until then, or until something is wrong */
+void forget_request(PyObject **in);
 /* `array` is kept until it is complete. Returns 0, or -1 with an exception. */
 int begin_request(PyObject *request, PyObject *begun, PyObject *array, const Noted *noted);
 

@@ -7,6 +7,7 @@ import os
 import signal
 import threading
 import time
+import warnings
 import weakref
 from collections.abc import Callable
 from pathlib import Path
@@ -437,3 +438,28 @@ def test_requests_of_one_message_again_and_again(comm: mpicoll.Communicator) -> 
         failed.wait()
         assert failed.done
     assert all(each.test() for each in kept)
+
+
+@pytest.mark.mpi(min_size=2)
+def test_a_dropped_request_is_no_other_one(comm: mpicoll.Communicator) -> None:
+    """Where something refers to it weakly, the kernel does not give it out again. And of one that failed, which nobody
+    has waited for, the program hears at once."""
+    to, of = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    x, y = np.ones(2), np.empty(2)
+    notes: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+    for turn in range(4):
+        coming, going = comm.irecv(y, of), comm.isend(x, to)
+        assert notes.get(coming, notes.get(going)) is None
+        notes[coming] = notes[going] = turn
+        coming.wait()
+        going.wait()
+        del coming, going
+        failed = comm.irecv(y, of)
+        comm.isend(x[:1], to).wait()
+        while not failed.done:
+            failed.look()
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            del failed
+            gc.collect()  # a Request of Python's may be in a cycle
+        assert "nobody has waited for this message" in str(said[0].message)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 
 import numpy as np
@@ -70,5 +71,20 @@ def test_a_receive_of_any_tag_takes_none_of_their_messages(comm: mpicoll.Communi
     coming.wait()
     assert (got == 7).all()
     assert ys[0].tolist() == [(comm.rank - 1) % comm.size] * 3
+    ours.free()
+    mpis.Free()
+
+
+def test_a_plan_holds_no_array(comm: mpicoll.Communicator) -> None:
+    mpis = ring(comm.size, comm.rank)
+    ours = mpicoll.Communicator(mpis)
+    out = np.empty((2, 3))
+    x, xs = np.ones(3), np.ones((2, 3))
+    known = weakref.ref(x), weakref.ref(xs)
+    for _ in range(2):
+        ours.neighbor_allgather(x, out=out)
+        ours.neighbor_alltoall(xs, out=out)
+    del x, xs
+    assert [each() for each in known] == [None, None]
     ours.free()
     mpis.Free()

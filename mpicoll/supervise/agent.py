@@ -62,7 +62,8 @@ class Agent:
         self._coordinator: msg.Process | None = None
         self._silent = self._since_told = self._since_heartbeat = self._since_lost = 0.0
         """Seconds since the coordinator was heard, told of all changes, asked for an answer, and lost."""
-        self._leaving = self._serves = self._lost = False
+        self._leaving = self._lost = False
+        self._serves = 0
         self._questions = Questions()
         self.may_leave = asyncio.Event()  # set when nobody needs this process any more
 
@@ -222,8 +223,8 @@ class Agent:
             case msg.StatusOf(_, number):
                 return each and each.status(number, self._leaving)
 
-    def leave(self, serves: bool = False) -> None:
-        """Tell the coordinator that this process makes no more calls, and whether it still ``serves`` messages."""
+    def leave(self, serves: int = 0) -> None:
+        """Tell the coordinator that this process makes no more calls, and which messages it still ``serves``."""
         self._leaving, self._serves = True, serves
         self._silent = 0.0  # so far, this process has seldom asked the coordinator whether it is there
         if self._lost:

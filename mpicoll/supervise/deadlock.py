@@ -17,7 +17,7 @@ from mpicoll.supervise.messages import RankStatus, StatusOf
 from mpicoll.supervise.ranks import CommunicatorState, Processes
 from mpicoll.supervise.record import BROKEN, CLOSED
 from mpicoll.supervise.report import Why
-from mpicoll.supervise.watched import LATE, LONG, SHORT, WARN
+from mpicoll.supervise.watched import GIVES, LATE, LONG, SHORT, TAKES, WARN
 
 _SECONDS_TO_SEE = 2.0  # how long a rank that runs may take to see what has come for it
 _SECONDS_ON_A_NETWORK = 180.0
@@ -39,17 +39,22 @@ class Wait(NamedTuple):
         """The ranks that may be at the other end of the message for which it waits."""
         return {*self.status.ends.sources, *self.status.ends.targets}
 
+    @property
+    def sends(self) -> bool:
+        return bool(self.status.ends.targets)
+
     def goes_on(self, before: Wait, seconds: float) -> bool:
         """Whether it is the same wait as about so many seconds before."""
         longer = self.status.stuck - before.status.stuck
         return self.communicator == before.communicator and longer >= seconds / 2
 
 
-def stuck(waits: Mapping[int, Wait], begun: Begun, left: Set[int]) -> set[int]:
-    """The ranks that wait for ever. ``left`` are ranks that do nothing more."""
+def stuck(waits: Mapping[int, Wait], begun: Begun, left: Set[int], silent: Set[int] = frozenset()) -> set[int]:
+    """The ranks that wait for ever. ``left`` are ranks that do nothing more, and from the ``silent`` ones no message
+    comes any more."""
     # What would end it must be known, and nothing else of the rank may go on.
     known = {r: w for r, w in waits.items() if w.status.alone and (w.status.waits or w.others or w.status.ends.lock)}
-    while free := {rank for rank in known if _may_go_on(rank, known, begun, left)}:
+    while free := {r for r, w in known.items() if _may_go_on(r, known, begun, left if w.sends else left | silent)}:
         known = {rank: wait for rank, wait in known.items() if rank not in free}
     return {*known}
 
@@ -102,18 +107,19 @@ async def found(
 ) -> tuple[CommunicatorState, Why, set[int]] | None:
     """A communicator in which ranks wait for ever, why, and which ranks. None if nobody does as far as is known."""
     before, begun = await _late(processes, communicators)
-    if not stuck(before, begun, _left(processes)):
+    if not stuck(before, begun, _left(processes), _left(processes, GIVES)):
         return None
     # A rank that was stopped may have got what it waits for meanwhile, and not have seen it yet.
     await asyncio.sleep(_SECONDS_TO_SEE)
     (now, begun), left = await _late(processes, communicators), _left(processes)
     same = {r: wait for r, wait in now.items() if r in before and wait.goes_on(before[r], _SECONDS_TO_SEE)}
-    ranks = stuck(same, begun, left)
+    ranks = stuck(same, begun, left, silent := _left(processes, GIVES))
     waits = [same[rank] for rank in sorted(ranks)]
     where = communicators.get(waits[0].communicator) if waits else None
     if where is None:  # or it has ended meanwhile
         return None
-    why = Why.HAS_LEFT if any(left & wait.others for wait in waits) else Why.STUCK
+    has_left = any((left if wait.sends else left | silent) & wait.others for wait in waits)
+    why = Why.HAS_LEFT if has_left else Why.STUCK
     return where, why, {rank for rank in ranks if same[rank].communicator == where.name}
 
 
@@ -145,7 +151,7 @@ async def _late(processes: Processes, communicators: Mapping[str, CommunicatorSt
     return {rank: wait for rank, wait in alone.items() if wait.status.stuck >= patience}, begun
 
 
-def _left(processes: Processes) -> set[int]:
-    """The ranks that do nothing more, and whose last messages have arrived."""
-    patience = _patience(processes)
-    return {r for r, each in processes.items() if each.left is not None and each.left >= patience and not each.serves}
+def _left(processes: Processes, serves: int = GIVES | TAKES) -> set[int]:
+    """The ranks that do nothing more, and of whose last messages that they may ``serve`` none is under way."""
+    patience, known = _patience(processes), processes.items()
+    return {r for r, each in known if each.left is not None and each.left >= patience and not each.serves & serves}

@@ -89,12 +89,12 @@ class State(Message):
 
 class StatusUpdate(Message):
     """What has changed in a process. ``leaving`` says that it makes no more calls, and has gone on ``without`` these
-    ranks of the world. If it ``serves``, messages may still come from it, or be taken by it."""
+    ranks of the world. It ``serves`` messages that may still come from it, or be taken by it: ``watched.under_way``."""
 
     states: list[State]
     trace: str  # the file for the trace of the whole job, empty if there is none
     leaving: bool
-    serves: bool
+    serves: int
     without: list[int]
     code: int  # the exit code with which this rank ends the job; 0 if it does not
     failed: bool  # whether the process cannot watch any more

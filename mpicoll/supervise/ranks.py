@@ -26,7 +26,7 @@ class RankProcess:
     writer: asyncio.StreamWriter
     process: Process
     left: float | None = None  # seconds since it has told that it leaves, None before that
-    serves: bool = False  # whether messages may come from it, or be taken by it, though it leaves
+    serves: int = 0  # whether messages may come from it, or be taken by it, though it leaves
     silent: float = 0.0
     """Seconds since it was heard. Time in which the coordinator's own process was stopped does not count."""
     gone: float | None = None  # seconds since its connection was lost, None while it is there

@@ -6,7 +6,8 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
+from functools import partial, reduce
+from operator import or_
 from pathlib import Path
 from secrets import token_hex
 from time import monotonic
@@ -21,7 +22,7 @@ from mpicoll.supervise.host import Rendezvous, listen
 from mpicoll.supervise.messages import Rows
 from mpicoll.supervise.record import Recorder, Waits
 from mpicoll.supervise.sites import is_alone
-from mpicoll.supervise.watched import Cut, Watched, under_way
+from mpicoll.supervise.watched import GIVES, TAKES, Cut, Watched, under_way
 from mpicoll.units import named
 
 if TYPE_CHECKING:
@@ -189,7 +190,8 @@ def compare(watched: Watched) -> None:
 
 def _leave() -> None:
     """At the end of the program or of MPI: wait until the calls of all ranks are known to be the same."""
-    serves = any(each(True, None) for each in under_way) or not is_alone()
+    found = [each(True, None) for each in under_way]
+    serves = reduce(or_, found, 0) if is_alone() else GIVES | TAKES
     watchers = [*_watchers.values()]
     for watcher in watchers:  # all of them, before any wait: other ranks may wait for them in another order
         watcher.soon(partial(watcher.agent.leave, serves))

@@ -29,8 +29,10 @@ _BY_KERNEL = "node"
 """The route of a call that the kernel carries out through its own memory: ``NODE`` in ``mpicoll.calls.choose``."""
 
 
-under_way: list[Callable[[bool, object], bool]] = []
-"""Each says whether messages of this rank are under way besides the given one, and may look at them if told so."""
+GIVES, TAKES = 1, 2
+under_way: list[Callable[[bool, object], int]] = []
+"""Each says whether messages of this rank are under way besides the given one, and may look at them if told so: 0, or
+the sum of ``GIVES``, where some may come from this rank, and ``TAKES``, where some may be taken by it."""
 locks: list[Lock] = []  # the locks of windows that this rank holds
 
 

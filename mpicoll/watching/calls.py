@@ -11,7 +11,7 @@ from mpicoll.calls.settings import Settings
 from mpicoll.errors import StateError
 from mpicoll.supervise import watch
 from mpicoll.supervise.record import CLOSED, FREED, OPEN, Begun, Pending, Record, Recorder, Waits
-from mpicoll.supervise.watched import Watched
+from mpicoll.supervise.watched import GIVES, TAKES, Watched
 
 _MOST_KEPT = 4096
 """Different calls of a communicator that are kept. A program whose sizes all differ begins anew."""
@@ -129,9 +129,11 @@ class UnderWay(dict[int, InFlight]):
             if begun is not besides and self._is_complete(thing):
                 self.pop(key, None)
 
-    def has_messages(self, besides: object) -> bool:
-        """Whether messages are under way, besides the one that is given."""
-        return any(number is None and begun is not besides for _, _, begun, number in [*self.values()])
+    def has_messages(self, besides: object) -> int:
+        """Which messages may be under way, besides the one that is given: see ``watched.under_way``."""
+        return (GIVES | TAKES) * any(
+            number is None and begun is not besides for _, _, begun, number in [*self.values()]
+        )
 
 
 def not_complete(operation: str, record: Record) -> Pending:

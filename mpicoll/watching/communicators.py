@@ -158,7 +158,7 @@ def _in_world(mine: MPI.Group) -> list[int]:
     return [] if MPI.UNDEFINED in found else [*found]
 
 
-def has_messages(looks: bool, besides: object) -> bool:
+def has_messages(looks: bool, besides: object) -> int:
     if looks or MPI.Query_thread() == MPI.THREAD_MULTIPLE:
         under_way.forget_complete(besides)
     return under_way.has_messages(besides)

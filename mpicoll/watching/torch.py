@@ -282,6 +282,6 @@ def _wait_tensor(_: Any, kernel: Call) -> Call:
     return lambda keys, tensor: _waited(_results.get(tensor.data_ptr()), kernel, keys, tensor)
 
 
-def _has_messages(looks: bool, besides: object) -> bool:
+def _has_messages(looks: bool, besides: object) -> int:
     _under_way.forget_complete(besides)
     return _under_way.has_messages(besides)

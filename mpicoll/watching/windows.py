@@ -16,7 +16,7 @@ from mpi4py import MPI
 
 from mpicoll.supervise.messages import Ends, Lock
 from mpicoll.supervise.record import Pending
-from mpicoll.supervise.watched import locks
+from mpicoll.supervise.watched import GIVES, TAKES, locks
 from mpicoll.units import named as named_ranks
 from mpicoll.watching.arguments import by_name, parameters_of
 from mpicoll.watching.calls import around
@@ -60,9 +60,9 @@ class _Opened:
 _opened: dict[tuple[type, int], _Opened] = {}  # by the type and the handle of a window or a file
 
 
-def is_exposed(looks: bool, besides: object) -> bool:
+def is_exposed(looks: bool, besides: object) -> int:
     """Whether other ranks may access this one's memory while it does something else."""
-    return any(each.posted for each in [*_opened.values()])
+    return (GIVES | TAKES) * any(each.posted for each in [*_opened.values()])
 
 
 def _open(real: Any, cls: type, *args: Any, **named: Any) -> Any:

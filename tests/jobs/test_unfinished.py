@@ -203,3 +203,19 @@ def test_a_program_ends_after_an_abort(other: str, tmp_path: Path) -> None:
     crashed = [word for word in ("Segmentation", "SIGSEGV", "signal 11", "Traceback") if word in result.output]
     assert not crashed, result.output
     assert (result.code == 0, said) == ((True, 0) if other == "comes" else (False, 1)), result.output
+
+
+@pytest.mark.any_mpi
+def test_a_rank_that_only_receives_at_its_end_gives_nothing_more(tmp_path: Path) -> None:
+    """Who waits for a message from it waits for ever."""
+    program = """
+    import numpy as np
+    import mpicoll
+
+    comm, x = mpicoll.Communicator(), np.ones(4)
+    request = comm.irecv(x, 1 - comm.rank)
+    if comm.rank == 0:
+        request.wait()
+"""
+    said = "a rank has finished, and others wait for it", "irecv: no message came from rank 1"
+    run(2, script(tmp_path, program)).bad(*said)

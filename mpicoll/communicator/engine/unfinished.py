@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from ctypes import py_object, pythonapi
 
 from mpicoll.communicator.engine import requests
@@ -12,21 +12,27 @@ from mpicoll.launch import lifecycle
 from mpicoll.machine.backoff import Backoff
 from mpicoll.node.loaded import kernel
 from mpicoll.supervise.report import MOST_NAMED, say_left, show
+from mpicoll.supervise.watched import GIVES, TAKES
 
 _SECONDS = 0.5  # what a collective that all ranks have begun may still take
 _unfinished: list[Request] = []  # what the program had begun and had not happened when it came to its end
 
 
-def has_messages(may_look: bool, waited_for: object) -> bool:
-    """Whether messages of this rank are under way, besides the one that it waits for. At the end of the program, this
-    may complete them. Before that, it may only see whether they are through."""
+def has_messages(may_look: bool, waited_for: object) -> int:
+    """Which messages of this rank are under way, besides the one that it waits for. At the end of the program, this may
+    complete them. Before that, it may only see whether they are through."""
     if not may_look:
         under_way = [each for each in [*requests.open_requests] if each._since is not waited_for and each.is_message()]
-        return not all(each.is_through() for each in under_way)
+        return _kinds(each for each in under_way if not each.is_through())
     lives = lifecycle.lives()
     known = [each for each in [*requests.open_requests] if lives or not each._under_way.by_mpi]
     _unfinished[:] = [each for each in known if each.unfinished()]
-    return any(each.is_message() for each in _unfinished)
+    return _kinds(_unfinished)
+
+
+def _kinds(requests: Iterable[Request]) -> int:
+    ends = [each._message.pending.ends for each in requests]
+    return GIVES * any(each.targets for each in ends) | TAKES * any(each.sources for each in ends)
 
 
 def tell() -> None:

@@ -38,6 +38,12 @@ def collective(number: int, **given: Any) -> RankStatus:
     return status(number=number, begun=number + 1, **given)
 
 
+def test_a_rank_that_has_left_gives_nothing_and_may_take_something() -> None:
+    for statuses, expected in (([receives(1)], {0}), ([sends(1)], set()), ([sendrecv(1, 0, 0)], set())):
+        waits = {rank: Wait("c", range(3), each) for rank, each in enumerate(statuses)}
+        assert stuck(waits, {"c": {0: 1}}, set(), {1}) == expected
+
+
 @pytest.mark.parametrize(
     ("statuses", "left", "expected"),
     [

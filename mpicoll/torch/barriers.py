@@ -11,7 +11,6 @@ import numpy as np
 from mpicoll.errors import TimeoutError
 from mpicoll.torch.caller import caller_of, checked_timeout
 from mpicoll.torch.group import GivenGroup, ProcessGroup
-from mpicoll.torch.work import PAUSE, complete_before
 
 # It uses messages of its own:
 # - Rank 0 calls every other rank. The message is [number of the barrier, _CALL, -1 ...].
@@ -19,6 +18,9 @@ from mpicoll.torch.work import PAUSE, complete_before
 #   carries an earlier number, and rank 0 does not take it for an answer to this one.
 # - Rank 0 tells each rank that answered how it ended. The message is [number, _END, the missing ranks, -1 ...].
 _CALL, _END = range(2)
+
+_PAUSE = 1e-4
+"""Seconds between two of rank 0's looks at the answers. A rank that waits for long leaves its core to others."""
 
 
 def monitored_barrier(group: GivenGroup = None, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
@@ -58,7 +60,7 @@ def _lead(g: ProcessGroup, limit: float) -> list[int]:
                     missing.discard(r)
                 else:
                     requests[r] = g.comm.irecv(answers[r], r, to_rank_0)
-        sleep(PAUSE)
+        sleep(_PAUSE)
     for r in missing:
         requests[r].cancel()
     for r in others - missing:
@@ -77,7 +79,7 @@ def _follow(g: ProcessGroup, limit: float) -> list[int]:
     to_others, to_rank_0 = g.barrier_tags
     while True:
         request = g.comm.irecv(message, 0, to_others)
-        if not complete_before(request, deadline) and request.cancel():
+        if not request.ends_within(deadline - monotonic()) and request.cancel():
             return [0]
         if message[1] == _END:
             return [int(r) for r in message[2:] if r >= 0]

@@ -6,7 +6,6 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from datetime import timedelta
-from time import monotonic, sleep
 
 import torch
 
@@ -18,9 +17,6 @@ from mpicoll.devices.device import Device, Event, Stream
 from mpicoll.errors import ArgumentError, DeviceFailure, StateError, TimeoutError
 from mpicoll.launch.lifecycle import is_forked
 from mpicoll.torch.private import profiler, uncompiled
-
-PAUSE = 1e-4
-"""Seconds between two looks at a message. A rank that waits for long leaves its core to others."""
 
 
 class Work:
@@ -313,51 +309,41 @@ class CollectiveWork(Submitted, Work):
         return future
 
 
-def complete_before(request: Request, deadline: float) -> bool:
-    """Wait for a message, but not longer than until this time of ``time.monotonic``. Whether it is complete."""
-    while not request.test():
-        if monotonic() > deadline:
-            return False
-        sleep(PAUSE)
-    return True
-
-
 @uncompiled
 class MessageWork(Request, Work):
     """A message under way, with torch's methods."""
 
     ranks: Sequence[int] | None = None
     """The global ranks of the message's group. None where torch itself makes them of the group's ranks."""
-    _exception: Exception | None = None
-    """What each wait raises. A Request raises it once."""
+    _heard = False  # whether the program knows what has failed
 
     def wait(self, timeout: timedelta | None = None) -> bool:  # type: ignore[override]
-        if self._exception is not None:
-            raise self._exception
         seconds = None if timeout is None else seconds_of(timeout)
-        try:
-            if seconds is None:
-                Request.wait(self)
-            elif not complete_before(self, monotonic() + seconds):
-                raise TimeoutError(f"wait: the message was not complete after {seconds:g} s")
-        except TimeoutError:
-            raise
-        except Exception as e:
-            self._exception = e
-            raise
+        if seconds is None:
+            Request.wait(self)
+        elif not self.ends_within(seconds):
+            raise TimeoutError(f"wait: the message was not complete after {seconds:g} s")
         return True
 
     def is_completed(self) -> bool:
-        if self._exception is not None:
-            return True
-        try:
-            return self.test()
-        except Exception as e:  # wait() raises it
-            self._exception = e
-            return True
+        return self.exception() is not None or self.done
 
     def exception(self) -> BaseException | None:
-        return self._exception
+        try:
+            self.test()
+        except Exception as e:  # wait() raises it
+            return e
+        return None
+
+    def _raise(self) -> None:
+        """Each wait raises it. A Request of NumPy's raises it once."""
+        if self._failed is not None:
+            self._heard = True
+            raise self._failed
+
+    def _unheard(self) -> None:
+        if not self._heard:
+            super()._unheard()
 
     def source_rank(self) -> int:
         """Wait for a receive, and return the global rank that sent the message."""

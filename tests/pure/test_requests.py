@@ -105,6 +105,32 @@ def test_what_went_wrong_is_told_to_who_asks() -> None:
         under_way.let_go()
 
 
+def test_a_wait_that_is_given_up_alone() -> None:
+    """The receive goes on, unlike one whose communicator has a time limit."""
+    under_way, transfer = requests.InFlight(NeverRaised, 0), Invented()
+    request = receive(under_way, transfer)
+    assert not request.ends_within(0.001)
+    transfer.came = 3
+    transfer.here.set()
+    with pytest.raises(MessageError, match="3 arrived"):
+        request.ends_within(60.0)
+    assert request.ends_within(0.0)
+
+
+def test_a_message_that_cannot_come_any_more() -> None:
+    def another_came() -> None:
+        raise MessageError("irecv: another message came")
+
+    under_way = requests.InFlight(NeverRaised, 0)
+    under_way.timeout = 60.0
+    request = receive(under_way, Invented())
+    request._message.meanwhile = another_came
+    with pytest.raises(MessageError, match="another message came"):
+        request.wait()
+    assert request.done
+    request.wait()
+
+
 @pytest.mark.parametrize("taken", [False, True], ids=["while it is given up", "just before"])
 def test_a_message_that_comes_when_time_is_up(taken: bool) -> None:
     """It is taken as a whole, or not at all: never is a call complete whose array was not written."""

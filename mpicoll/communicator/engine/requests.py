@@ -232,10 +232,10 @@ class Request(_Fields):
                 return
             try:
                 lasts = its.wait()
-            except MessageError:
-                if self.cancel():
-                    raise
-                return  # it came at the last moment, and was taken as any other
+            except MessageError as e:
+                if self.cancel():  # else it came at the last moment, and was taken as any other
+                    self._failed = e
+                return
             if not lasts:
                 why = f"{about.missing} within {seconds:g} s"
                 if self._message.receives and not self.cancel() and self.source is not None:
@@ -252,6 +252,14 @@ class Request(_Fields):
                 return False
             self._under_way.waits.is_complete(self._since)
         self._raise()
+        return True
+
+    def ends_within(self, seconds: float) -> bool:
+        """Wait for it, but not longer than that. Return whether it is complete. Raises as :meth:`wait` does."""
+        its = backoff(seconds)
+        while not self.test():
+            if not its.wait():
+                return False
         return True
 
     def cancel(self) -> bool:

@@ -126,9 +126,11 @@ def test_a_message_of_another_length_is_an_error(rank: int, length: int) -> None
         with pytest.raises(MessageError, match="recv"):
             dist.recv(torch.zeros(length), 0)
         work = started(dist.irecv(torch.zeros(length), 0))
-        for _ in range(2):
+        for limit in (None, timedelta(minutes=1), None):
             with pytest.raises(MessageError, match="recv"):
-                work.wait()
+                work.wait(limit)
+        assert work.is_completed()
+        assert not work.is_success()
         assert isinstance(work.exception(), MessageError)
     dist.barrier()
 

@@ -173,7 +173,7 @@ class CollectiveWork(Submitted, Work):
 
     _completes: int | None = None
     """The thread that completes the future. In its callbacks the collective is over."""
-    _completed = _future_taken = False
+    _completed = False
     _then: Callable[[], None] | None = None
     _future: torch.futures.Future[list[torch.Tensor]] | None = None
     """Made when somebody asks for it: that takes as long as a short collective."""
@@ -212,10 +212,9 @@ class CollectiveWork(Submitted, Work):
     def _fail_late(self, failure: DeviceFailure) -> None:
         """Note that a device has failed, after the collective itself was over."""
         if self.error is None:
-            self.error, self.failed_unseen = failure, not self._future_taken
+            self.error = failure
 
-    def ended(self, failure: Exception | None) -> None:
-        self.failed_unseen = failure is not None and not self._future_taken
+    def ended(self) -> None:
         if not self._late:
             self._complete()
 
@@ -253,7 +252,7 @@ class CollectiveWork(Submitted, Work):
         if not (self.over or self.complete(seconds)):
             raise TimeoutError(f"wait: the collective was not complete after {timeout}")
         if self.error is not None:
-            self.failed_unseen &= self._completes_here()  # then C++ asks, and not yet the program
+            self.heard |= not self._completes_here()  # there C++ asks, and not yet the program
             raise self.error
         if self.guard is not None:
             self.guard.follow()
@@ -277,7 +276,7 @@ class CollectiveWork(Submitted, Work):
             return True
 
     def exception(self) -> BaseException | None:
-        self.failed_unseen = False
+        self.heard |= self.error is not None
         return self.error
 
     def result(self) -> list[torch.Tensor]:
@@ -297,7 +296,7 @@ class CollectiveWork(Submitted, Work):
         """A future of the tensors that the collective writes. The future raises what the collective raised."""
         if is_forked() and self.is_over() and self.error is not None:
             raise self.error
-        self._future_taken, self.failed_unseen = True, False
+        self.heard = True  # the future raises it
         with _completing:
             future = self._future
             if future is None:

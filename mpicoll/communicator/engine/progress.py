@@ -42,7 +42,7 @@ class Submitted:
     """Whether its memory is that of devices: then its host thread waits for nothing, and only the thread runs it."""
     over = False  # whether the collective is complete, but for what devices still have to do
     error: Exception | None = None
-    failed_unseen = False  # whether it raised, and nobody else will tell the program
+    heard = False  # whether the program knows what it raised, or somebody else tells it
 
     def __init__(self, run: Callable[[], None]) -> None:
         self._run = run
@@ -64,13 +64,13 @@ class Submitted:
             return
         self.error = failure
         try:
-            self.ended(failure)
+            self.ended()
         finally:
             self.over = True
             if (end := self.__dict__.get("_end")) is not None:
                 end.set()
 
-    def ended(self, failure: Exception | None) -> None:
+    def ended(self) -> None:
         """What is done at its end, before those who wait go on."""
 
     def let_go(self) -> None:
@@ -238,8 +238,8 @@ class ProgressThread:
             self._thread = None
         failed, self._failed = self._failed, []
         for work in failed:
-            if work.failed_unseen and work.error is not None and not isinstance(work.error, RankLost):
-                work.failed_unseen = False
+            if not work.heard and work.error is not None and not isinstance(work.error, RankLost):
+                work.heard = True
                 raise work.error
 
     def abandon(self, why: Exception) -> None:
@@ -296,7 +296,7 @@ class ProgressThread:
 
     def _let_go(self, work: Submitted) -> None:
         work.let_go()
-        if work.failed_unseen:
+        if work.error is not None and not work.heard:
             self._failed.append(work)
 
     def _serve(self, thread: Helper) -> None:
@@ -320,26 +320,28 @@ class ProgressThread:
                     self._sleeps = False
 
 
-class OnThread(Transfer):
-    """A non-blocking collective of ``nbytes`` that the thread carries out by ``run``."""
+class OnThread(Submitted, Transfer):
+    """A non-blocking collective of ``nbytes`` that the thread carries out by ``run``. It starts once."""
+
+    heard = True  # its Request tells
 
     def __init__(self, thread: ProgressThread, run: Callable[[], None], nbytes: int) -> None:
-        self._thread, self._run, self._nbytes = thread, run, nbytes
+        super().__init__(run)
+        self._thread, self._nbytes = thread, nbytes
 
-    def start(self) -> Submitted:
-        work = Submitted(self._run)
-        self._thread.submit(work, "", self._nbytes)
-        return work
+    def start(self) -> OnThread:
+        self._thread.submit(self, "", self._nbytes)
+        return self
 
-    def wait(self, begun: Submitted) -> None:
-        begun.complete()
-        if begun.error is not None:
-            raise begun.error
+    def wait(self, begun: OnThread) -> None:
+        self.complete()
+        if self.error is not None:
+            raise self.error
 
-    def test(self, begun: Submitted) -> bool:
-        if begun.over:
-            self.wait(begun)
-        return begun.over
+    def test(self, begun: OnThread) -> bool:
+        if self.over:
+            self.wait(self)
+        return self.over
 
 
 _all: weakref.WeakSet[ProgressThread] = weakref.WeakSet()

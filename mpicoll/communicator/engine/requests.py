@@ -300,7 +300,7 @@ class Request(_Fields):
             return False
         try:
             (ask or self._ask)(begun)
-        except (self._under_way.failure, MpicollError) as e:
+        except self._under_way.failure as e:
             self._fail(e)
         finally:
             self._turn.append(begun)
@@ -308,8 +308,11 @@ class Request(_Fields):
 
     def _ask(self, begun: Any) -> None:
         """Complete it if it has arrived."""
-        if not self.done and self._message.transfer.test(begun):
-            self._complete(begun)
+        try:
+            if not self.done and self._message.transfer.test(begun):
+                self._complete(begun)
+        except (self._under_way.failure, MpicollError) as e:
+            self._fail(e)
 
     def _complete(self, begun: Any) -> None:
         """It has arrived. What was received must have the array's length."""

@@ -142,14 +142,17 @@ def draw(times: Times, sides: Sequence[int], path: str) -> None:
 def main(comm: object = None, sides: Sequence[int] = SIDES, plot: str | None = None) -> None:
     """What each rank does. A rank is a process or, with ``ranks.run(main)``, a thread."""
     dist.init_process_group("mpicoll")
+    is_first = dist.get_rank() == 0
+    if is_first:
+        title = f"{dist.get_world_size()} ranks, all-reduce of float32, microseconds; * is the fastest of its kind"
+        print(title, flush=True)  # before the minutes that a slow machine may take
     message, gap, adding = probed()
+    if is_first:
+        model = f"a message costs {1e6 * message:.1f} us and {1e9 * gap:.3f} ns a byte, "
+        model += f"adding {1e9 * adding:.3f} ns a byte"
+        print(f"the model: {model}", flush=True)
     times = {**measured(sides), "model": predicted(sides, machine(message, gap, adding))}
-    if dist.get_rank() == 0:
-        print(f"{dist.get_world_size()} ranks, all-reduce of float32, microseconds; * is the fastest of its kind")
-        print(
-            f"the model: a message costs {1e6 * message:.1f} us and {1e9 * gap:.3f} ns a byte, "
-            f"adding {1e9 * adding:.3f} ns a byte"
-        )
+    if is_first:
         print(table(times, sides))
         if plot and find_spec("matplotlib"):
             draw(times, sides, plot)

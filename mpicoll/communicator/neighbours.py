@@ -12,7 +12,6 @@ from mpicoll.calls import results
 from mpicoll.calls.plan import CachedPlan
 from mpicoll.communicator.base import CommunicatorBase
 from mpicoll.communicator.engine.packing import around, keeps_no_array
-from mpicoll.communicator.engine.requests import hold_back
 from mpicoll.communicator.repeated import repeated
 from mpicoll.errors import ArgumentError, DtypeError, StateError
 from mpicoll.supervise.record import Record
@@ -68,11 +67,7 @@ class Neighbours(CommunicatorBase):
             if at is not None and lasts:
                 engine.plans.keep(at, plan)
                 engine.keep(plan, (operation, here, there, None, 0, None, *by_shape))
-        try:
-            engine.execute(plan, operation)
-        except BaseException:
-            hold_back((here, there))
-            raise
+        engine.execute(plan, operation)
         return result if result is out else results.in_kind(x, result)
 
     def _bound(

@@ -222,8 +222,6 @@ class Base:
 
     def broke_off(self, plan: object, operation: str, e: BaseException, x: object, out: object) -> None:
         """The same for the kernel. This frame holds the arrays ``x`` and ``out``."""
-        if operation.startswith("neighbor_"):
-            hold_back((x, out))
         self.break_off(plan, operation, e)
 
     def end_midway(self, operation: str, e: BaseException) -> None:

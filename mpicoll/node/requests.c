@@ -19,7 +19,6 @@ typedef struct {
     PyObject *ring, *pending; /* of one that was made here; else NULL */
     double when;
     char done, is_open;
-    char is_as_new; /* but for what is set when the next one is made: it is complete, and nothing was wrong */
     PyObject **kept_in; /* where it is kept to serve again, or NULL */
 } RequestObject;
 
@@ -81,7 +80,7 @@ static int complete(RequestObject *self, PyObject *begun) {
             set_failed(self, failed);
         }
     }
-    self->done = 1, self->is_as_new = !self->failed;
+    self->done = 1;
     set(&self->array, NULL);
     return self->is_open && PySet_Discard(open, (PyObject *)self) < 0 ? -1 : 0;
 }
@@ -200,10 +199,10 @@ PyObject *new_request(PyObject *kind, PyObject *message, PyObject *under_way, Py
 
 PyObject *used_again(PyObject *last, PyObject *message) {
     RequestObject *self = (RequestObject *)last;
-    if (!last || Py_REFCNT(last) != 1 || !self->is_as_new) return NULL;
+    if (!last || Py_REFCNT(last) != 1) return NULL; /* one that is under way is in the set, too */
     if (weak_at && *(PyObject **)((char *)last + weak_at)) return NULL; /* to those it would be the old one */
     PyObject *begun = self->begun;
-    self->begun = NULL, self->done = 0, self->is_open = 0, self->is_as_new = 0;
+    self->begun = NULL, self->done = 0, self->is_open = 0;
     set(&self->turn, NULL), set(&self->since, NULL), set(&self->transfer, NULL), set(&self->result, NULL);
     if (begun) end_message(message, begun);
     return Py_NewRef(last);
@@ -213,7 +212,7 @@ int begin_request(PyObject *request, PyObject *begun, PyObject *array, const Not
     RequestObject *self = (RequestObject *)request;
     if (is_over(begun)) return complete(self, begun);
     set(&self->ring, Py_NewRef(noted->ring)), set(&self->pending, Py_NewRef(noted->pending)), self->when = noted->when;
-    self->array = Py_NewRef(array), self->transfer = Py_NewRef(begun);
+    set(&self->array, Py_NewRef(array)), set(&self->transfer, Py_NewRef(begun));
     return put_under_way(self, begun);
 }
 

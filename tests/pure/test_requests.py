@@ -15,6 +15,7 @@ from mpicoll.errors import MessageError, TimeoutError
 from mpicoll.fabrics.fabric import NeverRaised, Transfer
 from mpicoll.supervise.messages import Ends
 from mpicoll.supervise.record import Pending
+from mpicoll.supervise.watched import GIVES, TAKES
 
 
 class Invented(Transfer):
@@ -52,6 +53,21 @@ class Invented(Transfer):
 def receive(under_way: requests.InFlight, transfer: Transfer) -> requests.Request:
     pending = Pending.message("irecv", "came from rank 0 (tag 0)", 4, "float64", Ends([0], 0))
     return requests.Request(Message(pending, transfer, True, False, 32, True), object(), np.zeros(4), under_way)
+
+
+def test_which_messages_are_under_way_at_the_end() -> None:
+    """What a rank may still give tells others that they may wait for it."""
+    under_way = requests.InFlight(NeverRaised, 0)
+    taken = receive(under_way, Invented())
+    assert unfinished.has_messages(True, None) == TAKES
+    pending = Pending.message("isend", "was taken by rank 0 (tag 0)", 4, "float64", Ends([], None, [0], 0))
+    message = Message(pending, Invented(), False, False, 32, True)
+    given = requests.Request(message, object(), np.zeros(4), under_way)
+    assert unfinished.has_messages(True, None) == GIVES | TAKES
+    assert taken.cancel()
+    assert unfinished.has_messages(True, None) == GIVES
+    given._end()
+    assert unfinished.has_messages(True, None) == 0
 
 
 def test_what_a_thread_waits_for_is_not_tested() -> None:

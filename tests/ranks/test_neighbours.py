@@ -10,6 +10,9 @@ import pytest
 from mpi4py import MPI
 
 import mpicoll
+from mpicoll.arrays.buffers import as_buffer
+from mpicoll.errors import MessageError
+from tests.sharing import NEEDS_SHARED
 
 
 def line(n: int, rank: int) -> MPI.Topocomm:
@@ -87,4 +90,23 @@ def test_a_plan_holds_no_array(comm: mpicoll.Communicator) -> None:
     del x, xs
     assert [each() for each in known] == [None, None]
     ours.free()
+    mpis.Free()
+
+
+@NEEDS_SHARED  # elsewhere MPI says what it likes
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("blocks", [(3, 4), (40_000, 3), (3, 40_000)])
+def test_a_block_of_another_length_is_an_error(comm: mpicoll.Communicator, blocks: tuple[int, int]) -> None:
+    """As the fabric says it. A Communicator compares the ranks' calls then, and the job ends."""
+    mpis = line(comm.size, comm.rank)
+    fabric = mpicoll.Communicator(mpis)._engine.fabric
+    block = blocks[comm.rank % 2]
+    x, out = (as_buffer(np.ones(n * block), "neighbor_allgather", "x") for n in (1, 2))
+    found = fabric.neighbours()
+    assert found is not None
+    other = next(rank for rank in found[0] if rank != MPI.PROC_NULL)
+    expected = f"neighbor_allgather: expected {block} elements of float64 from rank {other}"
+    with pytest.raises(MessageError, match=expected):
+        fabric.bind_neighbours("neighbor_allgather", x, out, block)()
+    comm.barrier()
     mpis.Free()

@@ -72,9 +72,10 @@ def test_begun_again_in_each_group(groups: list[Group], which: int, in_group: bo
     g = groups[which]
     if g.rank is None:
         return
-    to, of = (g.rank + 1) % g.size, (g.rank - 1) % g.size
     x, y = torch.zeros(2), torch.empty(2)
-    for turn in range(4):
+    for turn in range(8):
+        by = 1 if turn % 2 else -1
+        to, of = (g.rank + by) % g.size, (g.rank - by) % g.size
         x.fill_(10 * turn + g.rank)
         if in_group:
             works = dist.irecv(y, group=g.handle, group_src=of), dist.isend(x, group=g.handle, group_dst=to)

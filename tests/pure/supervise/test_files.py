@@ -59,7 +59,7 @@ def test_who_makes_the_folder_of_a_job_removes_old_ones(tmp_path: Path, monkeypa
     for rank in range(2):
         assert not DumpWriter(rank, "", "0000abcd", list).write("asked", {}).failure
         assert len([*tmp_path.glob("mpicoll-calls-*")]) == 20 + rank
-        (tmp_path / "mpicoll-calls-00000000").mkdir()
+        (tmp_path / "mpicoll-calls-00000000").mkdir(exist_ok=True)
         os.utime(tmp_path / "mpicoll-calls-00000000", (0, 0))
 
 

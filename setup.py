@@ -16,7 +16,7 @@ EXTENSION = Extension(
     sorted(map(str, KERNEL.glob("*.c"))),
     depends=sorted(map(str, KERNEL.glob("*.h"))),
     # Products and sums are not contracted to one operation, so that results are the same on all processors.
-    extra_compile_args=["-std=c11", "-O3", "-ffp-contract=off", "-Wall", "-Wextra"],
+    extra_compile_args=["-std=c11", "-O3", "-ffp-contract=off", "-fvisibility=hidden", "-Wall", "-Wextra"],
     define_macros=[("Py_LIMITED_API", "0x030b0000")],
     py_limited_api=True,
     optional=True,  # without a compiler, calls go the MPI library's way

@@ -88,19 +88,20 @@ static int yield_until(Waiter *w, Ready ready, const void *of) {
     return 0;
 }
 
+/* The yields come before the program's other threads may go on: between ranks that take turns on cores, most waits end
+ * with them, and to let the lock go and take it again costs as much as a change of ranks. */
 int wait_long(Waiter *w, Bed bed, Ready ready, const void *of) {
     int64_t since = now(), nap = FIRST_NAP;
     int ended = 0;
+    if (yield_until(w, ready, of)) return 0;
     w->host.leave(w->host.of);
-    if (!yield_until(w, ready, of)) {
-        while (!ended && !sleep_once(bed, ready, of, nap)) {
-            nap = nap < LAST_NAP / 2 ? 2 * nap : LAST_NAP;
-            ended = w->host.between(w->host.of);
-        }
-        /* Looks that were in vain cost time that others may need. Looks that would have been enough save a sleep. */
-        int looks = now() - since < SOON ? 2 * w->looks : w->looks / 2;
-        w->looks = looks < w->fewest_looks ? w->fewest_looks : looks > w->most_looks ? w->most_looks : looks;
+    while (!ended && !sleep_once(bed, ready, of, nap)) {
+        nap = nap < LAST_NAP / 2 ? 2 * nap : LAST_NAP;
+        ended = w->host.between(w->host.of);
     }
+    /* Looks that were in vain cost time that others may need. Looks that would have been enough save a sleep. */
+    int looks = now() - since < SOON ? 2 * w->looks : w->looks / 2;
+    w->looks = looks < w->fewest_looks ? w->fewest_looks : looks > w->most_looks ? w->most_looks : looks;
     w->host.enter(w->host.of);
     return ended ? ENDED : 0;
 }

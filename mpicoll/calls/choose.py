@@ -48,6 +48,9 @@ TWO_LEVEL = "two_level"
 LONG_MOVES = 2 << 20
 """Bytes of the shortest vector of a collective that only moves data which MPI libraries move in less time than it takes
 to copy it in and out of memory that ranks share."""
+LONGEST_ALONE = 64 << 10
+"""Bytes of the longest vector of a single rank's collective that costs less than the MPI library's, which copies once, or
+not at all in place."""
 LONG = 1 << 20  # bytes of the shortest vector whose reduction is two-level by default, if MPI lacks it
 IPC_FROM = 5 << 20
 """Bytes of a vector from which ``ipc`` is chosen where all ranks share one device. Two ranks on an H200 took 1.3 times
@@ -85,11 +88,6 @@ class CommInfo:
     @property
     def one_node(self) -> bool:
         return self.nodes.alone
-
-    @property
-    def kernel(self) -> bool:
-        """Whether a call may be the kernel's."""
-        return self.shares_memory or (self.size == 1 and bool(self.library))
 
     def in_rank_order(self, reduction: Reduction | None) -> bool:
         """Whether the values of an element must be combined in the order of the ranks."""
@@ -141,8 +139,6 @@ def choose(call: Call, algorithm: str | None, info: CommInfo, device: DeviceInfo
     match name:
         case "native" | "exchange":
             return Choice(name, why, name, None, zero_copy, in_parts)
-        case "node" if info.size == 1:
-            return Choice(name, why, NATIVE if reduction is None else EXCHANGE, None, False, in_parts)
         case "node":
             return Choice(name, why, NODE, None, zero_copy, in_parts)
         case "wide":
@@ -196,7 +192,7 @@ def names(operation: str, info: CommInfo | None = None) -> tuple[str, ...]:
     found = [NATIVE]
     if table.reduces:
         found += [EXCHANGE, *[WIDE] * (table.prefix is None)]
-    if info is None or info.kernel:
+    if info is None or info.shares_memory:
         found.append(NODE)
     return (*found, *schedules)
 
@@ -206,7 +202,7 @@ def _named(call: Call, algorithm: str | None, wanted: str | None, info: CommInfo
     why it is that one. None if nobody names any."""
     operation, reduction = call.operation, call.reduction
     if info.in_rank_order(reduction):
-        orderly = [NODE] * info.kernel + [EXCHANGE] if info.library else [_in_rank_order(operation)]
+        orderly = [NODE] * info.shares_memory + [EXCHANGE] if info.library else [_in_rank_order(operation)]
         chosen: str = orderly[0] if algorithm is None else algorithm
         if chosen not in orderly:
             only = f"None or {' or '.join(orderly)}: reductions are reproducible"
@@ -277,7 +273,7 @@ def _best(operation: str, reduction: Reduction | None, nbytes: int, info: CommIn
         return between_memories(operation), "the ranks are threads"
     mpi_cannot = reduction is not None and not reduction.mpi
     otherwise = EXCHANGE if mpi_cannot else NATIVE
-    if info.size == 1:
+    if info.size == 1 and nbytes > LONGEST_ALONE:
         return otherwise, "there is one rank"
     if reduction is not None and mpi_cannot and _nodes_save(operation, nbytes, info.nodes):
         if not _rounds_more_than_once(reduction, info.size):

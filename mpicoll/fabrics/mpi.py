@@ -91,8 +91,8 @@ class MPIFabric(Fabric):
         self._neighbours = self._comm.inoutedges if isinstance(self._comm, MPI.Topocomm) else None
         self._crowded: bool = parent is not None and parent._crowded
         settings = self._common_settings(parent, nodes)
-        several = nodes.alone and self.size > 1 and not self._is_elastic
-        met = node.meet(self._comm, self._crowded) if several else None
+        may_meet = nodes.alone and not self._is_elastic
+        met = node.meet(self._comm, self._crowded) if may_meet else None
         self._node = None if met is None else met[0]
         # Where MPI takes the memory of GPUs as it lies, it carries all messages, so that their order is one.
         self.messages_by_library = met is None or self._takes_devices

@@ -295,7 +295,8 @@ static void accept(Messages *m, Transfer *t, Envelope message, const char *bytes
     t->number = where->number;
     const char *home = where->home.file && t->wanted ? map_home(p->self, &where->home) : NULL;
     if (home) t->mapped = home + (where->address - where->home.address);
-    if (home || (where->address && may_read(p))) {
+    else if (message.source == m->rank) t->mapped = (const char *)(uintptr_t)where->address;
+    if (t->mapped || (where->address && may_read(p))) {
         t->address = where->address;
         count_unread(p, 1);
     }

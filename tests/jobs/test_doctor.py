@@ -44,7 +44,7 @@ def test_a_process_alone(tmp_path: Path) -> None:
     found = json.loads(file.read_text())
     assert result.code == (1 if found["problems"] else 0), result.output
     assert "launcher none; MPI connects 1 rank" in lines(result, "ok")
-    assert "algorithm all-reduce of 8 bytes: native (there is one rank)" in lines(result, "ok")
+    assert "algorithm all-reduce of 8 bytes: node (the ranks share a node)" in lines(result, "ok")
     assert len(found["nodes"]) == 1
     assert {f["level"] for f in found["findings"] if f["topic"] in ("MPI", "launcher")} == {"ok"}
     said = [line for line in lines(result, "warning") if line.startswith("settings")]

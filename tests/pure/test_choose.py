@@ -174,7 +174,8 @@ def test_ranks_of_one_node_have_the_kernel(operation: str, what: Reduction | Non
     assert chosen(operation, what, nbytes, TOGETHER) == expected
     without = EXCHANGE if what is not None and not what.mpi else NATIVE
     assert chosen(operation, what, nbytes, APART) == without
-    assert chosen(operation, what, nbytes, replace(TOGETHER, nodes=Nodes.one(1))) == without
+    alone = replace(TOGETHER, nodes=Nodes.one(1))
+    assert chosen(operation, what, nbytes, alone) == (without if nbytes > choose.LONGEST_ALONE else expected)
 
 
 def test_every_collective_has_one_without_mpi() -> None:
@@ -208,7 +209,8 @@ def test_threads_keep_what_their_job_began_with(monkeypatch: pytest.MonkeyPatch)
         (8, TOGETHER, (NODE, "the ranks share a node")),
         (8, APART, (NATIVE, "the ranks share no memory in which mpicoll's kernel works")),
         (8, replace(APART, nodes=Nodes((0, 1))), (NATIVE, "the ranks share no memory in which mpicoll's kernel works")),
-        (8, replace(TOGETHER, nodes=Nodes.one(1)), (NATIVE, "there is one rank")),
+        (choose.LONGEST_ALONE, replace(TOGETHER, nodes=Nodes.one(1)), (NODE, "the ranks share a node")),
+        (choose.LONGEST_ALONE + 4, replace(TOGETHER, nodes=Nodes.one(1)), (NATIVE, "there is one rank")),
         (8, preferring("allreduce:ring"), ("ring", "MPICOLL_ALGORITHM names it")),
     ],
 )

@@ -18,7 +18,7 @@ import mpicoll
 from mpicoll.algorithms.collectives import COLLECTIVES
 from mpicoll.arrays.dtypes import DTYPES, OPS
 from mpicoll.calls import choose
-from mpicoll.calls.choose import NODE, SHARED
+from mpicoll.calls.choose import NATIVE, NODE, SHARED
 from mpicoll.errors import ArgumentError, MessageError
 from mpicoll.fabrics.routes.node import SLOT
 from mpicoll.machine import blocks
@@ -208,12 +208,32 @@ def test_messages_move_while_a_rank_waits(comm: mpicoll.Communicator, call: str)
     assert comm.last_route == (NODE if call == "barrier" else SHARED)
 
 
-def test_ranks_that_are_alone(comm: mpicoll.Communicator) -> None:
+@pytest.mark.parametrize("elements", [9, 20_000, 1 << 18])
+def test_a_rank_that_is_alone(comm: mpicoll.Communicator, elements: int) -> None:
+    """Its short collectives are the kernel's, and so are its messages to itself, of which a long one is copied once."""
     part = comm.split(comm.rank, 0)
     assert part is not None
-    x = np.ones(9, np.float32)
-    assert (part.allreduce(x, algorithm=NODE) == x).all()
-    assert (part.bcast(x, algorithm=NODE) == 1).all()
+    x = np.arange(elements, dtype=np.float32)
+    for algorithm in (None, NODE):
+        assert (part.allreduce(x, algorithm=algorithm) == x).all()
+        assert part.last_route == (NODE if algorithm or x.nbytes <= choose.LONGEST_ALONE else NATIVE)
+        assert (part.scan(x, algorithm=algorithm) == x).all()
+        assert (part.bcast(x.copy(), algorithm=algorithm) == x).all()
+        assert (part.alltoall(x[np.newaxis], algorithm=algorithm) == x).all()
+    for sent in (x, np.stack([x, x], axis=1)[:, 0]):
+        assert (part.sendrecv(sent, 0, np.empty_like(x), 0) == x).all()
+        kept = x.copy()
+        part.sendrecv(kept, 0, kept, 0)
+        later = [part.isend(sent, 0, tag=1), part.isend(2 * x, 0, tag=2)]
+        assert part.probe(tag=2).nbytes == x.nbytes
+        second, first = part.recv(np.empty_like(x), tag=2), part.recv(np.empty_like(x), tag=1)
+        for request in later:
+            request.wait()
+        assert (kept == x).all()
+        assert (first == x).all()
+        assert (second == 2 * x).all()
+    part.send_object({"a": elements}, 0)
+    assert part.recv_object(0) == {"a": elements}
 
 
 def test_ranks_that_share_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -110,7 +110,7 @@ def test_a_node_of_several_has_the_rules_of_the_whole(monkeypatch: pytest.Monkey
     assert part is not None
     for each in (comm, part, comm.node):
         assert each._engine.info.settings == Settings("allreduce:ring")
-    assert not comm._engine.info.kernel
-    assert comm.node._engine.info.kernel == SHARED
+    assert not comm._engine.info.shares_memory
+    assert comm.node._engine.info.shares_memory == SHARED
     part.free()
     comm.free()

@@ -104,7 +104,7 @@ static int find_site(PyObject **code, int *place) {
         frame = back;
     }
     Py_XDECREF(frame);
-    PyErr_Clear();
+    if (library) PyErr_Clear();
     return library == 0;
 }
 

@@ -543,9 +543,11 @@ static int sleep_until(Messages *m, const Awaited *a) {
     return code ? code : move_messages(m);
 }
 
-/* Where ranks take turns on cores, one that runs on this rank's own core sends nothing while this one looks. No order is
- * needed: who sees an old core looks too often, or too seldom. */
+/* A message of this rank itself comes from another thread, which waits for Python's lock. Where ranks take turns on
+ * cores, one that runs on this rank's own core sends nothing while this one looks. No order is needed: who sees an old
+ * core looks too often, or too seldom. */
 static int looks_for(const Messages *m, int source) {
+    if (source == m->rank || m->size == 1) return 1;
     if (!m->crowded) return m->waiter.looks;
     int here = core_of_this();
     _Atomic int *said = m->peers[m->rank].core;

@@ -15,6 +15,7 @@ from tests.jobs.test_code_blocks import blocks, said
 
 nbformat = pytest.importorskip("nbformat")
 nbclient = pytest.importorskip("nbclient")
+Config = pytest.importorskip("traitlets.config").Config
 pytest.importorskip("matplotlib")
 
 pytestmark = [pytest.mark.any_mpi, pytest.mark.xdist_group("notebook")]
@@ -30,11 +31,13 @@ Run = Callable[[Any], list[Any]]
 def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
     """Runs a cell in a new notebook, and gives its outputs."""
     folder = tmp_path_factory.mktemp("notebook")
+    # By sockets in a folder: between the choice of a port and its use, another process may take it.
+    config = Config(KernelManager={"transport": "ipc", "ip": str(folder / "kernel")})
     metadata = {"metadata": {"path": str(folder)}}
     patience = int(DEADLINE * slowness())
     client = nbclient.NotebookClient(
         nbformat.v4.new_notebook(), timeout=patience, startup_timeout=patience, iopub_timeout=patience,
-        resources=metadata, allow_errors=True,
+        resources=metadata, allow_errors=True, config=config,
     )  # fmt: skip
     with client.setup_kernel(env={**os.environ, "PYTHONPATH": str(REPOSITORY), "IPYTHONDIR": str(folder)}):
 

@@ -306,7 +306,8 @@ typedef struct {
     PyObject *plan, *message; /* the kernel's, if it is one */
     int is_nobodys;           /* whether it is a message to or from nobody */
     PyObject *pending;        /* what is, of a message, or of a collective that does not block */
-    PyObject *last;           /* the last request of a message */
+    PyObject *requests[2];    /* the last ones of a message: a program begins the next one while it has one of them */
+    int older;                /* of the two */
     const char *addresses[2]; /* where x and out lay when the plan was bound, if it serves others too */
     char *packed[2];          /* where the tensors of lists travel in the place of x and out, if they are lists */
     PyObject *holders[2];     /* what holds it */
@@ -441,7 +442,7 @@ static void let_go_of_act(Act *act) {
     Py_XDECREF(act->run);
     Py_XDECREF(act->what.record);
     Py_XDECREF(act->pending);
-    forget_request(&act->last);
+    for (int i = 0; i < 2; i++) forget_request(&act->requests[i]);
     Py_XDECREF(act->holders[0]);
     Py_XDECREF(act->holders[1]);
     PyMem_Free(act);
@@ -569,10 +570,11 @@ static int run_object(CallsObject *self, const Act *act, PyObject *operation, Py
 }
 
 static int start_request(CallsObject *self, Act *act, const Asked *call, PyObject *holder, PyObject **result) {
-    PyObject *request = call->kind ? NULL : used_again(act->last, act->message);
+    PyObject *request = NULL;
+    for (int i = 0; i < 2 && !request && !call->kind; i++) request = used_again(act->requests[i], act->message);
     if (!request) {
         request = new_request(call->kind, act->bound, self->under_way, NULL);
-        if (request && !call->kind) keep_request(request, &act->last);
+        if (request && !call->kind) keep_request(request, &act->requests[act->older]), act->older ^= 1;
     }
     Noted noted = note_message(self->ring, act->pending);
     PyObject *begun = request ? start_message(act->message) : NULL;
@@ -916,7 +918,8 @@ static int calls_traverse(CallsObject *self, visitproc visit, void *arg) {
         Py_VISIT(act->run);
         Py_VISIT(act->what.record);
         Py_VISIT(act->pending);
-        Py_VISIT(act->last);
+        Py_VISIT(act->requests[0]);
+        Py_VISIT(act->requests[1]);
         Py_VISIT(act->holders[0]);
         Py_VISIT(act->holders[1]);
     }

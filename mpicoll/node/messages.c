@@ -11,6 +11,10 @@
  * ranks take turns on cores, since each turn of a ring costs a change of them. The receiver grants no bytes then. A
  * change is also what a grant costs. So where ranks take turns, longer messages count as short.
  *
+ * Where the sender of a very long message waits, and the receiver sends it none, both copy: the receiver tells it where
+ * the message is to go, reads the first half, and hears that the second one is written. Then it grants no bytes, or
+ * all of them if one half has failed. The sender's array stays until then.
+ *
  * The one that waits for a record looks at the place where it will be, so that a short message costs the transfer of
  * one cache line: the first word of a record is written last, and before that, the first word of the record that will
  * follow it is cleared. `sent` is written after it, for a thread that may look at atomics only: see has_come().
@@ -34,10 +38,15 @@
 #define LONGEST_EAGER (8 << 10) /* where ranks have a core each */
 #define LEAST_READ 64 /* rings of a message that is read out of the sender's memory in any case */
 #define PUT_OFF 200   /* looks, before a message is read that its sender could send if it came */
+#ifndef LEAST_HALVED
+#define LEAST_HALVED (1 << 20) /* bytes of a message of which both ranks copy a half */
+#endif
 #define MOST_AT_ONCE 32     /* records of one source, before it is others' turn */
 #define ALL_AFTER 64        /* looks at one source, before one at all */
 
-typedef enum { NO_RECORD, EAGER, LONG, GRANT, PIECE, WRAP } What;
+typedef enum { NO_RECORD, EAGER, LONG, GRANT, PIECE, HALF, WRITTEN, WRAP } What;
+
+enum { NOT_WRITTEN = 1, ALL_WRITTEN };
 
 /* A record begins at a multiple of LINE. The bytes of a message follow it; those of a piece, at the next line. */
 typedef struct {
@@ -46,6 +55,11 @@ typedef struct {
     uint64_t nbytes; /* of the whole message; of a piece; or that a receive wants of a long message */
     uint64_t number; /* of a long message that is granted; of one that is announced, its address, or 0 */
 } Record;
+
+typedef struct {
+    Record record;
+    uint64_t address; /* where the receiver wants the whole message */
+} Half;
 
 typedef struct {
     Record record;
@@ -183,21 +197,30 @@ static int may_read(Peer *p) {
 
 /* Pieces take two copies, one on each core. They are faster while only one of the two has a long message to send.
  * Where both have, they are far slower if the cores lie far apart, but for the shortest ones. */
+static int is_both_ways(const Peer *p) { return p->unsent.first || p->announced.first || p->flowing.first; }
+static int attends(const Peer *p) { return atomic_load_explicit(p->attends, memory_order_relaxed); }
+
 static int is_better_read(const Messages *m, const Peer *p, const Transfer *t) {
-    int both_ways = p->unsent.first || p->announced.first || p->flowing.first;
-    size_t least = both_ways ? m->ring / 4 + 1 : LEAST_READ * m->ring;
+    size_t least = is_both_ways(p) ? m->ring / 4 + 1 : LEAST_READ * m->ring;
     return t->mapped || m->crowded || t->put_off >= PUT_OFF || t->wanted >= least;
 }
 
+/* A sender that waits for nothing else copies a half itself, on its own core. */
+static int is_halved(const Messages *m, const Peer *p, const Transfer *t) {
+    return t->wanted >= LEAST_HALVED && !t->memory.dims && !t->mapped && !m->crowded && !is_both_ways(p) && attends(p);
+}
+
+static size_t half_of(size_t nbytes) { return rounded(nbytes / 2, 4096); }
+
 /* A sender that computes would send the pieces late. But it may be about to wait: a receive gives it a moment. */
 static int is_put_off(const Messages *m, const Peer *p, Transfer *t) {
+    if (t->is_halved) return 1;
     if (!t->address || is_better_read(m, p, t)) return 0;
-    return !atomic_load_explicit(p->attends, memory_order_relaxed) && ++t->put_off < PUT_OFF;
+    return !attends(p) && ++t->put_off < PUT_OFF;
 }
 
 /* Read a long message out of its sender's memory. Returns 0 if not all could be read. */
-static int read_message(const Peer *p, Transfer *t) {
-    uint64_t address = t->address;
+static int read_message(const Peer *p, Transfer *t, uint64_t address) {
     if (t->mapped) return scatter_bytes(&t->memory, 0, t->wanted, t->mapped), 1;
     if (!t->memory.dims) return !read_memory(p->self, address, t->memory.address, t->wanted);
     char *part = malloc(PART);
@@ -211,15 +234,26 @@ static int read_message(const Peer *p, Transfer *t) {
     return done == t->wanted;
 }
 
+/* The sender writes the second half while this rank reads the first one. Then it is granted: no bytes if all are here. */
+static int send_half(Messages *m, Peer *p, Transfer *t, Half *half, uint64_t address) {
+    half->address = (uint64_t)(uintptr_t)t->memory.address;
+    publish(m, p, &half->record, HALF, LINE);
+    t->is_read = !read_memory(p->self, address, t->memory.address, half_of(t->wanted));
+    t->is_halved = 1;
+    return 1;
+}
+
 static int send_grant(Messages *m, Peer *p, Transfer *t) {
     Record *record = reserve(m, p, LINE);
     if (!record) return 0;
+    record->nbytes = t->wanted, record->number = t->number;
     if (t->address) {
-        if (is_better_read(m, p, t) && read_message(p, t)) t->wanted = 0;
+        uint64_t address = t->address;
         t->address = 0;
         count_unread(p, -1);
+        if (is_halved(m, p, t)) return send_half(m, p, t, (Half *)record, address);
+        if (is_better_read(m, p, t) && read_message(p, t, address)) record->nbytes = t->wanted = 0;
     }
-    record->nbytes = t->wanted, record->number = t->number;
     publish(m, p, record, GRANT, LINE);
     p->ungranted = t->next;
     if (!t->wanted) { /* no pieces follow */
@@ -269,8 +303,18 @@ static int send_piece(Messages *m, Peer *p, Transfer *t) {
     return 1;
 }
 
+static int send_written(Messages *m, Peer *p) {
+    Record *record = reserve(m, p, LINE);
+    if (!record) return 0;
+    record->nbytes = p->writes == ALL_WRITTEN;
+    p->writes = 0;
+    publish(m, p, record, WRITTEN, LINE);
+    return 1;
+}
+
 /* Send what is queued, until the ring is full. Short messages do not wait behind the pieces of long ones. */
 static void push(Messages *m, Peer *p) {
+    if (p->writes && !send_written(m, p)) return;
     while (p->ungranted && !(m->starts && p->ungranted->address) && !is_put_off(m, p, p->ungranted))
         if (!send_grant(m, p, p->ungranted)) return;
     while (p->unsent.first)
@@ -342,9 +386,27 @@ static int take_message(Messages *m, int source, const Record *record, int is_lo
     return code;
 }
 
-static void take_grant(Messages *m, Peer *p, const Record *record) {
+static Transfer *announced_as(const Peer *p, uint64_t number) {
     Transfer *t = p->announced.first;
-    while (t->number != record->number) t = t->next;
+    while (t->number != number) t = t->next;
+    return t;
+}
+
+static void take_half(Peer *p, const Record *record) {
+    size_t half = half_of(record->nbytes);
+    const char *from = announced_as(p, record->number)->memory.address + half;
+    uint64_t to = ((const Half *)record)->address + half;
+    p->writes = may_read(p) && !write_memory(p->self, to, from, record->nbytes - half) ? ALL_WRITTEN : NOT_WRITTEN;
+}
+
+static void take_written(Peer *p, const Record *record) {
+    Transfer *t = p->ungranted;
+    if (record->nbytes && t->is_read) t->wanted = 0;
+    t->is_halved = 0;
+}
+
+static void take_grant(Messages *m, Peer *p, const Record *record) {
+    Transfer *t = announced_as(p, record->number);
     take_out(&p->announced, t);
     t->wanted = record->nbytes;
     if (t->wanted) append(&p->flowing, t);
@@ -381,6 +443,8 @@ static int take_record(Messages *m, int source, const Record *record, What what,
         break;
     case LONG: code = take_message(m, source, record, 1); break;
     case GRANT: take_grant(m, p, record); break;
+    case HALF: take_half(p, record); break;
+    case WRITTEN: take_written(p, record); break;
     case PIECE:
         *nbytes = LINE + rounded(record->nbytes, LINE);
         take_piece(m, p, record);
@@ -448,7 +512,7 @@ static void take_passed(Messages *m, Transfer *t, Passed **link) {
 
 static int start(Messages *m, Transfer *t) {
     count_open(m, 1);
-    t->moved = 0, t->is_posted = 0, t->address = 0, t->mapped = NULL, t->put_off = 0;
+    t->moved = 0, t->is_posted = 0, t->address = 0, t->mapped = NULL, t->put_off = 0, t->is_halved = 0;
     m->longs += is_long_send(m, t);
     atomic_store_explicit(&t->complete, 0, memory_order_relaxed);
     if (!t->receives) {

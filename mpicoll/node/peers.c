@@ -21,14 +21,24 @@ void introduce(Self *self) {
 }
 
 #ifdef __linux__
-int read_memory(const Self *other, uint64_t from, char *to, size_t n) {
+typedef ssize_t (*Copy)(pid_t, const struct iovec *, unsigned long, const struct iovec *, unsigned long, unsigned long);
+
+static int copy(Copy copies, const Self *other, uint64_t there, char *here, size_t n) {
     while (n) {
-        struct iovec here = {to, n}, there = {(void *)(uintptr_t)from, n};
-        ssize_t now = process_vm_readv((pid_t)other->process, &here, 1, &there, 1, 0);
+        struct iovec own = {here, n}, its = {(void *)(uintptr_t)there, n};
+        ssize_t now = copies((pid_t)other->process, &own, 1, &its, 1, 0);
         if (now <= 0) return -1;
-        to += now, from += (uint64_t)now, n -= (size_t)now;
+        here += now, there += (uint64_t)now, n -= (size_t)now;
     }
     return 0;
+}
+
+int read_memory(const Self *other, uint64_t from, char *to, size_t n) {
+    return copy(process_vm_readv, other, from, to, n);
+}
+
+int write_memory(const Self *other, uint64_t to, const char *from, size_t n) {
+    return copy(process_vm_writev, other, to, (char *)(uintptr_t)from, n);
 }
 
 #define MOST_MAPPED 1024
@@ -75,6 +85,11 @@ const char *map_home(const Self *other, const Home *home) {
 }
 
 int read_memory(const Self *other, uint64_t from, char *to, size_t n) {
+    (void)other, (void)from, (void)to, (void)n;
+    return -1;
+}
+
+int write_memory(const Self *other, uint64_t to, const char *from, size_t n) {
     (void)other, (void)from, (void)to, (void)n;
     return -1;
 }

@@ -1,4 +1,4 @@
-/* Reads another process's memory, where the system permits that. */
+/* Reads and writes another process's memory, where the system permits that. */
 #ifndef MPICOLL_PEERS_H
 #define MPICOLL_PEERS_H
 
@@ -14,7 +14,7 @@ typedef struct {
 
 void introduce(Self *self);
 
-/* Whether its memory can be read: its mark is where it says. In another namespace, its number is another process's. */
+/* Whether its memory can be read and written: its mark is where it says. In another namespace, its number is another process's. */
 int is_readable(const Self *other);
 
 /* Where a file that a process keeps open lies in its memory. `file` is 0 for none. */
@@ -27,7 +27,8 @@ typedef struct {
 /* The same file in this process's memory, from now on. NULL if it cannot be opened. */
 const char *map_home(const Self *other, const Home *home);
 
-/* Copy `n` bytes from an address of its memory. Returns 0, or -1 if not all could be read. */
+/* Copy `n` bytes from an address of its memory, or to one. Returns 0, or -1 if not all could be copied. */
 int read_memory(const Self *other, uint64_t from, char *to, size_t n);
+int write_memory(const Self *other, uint64_t to, const char *from, size_t n);
 
 #endif

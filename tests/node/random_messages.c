@@ -66,6 +66,25 @@ static void pause_a_while(Rank *self) {
     if (how > 180) expect(self, move_messages(&self->messages), 0, "move_messages");
 }
 
+/* Now and then another process's memory is copied in part alone, as if it had ended or forbidden that. */
+static size_t copied(size_t n) {
+    static _Atomic unsigned calls;
+    unsigned call = atomic_fetch_add(&calls, 1) * 2654435761u;
+    return call >> 29 ? n : call % (n + 1) / 2;
+}
+
+int __real_read_memory(const Self *other, uint64_t from, char *to, size_t n);
+int __wrap_read_memory(const Self *other, uint64_t from, char *to, size_t n) {
+    size_t now = copied(n);
+    return __real_read_memory(other, from, to, now) || now < n ? -1 : 0;
+}
+
+int __real_write_memory(const Self *other, uint64_t to, const char *from, size_t n);
+int __wrap_write_memory(const Self *other, uint64_t to, const char *from, size_t n) {
+    size_t now = copied(n);
+    return __real_write_memory(other, to, from, now) || now < n ? -1 : 0;
+}
+
 static size_t draw_length(Random *r) {
     size_t few = (size_t)draw(r, 3);
     switch (draw(r, 12)) {

@@ -14,7 +14,7 @@ import pytest
 from mpi4py import MPI
 
 import mpicoll
-from mpicoll.errors import ArgumentError
+from mpicoll.errors import ArgumentError, MessageError
 from mpicoll.node.loaded import kernel
 from tests.ranks.children import in_child
 from tests.sharing import NEEDED
@@ -193,3 +193,34 @@ def test_a_number_that_stands_for_none(comm: mpicoll.Communicator) -> None:
             comm.recv(y, peer, None)
         with pytest.raises(ArgumentError, match="recv: tag"):
             comm.recv(y, peer, -(2**63))
+
+
+@pytest.mark.parametrize("sender", ["waits", "waits later", "is elsewhere"])
+@pytest.mark.parametrize("elements", [(1 << 17) - 1, 1 << 17, 700_001])
+def test_a_very_long_message(comm: mpicoll.Communicator, sender: str, elements: int) -> None:
+    """Both ranks may copy a half of it. The receiver's array may be longer, or have gaps."""
+    sent = np.arange(elements, dtype=np.float64)
+    for turn in range(3):
+        if comm.rank == 0:
+            request = comm.isend(sent + turn, 1)
+            if sender == "is elsewhere":
+                comm.recv(np.empty(1), 1, tag=1)
+            elif sender == "waits later":
+                time.sleep(0.01)
+            request.wait()
+        elif comm.rank == 1:
+            room = np.full((elements, 2), -1.0)
+            came = room[:, 0] if turn == 1 else np.empty(elements)
+            comm.recv(came, 0)
+            assert (came == sent + turn).all()
+            assert (room[:, 1] == -1).all()
+            if sender == "is elsewhere":
+                comm.send(np.ones(1), 0, tag=1)
+    if comm.rank == 0:
+        comm.send(sent, 1)
+    elif comm.rank == 1:
+        longer = np.full(elements + 3, -1.0)
+        with pytest.raises(MessageError, match=f"expected {elements + 3} elements"):
+            comm.recv(longer, 0)
+        assert (longer[:elements] == sent).all()
+        assert (longer[elements:] == -1).all()

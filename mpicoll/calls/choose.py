@@ -49,8 +49,8 @@ LONG_MOVES = 2 << 20
 """Bytes of the shortest vector of a collective that only moves data which MPI libraries move in less time than it takes
 to copy it in and out of memory that ranks share."""
 LONGEST_ALONE = 64 << 10
-"""Bytes of the longest vector of a single rank's collective that costs less than the MPI library's, which copies once, or
-not at all in place."""
+"""Bytes of the longest vector of a single rank's collective that costs less than the MPI library's. That copies once,
+or not at all in place."""
 LONG = 1 << 20  # bytes of the shortest vector whose reduction is two-level by default, if MPI lacks it
 IPC_FROM = 5 << 20
 """Bytes of a vector from which ``ipc`` is chosen where all ranks share one device. Two ranks on an H200 took 1.3 times

@@ -6,6 +6,7 @@ from __future__ import annotations
 import errno
 import os
 import random
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -234,6 +235,36 @@ def test_a_rank_that_is_alone(comm: mpicoll.Communicator, elements: int) -> None
         assert (second == 2 * x).all()
     part.send_object({"a": elements}, 0)
     assert part.recv_object(0) == {"a": elements}
+
+
+@pytest.mark.parametrize(
+    "wait",
+    [
+        lambda part: part.recv(np.empty(4), 0),
+        lambda part: part.recv(np.empty(4)),
+        lambda part: part.irecv(np.empty(4), 0).wait(),
+        lambda part: part.send(np.ones(1 << 20), 0),
+        lambda part: part.sendrecv(np.ones(4), 0, np.empty(4), 0, recvtag=1),
+        lambda part: part.probe(0),
+        lambda part: part.recv_object(0),
+    ],
+)
+def test_a_rank_that_waits_for_itself(comm: mpicoll.Communicator, wait: Callable[[Any], object]) -> None:
+    """A rank that is alone has nobody else who could end its wait, unless another thread of the program can."""
+    part = comm.split(comm.rank, 0)
+    assert part is not None
+    with pytest.raises(MessageError, match="waits for itself"):
+        wait(part)
+
+
+def test_another_thread_ends_the_wait_of_a_rank_that_is_alone(comm: mpicoll.Communicator) -> None:
+    part = comm.split(comm.rank, 0)
+    assert part is not None
+    came = threading.Event()
+    sender = threading.Thread(target=lambda: came.wait(0.2) or part.send(np.arange(4.0), 0))
+    sender.start()
+    assert part.recv(np.empty(4), 0).tolist() == [0, 1, 2, 3]
+    sender.join()
 
 
 def test_ranks_that_share_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ from array import array
 from collections.abc import Sequence
 from itertools import accumulate
 from threading import get_ident, main_thread
+from time import monotonic
 from typing import TYPE_CHECKING
 
 from mpicoll.arrays.buffers import Buffer
@@ -26,6 +27,7 @@ from mpicoll.machine import blocks
 from mpicoll.machine.blocks import ForeignSegment, Place, ShmSegment, opened, own_at
 from mpicoll.machine.shared_memory import share
 from mpicoll.node.loaded import kernel
+from mpicoll.supervise import sites
 from mpicoll.supervise.record import Record
 
 if TYPE_CHECKING:
@@ -42,6 +44,11 @@ SLOT = 8 * UNIT
 MOST_RANKS = SLOT // 64  # a slot has a line of the cache for each rank at least
 
 _MOST_DIMS = 4  # of an array with gaps
+_BETWEEN_LOOKS = 0.1  # seconds: a look at all threads takes as long as hundreds of messages
+_WAITS_FOR_ITSELF = (
+    "the only rank of a communicator waits for itself, and no other thread of it can send or receive a message. "
+    "A job of several ranks: mpicoll run -n 2 PROGRAM"
+)
 MAIN = main_thread().ident
 Pair = tuple[Buffer | None, Buffer | None]
 _EXTENTS = {"0": 0, "1": 1, "p": 2}
@@ -63,7 +70,14 @@ def meet(comm: MPI.Intracomm, crowded: bool) -> tuple[Node, Messages] | None:
         return None
     addresses = tuple(block.ctypes.data for block in made)
 
+    looked = 0.0
+
     def meanwhile() -> None:
+        nonlocal looked
+        if len(addresses) == 1 and get_ident() == MAIN and monotonic() > looked + _BETWEEN_LOOKS:
+            looked = monotonic()
+            if sites.is_alone():
+                raise MessageError(_WAITS_FOR_ITSELF)
         # MPI moves messages only while it is called, and the other rank may wait for one. At the end of the program, no
         # thread beside the main one may be within MPI.
         if get_ident() == MAIN and comm:  # it may be freed while messages are under way

@@ -15,22 +15,11 @@ from weakref import WeakSet
 
 from mpicoll.algorithms import bruck, butterfly, direct, ring, trees, two_level
 from mpicoll.algorithms.collectives import COLLECTIVES, canonical
-from mpicoll.algorithms.steps import (
-    INPUT,
-    OUTPUT,
-    Copy,
-    Cut,
-    Nodes,
-    Place,
-    Schedule,
-    Steps,
-    per_rank,
-    power_of_two,
-    run,
-    segments,
-    segments_per_rank,
+
+from mpicoll.algorithms.steps import (  # isort: skip
+    INPUT, OUTPUT, Copy, Cut, Nodes, Place, Schedule, Steps, per_rank, power_of_two, run, segments, segments_per_rank,
     whole,
-)
+)  # fmt: skip
 from mpicoll.errors import ArgumentError, MpicollError, ScheduleError
 from mpicoll.units import line_named
 

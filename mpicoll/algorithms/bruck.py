@@ -9,23 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from mpicoll.algorithms.steps import (
-    INPUT,
-    OUTPUT,
-    SCRATCH,
-    Blocks,
-    Copy,
-    Place,
-    Recv,
-    RecvReduce,
-    Send,
-    Steps,
-    around,
-    merged,
-    one,
-    run,
-    singly,
-)
+from mpicoll.algorithms.steps import (  # isort: skip
+    INPUT, OUTPUT, SCRATCH, Blocks, Copy, Place, Recv, RecvReduce, Send, Steps, around, merged, one, run, singly,
+)  # fmt: skip
 
 
 def allgather(at: Place) -> Steps:

@@ -16,24 +16,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from mpicoll.algorithms.steps import (
-    INPUT,
-    OUTPUT,
-    SCRATCH,
-    Action,
-    Blocks,
-    Copy,
-    Place,
-    Recv,
-    RecvReduce,
-    Send,
-    Space,
-    Steps,
-    merged,
-    one,
-    power_of_two,
-    run,
-)
+from mpicoll.algorithms.steps import (  # isort: skip
+    INPUT, OUTPUT, SCRATCH, Action, Blocks, Copy, Place, Recv, RecvReduce, Send, Space, Steps, merged, one,
+    power_of_two, run,
+)  # fmt: skip
 
 _ODD_DIGITS = 0xAAAA_AAAA_AAAA_AAAA
 """The digits of base -2 whose values are negative."""

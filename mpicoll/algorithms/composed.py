@@ -5,23 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from mpicoll.algorithms.steps import (
-    INPUT,
-    OUTPUT,
-    Action,
-    Blocks,
-    Copy,
-    Pipeline,
-    Place,
-    Recv,
-    RecvReduce,
-    Send,
-    Space,
-    Stage,
-    Steps,
-    joined,
-    run,
-)
+from mpicoll.algorithms.steps import (  # isort: skip
+    INPUT, OUTPUT, Action, Blocks, Copy, Pipeline, Place, Recv, RecvReduce, Send, Space, Stage, Steps, joined, run,
+)  # fmt: skip
 
 Spaces = Mapping[Space, Space]
 """The space of the whole in which a space of the part lies. One that is not named is itself."""

@@ -8,21 +8,10 @@ grows with the number of ranks. On a chain, the vector passes through all ranks 
 from __future__ import annotations
 
 from mpicoll.algorithms.butterfly import Fold
-from mpicoll.algorithms.steps import (
-    INPUT,
-    OUTPUT,
-    SCRATCH,
-    Copy,
-    Pipeline,
-    Place,
-    Recv,
-    RecvReduce,
-    Send,
-    Space,
-    Stage,
-    Steps,
-    one,
-)
+
+from mpicoll.algorithms.steps import (  # isort: skip
+    INPUT, OUTPUT, SCRATCH, Copy, Pipeline, Place, Recv, RecvReduce, Send, Space, Stage, Steps, one,
+)  # fmt: skip
 
 
 def allreduce(at: Place) -> Steps:

@@ -30,25 +30,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from mpicoll.algorithms.steps import (
-    INPUT,
-    OUTPUT,
-    SCRATCH,
-    Action,
-    Blocks,
-    Copy,
-    Pipeline,
-    Place,
-    Recv,
-    RecvReduce,
-    Send,
-    Space,
-    Stage,
-    Steps,
-    around,
-    one,
-    run,
-)
+from mpicoll.algorithms.steps import (  # isort: skip
+    INPUT, OUTPUT, SCRATCH, Action, Blocks, Copy, Pipeline, Place, Recv, RecvReduce, Send, Space, Stage, Steps, around,
+    one, run,
+)  # fmt: skip
 
 
 def binomial_bcast(at: Place, blocks: Blocks = (range(1),)) -> Steps:

@@ -14,22 +14,10 @@ from itertools import accumulate, chain, pairwise
 
 from mpicoll.algorithms import bruck, direct, ring, trees
 from mpicoll.algorithms.composed import among, stages
-from mpicoll.algorithms.steps import (
-    INPUT,
-    OUTPUT,
-    SCRATCH,
-    Blocks,
-    Pipeline,
-    Place,
-    Recv,
-    Send,
-    Space,
-    Steps,
-    merged,
-    one,
-    run,
-    singly,
-)
+
+from mpicoll.algorithms.steps import (  # isort: skip
+    INPUT, OUTPUT, SCRATCH, Blocks, Pipeline, Place, Recv, Send, Space, Steps, merged, one, run, singly,
+)  # fmt: skip
 
 
 def allreduce(at: Place) -> Steps:

@@ -14,48 +14,24 @@ torch_versions.check(torch.__version__, speaks=launched_rank() in (None, 0))
 
 from mpicoll.torch import barriers, collectives, making, messages, objects
 from mpicoll.torch.barriers import monitored_barrier
-from mpicoll.torch.collectives import (
-    all_gather,
-    all_gather_into_tensor,
-    all_gather_single,
-    all_reduce,
-    all_to_all,
-    all_to_all_single,
-    barrier,
-    broadcast,
-    gather,
-    reduce,
-    reduce_scatter,
-    reduce_scatter_single,
-    reduce_scatter_tensor,
-    scatter,
-)
+
+from mpicoll.torch.collectives import (  # isort: skip
+    all_gather, all_gather_into_tensor, all_gather_single, all_reduce, all_to_all, all_to_all_single, barrier,
+    broadcast, gather, reduce, reduce_scatter, reduce_scatter_single, reduce_scatter_tensor, scatter,
+)  # fmt: skip
 from mpicoll.torch.group import GroupMember, ProcessGroup, group
 from mpicoll.torch.memory import empty, share_
 from mpicoll.torch.messages import P2POp, batch_isend_irecv, irecv, isend, recv, send
-from mpicoll.torch.objects import (
-    all_gather_object,
-    broadcast_object_list,
-    gather_object,
-    recv_object_list,
-    scatter_object_list,
-    send_object_list,
-)
+
+from mpicoll.torch.objects import (  # isort: skip
+    all_gather_object, broadcast_object_list, gather_object, recv_object_list, scatter_object_list, send_object_list,
+)  # fmt: skip
 from mpicoll.torch.private import uncompiled
-from mpicoll.torch.process_groups import (
-    destroy_process_group,
-    get_backend,
-    get_global_rank,
-    get_group_rank,
-    get_node_local_rank,
-    get_process_group_ranks,
-    get_rank,
-    get_world_size,
-    init_process_group,
-    is_available,
-    is_initialized,
-    new_group,
-)
+
+from mpicoll.torch.process_groups import (  # isort: skip
+    destroy_process_group, get_backend, get_global_rank, get_group_rank, get_node_local_rank, get_process_group_ranks,
+    get_rank, get_world_size, init_process_group, is_available, is_initialized, new_group,
+)  # fmt: skip
 from mpicoll.torch.work import Work
 
 __all__ = [

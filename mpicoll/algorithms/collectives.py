@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal, TypeVar
 
 Block = TypeVar("Block")
@@ -45,32 +46,37 @@ class Collective:
         cross the slowest link of ``size`` ranks, whatever the algorithm."""
         return self.crosses * (size - 1) / size if self.crosses else 1.0
 
-    @property
+    @cached_property
     def rooted(self) -> bool:
         """Whether one rank, the root, gives or gets what the others do not."""
         return self.root is not None
 
-    @property
+    @cached_property
     def moves(self) -> bool:
         """Whether ranks have arrays in the call."""
         return self.gives != "0"
 
-    @property
+    @cached_property
     def elementwise(self) -> bool:
         """Whether input and output have the same number of elements, and a rank's output may overwrite its input."""
         return self.gives == self.gets == "1"
 
-    @property
+    @cached_property
+    def in_x(self) -> bool:
+        """Whether a rank has one array, which the root reads and the others get the result in, as in a bcast."""
+        return self.elementwise and self.root == "gives"
+
+    @cached_property
     def by_rank(self) -> bool:
         """Whether the vector has exactly one block for each rank."""
         return "p" in (self.gives, self.gets)
 
-    @property
+    @cached_property
     def gathers(self) -> bool:
         """Whether the result is the ranks' inputs, one after another."""
         return (self.gives, self.gets) == ("1", "p")
 
-    @property
+    @cached_property
     def scatters(self) -> bool:
         """Whether rank r's result is block r of the vector, or of its reduction."""
         return (self.gives, self.gets) == ("p", "1")
@@ -158,6 +164,9 @@ COLLECTIVES: dict[str, Collective] = {
     )
 }
 
+METHODS = {f"{c.name}{v}": (c, v == "v") for c in COLLECTIVES.values() for v in ("", "v")}
+"""The collective of a Communicator's method, and whether its blocks are uneven: ``allgatherv`` is ``allgather``."""
+
 _SPELLINGS = {c.torch: c.name for c in COLLECTIVES.values() if c.torch} | {
     "all_gather_into_tensor": "allgather",
     "all_gather_single": "allgather",
@@ -170,12 +179,6 @@ _SPELLINGS = {c.torch: c.name for c in COLLECTIVES.values() if c.torch} | {
 def canonical(name: str) -> str | None:
     """MPI's name of the collective that ``name`` means in MPI's or torch's spelling; None if there is none."""
     return name if name in COLLECTIVES else _SPELLINGS.get(name)
-
-
-def even_and_uneven(operation: str) -> tuple[Collective, bool]:
-    """The collective of a Communicator's method, and whether its blocks are uneven: ``allgatherv`` is ``allgather``."""
-    uneven = operation not in COLLECTIVES
-    return COLLECTIVES[operation.removesuffix("v") if uneven else operation], uneven
 
 
 def input_of(operation: str) -> str:

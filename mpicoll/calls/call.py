@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
-from mpicoll.algorithms.collectives import Collective, even_and_uneven, input_of
+from mpicoll.algorithms.collectives import METHODS, Collective, input_of
 from mpicoll.arrays.buffers import Buffer, as_buffer, memory_overlaps
 from mpicoll.arrays.dtypes import Reduction, reduction
 from mpicoll.calls.arguments import checked_counts, checked_rank
@@ -81,7 +81,7 @@ class Call:
 
     def only_read_at(self, rank: int) -> bool:
         """Whether this rank's ``recv`` is only read. That is so at the root of a bcast, which has one array."""
-        return self.collective.elementwise and self.collective.root == "gives" and rank == self.root
+        return self.collective.in_x and rank == self.root
 
 
 def checked(
@@ -99,7 +99,7 @@ def checked(
 
     ``x`` is the rank's input and ``out`` its output. Without ``out`` an element-wise collective is in place.
     """
-    table, uneven = even_and_uneven(operation)
+    table, uneven = METHODS[operation]
     if not table.moves:
         return Call(table, None, None)
     root = checked_rank(root, size, operation, "root")

@@ -21,7 +21,7 @@ from functools import lru_cache
 from typing import Final, Literal, NamedTuple
 
 from mpicoll import algorithms
-from mpicoll.algorithms.collectives import canonical, even_and_uneven
+from mpicoll.algorithms.collectives import METHODS, canonical
 from mpicoll.algorithms.steps import Nodes, Schedule
 from mpicoll.arrays.dtypes import Reduction
 from mpicoll.calls.call import Call
@@ -185,7 +185,7 @@ def schedule_of(choice: Choice, call: Call, rank: int, nodes: Nodes) -> Schedule
 
 def names(operation: str, info: CommInfo | None = None) -> tuple[str, ...]:
     """The names that ``algorithm=`` takes for a Communicator's method, among ranks of these info."""
-    table, uneven = even_and_uneven(operation)
+    table, uneven = METHODS[operation]
     schedules = tuple(a.name for a in algorithms.algorithms(table.name) if a.uneven or not uneven)
     if info is not None and not info.library:
         return schedules
@@ -235,7 +235,7 @@ def _expected_instead(
         return f"one that serves {reduction.op} of {reduction.dtype}, which MPI libraries do not: None, {others}"
     if algorithm == WIDE and reduction is not None and not reduction.rounds:
         return f"one that serves {reduction.op} of {reduction.dtype} ({WIDE} is for sums and products of 16-bit floats)"
-    chosen = algorithms.find(even_and_uneven(operation)[0].name, algorithm)
+    chosen = algorithms.find(METHODS[operation][0].name, algorithm)
     reason = None if chosen is None else chosen.declines(info.size, root)
     if not reason:
         return None
@@ -282,7 +282,7 @@ def _best(operation: str, reduction: Reduction | None, nbytes: int, info: CommIn
             return WIDE, "MPI lacks it, and so nodes of several ranks send the fewest bytes that round once"
     if not info.shares_memory:
         return otherwise, "the ranks share no memory in which mpicoll's kernel works"
-    table, uneven = even_and_uneven(operation)
+    table, uneven = METHODS[operation]
     if reduction is None and nbytes >= LONG_MOVES and table.extent_is_common(uneven):
         return otherwise, "the MPI library moves long arrays fastest, where they do not lie in shared memory"
     return NODE, "the ranks share a node"
@@ -291,7 +291,7 @@ def _best(operation: str, reduction: Reduction | None, nbytes: int, info: CommIn
 def _nodes_save(operation: str, nbytes: int, nodes: Nodes) -> bool:
     """Whether a two-level algorithm sends much less between nodes than an exchange: where all have several ranks."""
     several = not nodes.alone and min(map(len, nodes.ranks)) > 1
-    known = algorithms.find(even_and_uneven(operation)[0].name, TWO_LEVEL)
+    known = algorithms.find(METHODS[operation][0].name, TWO_LEVEL)
     return nbytes >= LONG and several and known is not None
 
 
@@ -304,7 +304,7 @@ def _rounds_more_than_once(reduction: Reduction, size: int) -> bool:
 def between_memories(operation: str) -> str:
     """The algorithm for ranks that read each other's memory, or reduce where the data lies: one of those that move
     least data. It is the first one in the list of algorithms, but for reductions whose first one waits longer."""
-    table, _ = even_and_uneven(operation)
+    table, _ = METHODS[operation]
     if table.reduces and table.scatters:
         return "pairwise"
     if table.prefix is not None:
@@ -314,12 +314,12 @@ def between_memories(operation: str) -> str:
 
 def _in_rank_order(operation: str) -> str:
     """The schedule that reduces in rank order: the first one in the list of algorithms."""
-    return next(algorithms.algorithms(even_and_uneven(operation)[0].name)).name
+    return next(algorithms.algorithms(METHODS[operation][0].name)).name
 
 
 def preferred(operation: str, text: str) -> str | None:
     """The algorithm that the text of MPICOLL_ALGORITHM names for this operation, None where it names none."""
-    collective = even_and_uneven(operation)[0].name
+    collective = METHODS[operation][0].name
     name = _read(text).get(collective)
     if name is not None and name not in names(collective):
         expected = f"for {collective} one of {', '.join(names(collective))}"

@@ -6,14 +6,13 @@ Where that array lies in memory that ranks share, the result does, too. A call f
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
 import numpy as np
 from numpy import ndarray
 
-from mpicoll.algorithms.collectives import COLLECTIVES, even_and_uneven, input_of
+from mpicoll.algorithms.collectives import METHODS, input_of
 from mpicoll.arrays.buffers import Buffer, as_buffer
 from mpicoll.arrays.libraries import library_of, loaded_torch
 from mpicoll.calls.arguments import checked_counts
@@ -32,56 +31,31 @@ def like(x: Any, *more: int) -> Any:
     return None
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    """What there is to know of the results of one operation."""
-
-    makes: bool  # whether a new array can be made of the input of the ranks that have a result
-    rooted: bool  # whether only the root makes one
-    only_root: bool  # whether only the root has a result
-    elementwise: bool
-    gathers: bool
-    scatters: bool
-    uneven: bool
-    returns_x: bool  # whether the result is in ``x``
-    nothing_at_0: bool  # whether rank 0 has no result
-
-
-def _row(operation: str) -> Row:
-    table, uneven = even_and_uneven(operation)
-    returns_x = table.root == "gives" and table.elementwise
-    made, kinds = table.moves and not returns_x, (table.elementwise, table.gathers, table.scatters)
-    return Row(made, table.rooted, table.root == "gets", *kinds, uneven, returns_x, table.prefix == "exclusive")
-
-
-ROWS = {name: _row(name) for c in COLLECTIVES for name in (c, f"{c}v")}
-
-
 def made(
     operation: str, x: Any, rank: int, size: int, root: int, sendcounts: Any = None, recvcounts: Any = None
 ) -> Any:
     """A new array for the result of any collective on this rank. None where it has no result, or where only the caller
     knows its shape."""
-    row = ROWS[operation]
-    if not row.makes or (row.rooted and rank != root):
+    table, uneven = METHODS[operation]
+    if not table.moves or table.in_x or (table.rooted and rank != root):
         return None
-    if not (row.scatters or row.uneven):
-        new = like(x, size) if row.gathers else like(x)
+    if not (table.scatters or uneven):
+        new = like(x, size) if table.gathers else like(x)
         if new is not None:
             return new
     b = as_buffer(x, operation, input_of(operation))
-    if row.uneven:
-        rows_of = checked_counts(sendcounts if row.scatters else recvcounts, size, operation, "counts")
-        shape = (rows_of[rank] if row.scatters else sum(rows_of), *b.shape[1:])
+    if uneven:
+        rows_of = checked_counts(sendcounts if table.scatters else recvcounts, size, operation, "counts")
+        shape = (rows_of[rank] if table.scatters else sum(rows_of), *b.shape[1:])
         try:
             return _new(b, shape)
         except (MemoryError, ValueError, RuntimeError, TypeError) as e:  # NumPy and torch raise these for too many rows
             given = f"{shape[0]} rows of {prod(shape[1:])} elements of {b.dtype}"
             raise ArgumentError(operation, "counts", "rows that fit into memory", given) from e
-    if row.scatters and (not b.shape or b.shape[0] != size):
+    if table.scatters and (not b.shape or b.shape[0] != size):
         expected = f"shape ({size}, ...), one block for each rank (xs may have any shape if out is given)"
         raise ArgumentError(operation, "xs", expected, f"shape {b.shape}")
-    return _new(b, (size, *b.shape) if row.gathers else b.shape[1:] if row.scatters else b.shape)
+    return _new(b, (size, *b.shape) if table.gathers else b.shape[1:] if table.scatters else b.shape)
 
 
 def _new(b: Buffer, shape: tuple[int, ...]) -> Any:
@@ -95,10 +69,10 @@ def ends(
 ) -> tuple[Any, Any, bool]:
     """Where a call writes, which is ``out`` or new; what a Communicator's method returns; and whether that is to be
     made an array of the library of ``x``."""
-    row = ROWS[operation]
+    table, _ = METHODS[operation]
     target = made(operation, x, rank, size, root, sendcounts, recvcounts) if out is None else out
-    nothing = (row.only_root and rank != root) or (row.nothing_at_0 and rank == 0 and out is None)
-    result = x if row.returns_x else None if nothing else target
+    nothing = not table.gets_at(rank, root) or (table.prefix == "exclusive" and rank == 0 and out is None)
+    result = x if table.in_x else None if nothing else target
     is_new = result is not out and result is not x
     return target, result, is_new and type(x) is not ndarray and library_of(x) is not None
 

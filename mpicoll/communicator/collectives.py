@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from mpicoll.algorithms.collectives import METHODS
 from mpicoll.arrays.protocols import A, ArrayLike, Out
 from mpicoll.calls import results
 from mpicoll.calls.arguments import checked_rank
@@ -204,15 +205,15 @@ class Collectives(CommunicatorBase):
         """Make a call, by the kernel if it knows a plan. Returns what the method of this name returns."""
         if type(root) is not int:
             root = checked_rank(root, self.size, operation, "root")
-        row, rank, result = results.ROWS[operation], self.rank, out
-        if row.only_root and rank != root:
+        table, rank, result = METHODS[operation][0], self.rank, out
+        if rank != root and table.root == "gets":
             result = None
-        elif out is None and row.makes:
+        elif out is None and table.moves and not table.in_x:
             result = results.made(operation, x, rank, self.size, root, sendcounts, recvcounts)
-        there = None if result is x and row.elementwise else result
+        there = None if result is x and table.elementwise else result
         self._engine.make(operation, x, there, op, root, algorithm, sendcounts, recvcounts)
-        if row.returns_x:
+        if table.in_x:
             return x
         if result is out:
             return out
-        return None if row.nothing_at_0 and rank == 0 else results.in_kind(x, result)
+        return None if table.prefix == "exclusive" and rank == 0 else results.in_kind(x, result)

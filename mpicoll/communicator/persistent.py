@@ -6,7 +6,7 @@ from collections.abc import Callable
 from inspect import signature
 from typing import Any
 
-from mpicoll.algorithms.collectives import COLLECTIVES, even_and_uneven, input_of
+from mpicoll.algorithms.collectives import COLLECTIVES, METHODS, input_of
 from mpicoll.arrays.buffers import exported
 from mpicoll.calls import results
 from mpicoll.communicator.collectives import Collectives
@@ -72,7 +72,7 @@ class Persistent(Collectives, PointToPoint):
         return call
 
     def _bound_call(self, operation: str, given: dict[str, Any]) -> Callable[[], Any]:
-        table, _ = even_and_uneven(operation)
+        table, _ = METHODS[operation]
         x, out, root = given.get(input_of(operation)), given.get("out"), given.get("root", 0)
         counts = given.get("counts")
         sent, received = (counts, None) if table.scatters else (None, counts)

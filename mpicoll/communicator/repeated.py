@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from mpicoll.algorithms.collectives import even_and_uneven
+from mpicoll.algorithms.collectives import METHODS
 from mpicoll.calls import results
 from mpicoll.communicator.engine.requests import Request
 from mpicoll.communicator.mpi4py_names import RECEIVES, explained
@@ -59,9 +59,8 @@ def repeated(method: F) -> F:
         returns, elementwise, meanings = _RETURNS_OUT, False, _MEANINGS
         given = {**given, "root": 0, "sendcounts": (), "recvcounts": ()}  # where there are counts, shapes matter
     else:
-        table, _ = even_and_uneven(name.removeprefix("i"))
-        row = results.ROWS.get(name)
-        if row is not None and row.makes and row.elementwise and not (row.rooted or row.nothing_at_0):
+        table, _ = METHODS[name.removeprefix("i")]
+        if name in METHODS and table.elementwise and not table.rooted and table.prefix != "exclusive":
             like = results.like  # every rank's result has the shape of its input
         returns, elementwise = _RETURNS_OUT, table.elementwise
         meanings = {**_MEANINGS, "counts": _RECVCOUNTS if table.gathers else _SENDCOUNTS}

@@ -9,7 +9,7 @@ import pytest
 
 import mpicoll
 from mpicoll import Algorithm, algorithms
-from mpicoll.algorithms.collectives import COLLECTIVES, even_and_uneven
+from mpicoll.algorithms.collectives import COLLECTIVES, METHODS
 from mpicoll.algorithms.steps import Nodes
 from mpicoll.arrays.buffers import Buffer
 from mpicoll.arrays.dtypes import DTYPES, OPS, OpName, Reduction, reduction
@@ -31,7 +31,7 @@ BF16 = reduction("sum", DTYPES["bfloat16"], "allreduce")
 
 def call_of(operation: str, what: Reduction | None, nbytes: int) -> Call:
     """A call whose longest vector has so many bytes. It has no memory."""
-    table, uneven = even_and_uneven(operation)
+    table, uneven = METHODS[operation]
     dtype = DTYPES["uint8"] if what is None else what.dtype
     shape = (nbytes // dtype.itemsize,)
     memory = Buffer(None, 0, shape, (dtype.itemsize,), dtype, "cpu", True, True) if table.moves else None

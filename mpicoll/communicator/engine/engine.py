@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
+from mpicoll.algorithms.collectives import METHODS
 from mpicoll.arrays.buffers import Buffer, exported
 from mpicoll.arrays.dtypes import Op, name_of
 from mpicoll.arrays.protocols import ArrayLike
@@ -208,7 +209,7 @@ class Engine(MessageCalls):
         self.check_open(name)
         if op is not None and type(op) is not str and type(op) is not Op:
             op = name_of(op, name)
-        if results.ROWS[operation].only_root and root != self.rank:
+        if root != self.rank and METHODS[operation][0].root == "gets":
             out = None  # it is not used there, and the kernel finds the call again without it
         try:
             out, result, in_kind = results.ends(operation, x, out, self.rank, self.size, root, sendcounts, recvcounts)

@@ -6,6 +6,7 @@ in gives a torch tensor out. An array of another library gives one of that libra
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Protocol, TypeVar
 
 Alike_co = TypeVar("Alike_co", covariant=True)
@@ -47,5 +48,7 @@ ArrayLike = Array[Any] | SupportsBuffer | SupportsDLPack | SupportsCudaArrayInte
 """Every array that a Communicator takes."""
 Out = ArrayLike | None
 """An array for the result, or None for a new one."""
+Counts = Sequence[int]
+"""Numbers of rows, one for each rank."""
 
 A = TypeVar("A", bound=ArrayLike)

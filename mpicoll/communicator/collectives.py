@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from mpicoll.algorithms.collectives import METHODS
-from mpicoll.arrays.protocols import A, ArrayLike, Out
+from mpicoll.arrays.protocols import A, ArrayLike, Counts, Out
 from mpicoll.calls import results
 from mpicoll.calls.arguments import checked_rank
 from mpicoll.communicator.base import CommunicatorBase
@@ -127,7 +126,7 @@ class Collectives(CommunicatorBase):
         self._collective("barrier", None, None, None, 0, algorithm)
 
     @repeated
-    def allgatherv(self, x: ArrayLike, counts: Sequence[int], out: Out = None, algorithm: AlgorithmLike = None) -> Any:
+    def allgatherv(self, x: ArrayLike, counts: Counts, out: Out = None, algorithm: AlgorithmLike = None) -> Any:
         """Gather every rank's rows, in rank order. Every rank gets all of them.
 
         Rank r gives ``counts[r]`` rows. All ranks give the same ``counts``. ``out``, or the new array, has
@@ -137,7 +136,7 @@ class Collectives(CommunicatorBase):
 
     @repeated
     def gatherv(
-        self, x: ArrayLike, counts: Sequence[int], root: int = 0, out: Out = None, algorithm: AlgorithmLike = None
+        self, x: ArrayLike, counts: Counts, root: int = 0, out: Out = None, algorithm: AlgorithmLike = None
     ) -> Any:
         """Gather every rank's rows, in rank order. The root gets all of them; the other ranks get None.
 
@@ -147,12 +146,7 @@ class Collectives(CommunicatorBase):
 
     @repeated
     def scatterv(
-        self,
-        xs: ArrayLike | None,
-        counts: Sequence[int],
-        root: int = 0,
-        out: Out = None,
-        algorithm: AlgorithmLike = None,
+        self, xs: ArrayLike | None, counts: Counts, root: int = 0, out: Out = None, algorithm: AlgorithmLike = None
     ) -> Any:
         """Hand out the root's rows, in order: rank r gets ``counts[r]`` of them.
 
@@ -163,7 +157,7 @@ class Collectives(CommunicatorBase):
 
     @repeated
     def reduce_scatterv(
-        self, xs: ArrayLike, counts: Sequence[int], op: OpLike = "sum", out: Out = None, algorithm: AlgorithmLike = None
+        self, xs: ArrayLike, counts: Counts, op: OpLike = "sum", out: Out = None, algorithm: AlgorithmLike = None
     ) -> Any:
         """Reduce ``xs`` over all ranks, element by element, and hand the rows of the result out, in order: rank r gets
         ``counts[r]`` of them.
@@ -175,12 +169,7 @@ class Collectives(CommunicatorBase):
 
     @repeated
     def alltoallv(
-        self,
-        xs: ArrayLike,
-        sendcounts: Sequence[int],
-        recvcounts: Sequence[int],
-        out: Out = None,
-        algorithm: AlgorithmLike = None,
+        self, xs: ArrayLike, sendcounts: Counts, recvcounts: Counts, out: Out = None, algorithm: AlgorithmLike = None
     ) -> Any:
         """Exchange rows: this rank sends ``sendcounts[r]`` rows of ``xs``, in order, to rank r, and receives
         ``recvcounts[r]`` rows from it.
@@ -199,8 +188,8 @@ class Collectives(CommunicatorBase):
         op: OpLike | None,
         root: int,
         algorithm: str | None,
-        sendcounts: Sequence[int] | None = None,
-        recvcounts: Sequence[int] | None = None,
+        sendcounts: Counts | None = None,
+        recvcounts: Counts | None = None,
     ) -> Any:
         """Make a call, by the kernel if it knows a plan. Returns what the method of this name returns."""
         if type(root) is not int:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from mpicoll.arrays.protocols import ArrayLike, Out
+from mpicoll.arrays.protocols import ArrayLike, Counts, Out
 from mpicoll.communicator.base import CommunicatorBase
 from mpicoll.communicator.engine.requests import Request
 from mpicoll.communicator.repeated import repeated
@@ -90,45 +89,33 @@ class NonBlocking(CommunicatorBase):
 
     @repeated
     def igatherv(
-        self, x: ArrayLike, counts: Sequence[int], root: int = 0, out: Out = None, algorithm: AlgorithmLike = None
+        self, x: ArrayLike, counts: Counts, root: int = 0, out: Out = None, algorithm: AlgorithmLike = None
     ) -> Request:
         """Start a :meth:`gatherv`."""
         return self._engine.begun("gatherv", x, out, root=root, algorithm=algorithm, recvcounts=counts)
 
     @repeated
-    def iallgatherv(
-        self, x: ArrayLike, counts: Sequence[int], out: Out = None, algorithm: AlgorithmLike = None
-    ) -> Request:
+    def iallgatherv(self, x: ArrayLike, counts: Counts, out: Out = None, algorithm: AlgorithmLike = None) -> Request:
         """Start an :meth:`allgatherv`."""
         return self._engine.begun("allgatherv", x, out, algorithm=algorithm, recvcounts=counts)
 
     @repeated
     def iscatterv(
-        self,
-        xs: ArrayLike | None,
-        counts: Sequence[int],
-        root: int = 0,
-        out: Out = None,
-        algorithm: AlgorithmLike = None,
+        self, xs: ArrayLike | None, counts: Counts, root: int = 0, out: Out = None, algorithm: AlgorithmLike = None
     ) -> Request:
         """Start a :meth:`scatterv`."""
         return self._engine.begun("scatterv", xs, out, root=root, algorithm=algorithm, sendcounts=counts)
 
     @repeated
     def ireduce_scatterv(
-        self, xs: ArrayLike, counts: Sequence[int], op: OpLike = "sum", out: Out = None, algorithm: AlgorithmLike = None
+        self, xs: ArrayLike, counts: Counts, op: OpLike = "sum", out: Out = None, algorithm: AlgorithmLike = None
     ) -> Request:
         """Start a :meth:`reduce_scatterv`."""
         return self._engine.begun("reduce_scatterv", xs, out, op, algorithm=algorithm, sendcounts=counts)
 
     @repeated
     def ialltoallv(
-        self,
-        xs: ArrayLike,
-        sendcounts: Sequence[int],
-        recvcounts: Sequence[int],
-        out: Out = None,
-        algorithm: AlgorithmLike = None,
+        self, xs: ArrayLike, sendcounts: Counts, recvcounts: Counts, out: Out = None, algorithm: AlgorithmLike = None
     ) -> Request:
         """Start an :meth:`alltoallv`."""
         return self._engine.begun(

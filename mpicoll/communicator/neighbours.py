@@ -11,7 +11,7 @@ from mpicoll.arrays.protocols import ArrayLike, Out
 from mpicoll.calls import results
 from mpicoll.calls.plan import CachedPlan
 from mpicoll.communicator.base import CommunicatorBase
-from mpicoll.communicator.engine.packing import around, keeps_no_array
+from mpicoll.communicator.engine.packing import End, keeps_no_array, without_gaps
 from mpicoll.communicator.repeated import repeated
 from mpicoll.errors import ArgumentError, DtypeError, StateError
 from mpicoll.supervise.record import Record
@@ -86,7 +86,8 @@ class Neighbours(CommunicatorBase):
             expected = f"memory that does not overlap {argument}'s"
             raise ArgumentError(operation, "out", expected, "memory that overlaps it")
         # Blocks of the output that no neighbour sends stay as they are.
-        sent, received, before, after = around(send, recv, True, True, self._engine.copies)
+        ends = End(send, True, False), End(recv, True, True)
+        (sent, received), before, after = without_gaps(ends, self._engine.copies)
         assert sent is not None
         assert received is not None
         run = self._engine.fabric.bind_neighbours(operation, sent, received, block)

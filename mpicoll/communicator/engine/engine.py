@@ -21,7 +21,7 @@ from mpicoll.calls.plan import CachedPlan, Plan
 from mpicoll.communicator.engine.base import refused
 from mpicoll.communicator.engine.message import Message, Startable
 from mpicoll.communicator.engine.message_calls import MessageCalls
-from mpicoll.communicator.engine.packing import End, Packed, around, reads_output, settled
+from mpicoll.communicator.engine.packing import Packed, ends_of, settled, without_gaps
 from mpicoll.communicator.engine.progress import OnThread, ProgressThread
 from mpicoll.communicator.engine.requests import Request
 from mpicoll.errors import ArgumentError
@@ -96,10 +96,7 @@ class Engine(MessageCalls):
         else:
             choice = choose(call, algorithm, self.info)  # a wrong algorithm is refused here and now
             if not plain and (self.checks or not self.fabric.takes(call, choice)):
-                writes = not call.only_read_at(self.rank)
-                send, recv, before, after = around(
-                    call.send, call.recv, reads_output(call, self.rank), writes, self.copies
-                )
+                (send, recv), before, after = without_gaps(ends_of(call, self.rank), self.copies)
                 call = replace(call, send=send, recv=recv)
             record.route = choice.name
             route = self.fabric.bind(call.without_arrays(), choice, record)
@@ -293,8 +290,7 @@ class Engine(MessageCalls):
 
         if bind(*(b and b.part(0, b.count) for b in (call.send, call.recv))) is None:
             return None
-        recv = End(call.recv, reads_output(call, self.rank), not call.only_read_at(self.rank))
-        return Packed(bind, End(call.send, True, False), recv, message=False)
+        return Packed(bind, *ends_of(call, self.rank), message=False)
 
     def _on_thread(self, run: Callable[[Engine], None], nbytes: int) -> Transfer:
         """The call as one that a thread carries out."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import repeat
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -80,9 +81,11 @@ def keeps_no_array(b: Buffer | None) -> bool:
     return b is None or (b.device == "cpu" and not any(b.read_as))
 
 
-def reads_output(call: Call, rank: int) -> bool:
-    """Whether the output's elements matter before the call: it is the input, too, or may stay as it is."""
-    return call.in_place or call.only_read_at(rank) or call.collective.prefix is not None
+def ends_of(call: Call, rank: int) -> tuple[End, End]:
+    """The input and the output of a collective. The output is read where it is the input, too, or may stay as it is."""
+    only_read = call.only_read_at(rank)
+    reads = call.in_place or only_read or call.collective.prefix is not None
+    return End(call.send, True, False), End(call.recv, reads, not only_read)
 
 
 def copy_of(b: Buffer, memory: NDArray[np.uint8] | None = None) -> tuple[Buffer, Plan, Plan]:
@@ -101,28 +104,25 @@ def copy_of(b: Buffer, memory: NDArray[np.uint8] | None = None) -> tuple[Buffer,
     return wire, partial(np.copyto, here, there), partial(np.copyto, there, here)
 
 
-Around = tuple[Buffer | None, Buffer | None, list[Plan], list[Plan]]
-"""The memory that takes the place of a call's input and output, what fills it before the call, and what writes it back
-after it."""
-
-
-def around(send: Buffer | None, recv: Buffer | None, reads: bool, writes: bool, workspace: Workspace) -> Around:
-    """Copies without gaps where the memory of a blocking call has gaps, or is a device's. ``reads`` and ``writes`` say
-    what the call does with ``recv``."""
-    before: list[Plan] = []
-    after: list[Plan] = []
-    gaps = [b for b in (send, recv) if b is not None and not is_plain(b)]
-    memory = iter(workspace.arrays(np.dtype(np.uint8), *(b.nbytes for b in gaps)))
-    if send is not None and not is_plain(send):
-        send, fill, _ = copy_of(send, next(memory))
-        before.append(fill)
-    if recv is not None and not is_plain(recv):
-        recv, fill, back = copy_of(recv, next(memory))
-        if reads:
-            before.append(fill)
-        if writes:
-            after.append(back)
-    return send, recv, before, after
+def without_gaps(
+    ends: Sequence[End], workspace: Workspace | None = None
+) -> tuple[list[Buffer | None], list[Plan], list[Plan]]:
+    """The memory that takes the place of these ends: copies where it has gaps, or is a device's. Also what fills the
+    copies before the call, and what writes them back after it. They lie in the ``workspace`` of a blocking call."""
+    wires: list[Buffer | None] = []
+    fills: list[Plan] = []
+    backs: list[Plan] = []
+    gaps = [b.nbytes for b, _, _ in ends if b is not None and not is_plain(b)]
+    memory = iter(workspace.arrays(np.dtype(np.uint8), *gaps)) if workspace is not None else repeat(None)
+    for b, read, written in ends:
+        if b is None or is_plain(b):
+            wires.append(b)
+            continue
+        wire, fill, back = copy_of(b, next(memory))
+        wires.append(wire)
+        fills += [fill] * read
+        backs += [back] * written
+    return wires, fills, backs
 
 
 def is_plain(b: Buffer) -> bool:
@@ -221,18 +221,7 @@ class Packed(Transfer):
         return copies
 
     def _made(self) -> _Copies:
-        wires: list[Buffer | None] = []
-        fills, backs = [], []
-        for b, read, written in self._ends:
-            if b is None or is_plain(b):
-                wires.append(b)
-                continue
-            wire, fill, back = copy_of(b)
-            wires.append(wire)
-            if read:
-                fills.append(fill)
-            if written:
-                backs.append(back)
+        wires, fills, backs = without_gaps(self._ends)
         transfer = self._bind(*wires)
         assert transfer is not None
         return _Copies(transfer, fills, backs, wires)

@@ -195,16 +195,9 @@ def _of_numpy(x: NDArray[Any], operation: str, argument: str) -> Buffer:
         raise DtypeError(operation, argument, expected, str(dtype))
     if not dtype.itemsize:
         raise DtypeError(operation, argument, "elements of at least one byte", f"dtype {dtype}, of 0 bytes")
-    return Buffer(
-        array=x,
-        address=x.ctypes.data,
-        shape=x.shape,
-        strides=x.strides,
-        dtype=_dtype_of_numpy(dtype),
-        device="cpu",
-        plain=x.flags.c_contiguous,
-        writable=x.flags.writeable and (x.flags.c_contiguous or not repeats(x.shape, x.strides, dtype.itemsize)),
-    )
+    plain = x.flags.c_contiguous
+    writable = x.flags.writeable and (plain or not repeats(x.shape, x.strides, dtype.itemsize))
+    return Buffer(x, x.ctypes.data, x.shape, x.strides, _dtype_of_numpy(dtype), "cpu", plain, writable)
 
 
 @cache  # NumPy takes microseconds to name a dtype
@@ -231,18 +224,12 @@ def _of_torch(x: Any, operation: str, argument: str) -> Buffer:
         if hasattr(x, "trigger_wait"):  # an AsyncCollectiveTensor has none: it stands for a result, which it waits for
             return _of_torch(x.trigger_wait(), operation, argument)
         raise ArgumentError(operation, argument, "a tensor with memory of its own", _without_memory(x))
-    strides = tuple(s * size for s in x.stride())
+    shape, strides = tuple(x.shape), tuple(s * size for s in x.stride())
     contiguous = x.is_contiguous()
-    return Buffer(
-        array=x.detach(),
-        address=address,
-        shape=tuple(x.shape),
-        strides=strides,
-        dtype=DTYPES.get(name) or Dtype(name, size, "V", None),
-        device=str(x.device),
-        plain=contiguous and not x.is_conj() and not x.is_neg(),
-        writable=contiguous or not repeats(x.shape, strides, size),
-    )
+    plain = contiguous and not x.is_conj() and not x.is_neg()
+    writable = contiguous or not repeats(shape, strides, size)
+    dtype = DTYPES.get(name) or Dtype(name, size, "V", None)
+    return Buffer(x.detach(), address, shape, strides, dtype, str(x.device), plain, writable)
 
 
 def _without_memory(x: Any) -> str:
@@ -284,22 +271,14 @@ def _of_cuda_interface(x: Any, operation: str, argument: str) -> Buffer:
 
 def _of_owner(x: Any, interface: Mapping[str, Any], device: str) -> Buffer:
     """An array of a device that is not CUDA's. Its ``dtype`` counts, because an interface has no name for bfloat16."""
-    layout = np.dtype(interface["typestr"])
+    (address, is_read_only), layout = interface["data"], np.dtype(interface["typestr"])
     shape = tuple(interface["shape"])
     without_gaps = packed(shape, layout.itemsize)
     strides = tuple(interface.get("strides") or without_gaps)
-    contiguous = prod(shape) == 0 or strides == without_gaps
-    return Buffer(
-        array=x,
-        address=interface["data"][0],
-        shape=shape,
-        strides=strides,
-        dtype=DTYPES.get(str(getattr(x, "dtype", layout))) or _dtype_of_numpy(layout),
-        device=device,
-        plain=contiguous,
-        writable=not interface["data"][1] and (contiguous or not repeats(shape, strides, layout.itemsize)),
-        stream=interface.get("stream"),
-    )
+    plain = prod(shape) == 0 or strides == without_gaps
+    writable = not is_read_only and (plain or not repeats(shape, strides, layout.itemsize))
+    dtype = DTYPES.get(str(getattr(x, "dtype", layout))) or _dtype_of_numpy(layout)
+    return Buffer(x, address, shape, strides, dtype, device, plain, writable, interface.get("stream"))
 
 
 def memory_overlaps(a: Buffer, b: Buffer) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable
+from inspect import signature
 from typing import Any, TypeVar
 
 import numpy as np
@@ -47,11 +48,8 @@ def repeated(method: F) -> F:
     Otherwise it calls this Python function."""
     if kernel is None:
         return method
-    name, code = method.__name__, method.__code__
-    names = code.co_varnames[1 : code.co_argcount]
-    values = method.__defaults__ or ()
-    given = dict(zip(names[len(names) - len(values) :], values, strict=True))
-    like = None
+    name, like = method.__name__, None
+    (_, *names), given = _arguments(method)
     if name in _MESSAGES:
         returns, tag = _MESSAGES[name]
         meanings, elementwise = {**_MEANINGS, "tag": tag}, True
@@ -72,9 +70,15 @@ def repeated(method: F) -> F:
             returns = _ROOT_RETURNS_OUT
         given = {"root": 0, **given}
     positions = tuple(meanings[argument] for argument in names)
-    what = name, names, positions, _defaults(given, meanings), returns, elementwise, name.startswith("i"), like
+    what = name, tuple(names), positions, _defaults(given, meanings), returns, elementwise, name.startswith("i"), like
     made: F = kernel.Method(explained(method) if name in RECEIVES else method, explained(method), *what)
     return made
+
+
+def _arguments(function: Callable[..., Any]) -> tuple[tuple[str, ...], dict[str, Any]]:
+    """The names of a function's arguments, and the values of those that may be left out."""
+    parameters = signature(function).parameters
+    return (*parameters,), {name: each.default for name, each in parameters.items() if each.default is not each.empty}
 
 
 def _defaults(given: dict[str, Any], meanings: dict[str, int]) -> tuple[object, ...]:
@@ -82,31 +86,20 @@ def _defaults(given: dict[str, Any], meanings: dict[str, int]) -> tuple[object, 
     return tuple(by_meaning.get(meaning) for meaning in range(_MANY))
 
 
-def repeated_function(collective: str, **arguments: str) -> Callable[[F], F]:
+def repeated_function(operation: str, kind: type[Request] | None = None, /, **arguments: str) -> Callable[[F], F]:
     """A function that has a group of torch's names among its arguments. The kernel makes its repeated calls, if they
-    block and come at once. ``arguments`` are the collective's names of some of the function's."""
-    return _function(collective, {"root": 0}, None, arguments)
+    block and come at once. ``arguments`` are the collective's names of some of the function's. A function that begins a
+    message returns a request of this ``kind``."""
+    default: dict[str, Any] = {"root": 0} if kind is None else {}
 
-
-def repeated_message(operation: str, kind: type[Request], **arguments: str) -> Callable[[F], F]:
-    """The same for a function that begins a message, of which it returns a request of this ``kind``."""
-    return _function(operation, {}, kind, arguments)
-
-
-def _function(
-    operation: str, default: dict[str, Any], kind: type[Request] | None, arguments: dict[str, str]
-) -> Callable[[F], F]:
     def decorate(function: F) -> F:
         if kernel is None:
             return function
-        code, values = function.__code__, function.__defaults__ or ()
-        names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-        defaults = dict(zip(names[code.co_argcount - len(values) :], values, strict=False))
-        given = {**default, **defaults, **(function.__kwdefaults__ or {})}
+        names, given = _arguments(function)
         meanings = {**_MEANINGS, **{name: _MEANINGS[meant] for name, meant in arguments.items()}}
         positions = tuple(meanings[name] for name in names)
-        what = operation, names, positions, _defaults(given, meanings), _RETURNS_NONE, False, False, None
-        made: F = kernel.Method(function, function, *what, code.co_argcount, kind)
+        what = operation, names, positions, _defaults({**default, **given}, meanings), _RETURNS_NONE, False, False, None
+        made: F = kernel.Method(function, function, *what, function.__code__.co_argcount, kind)
         return made
 
     return decorate

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from mpicoll.calls.arguments import as_rank
-from mpicoll.communicator.repeated import repeated_message
+from mpicoll.communicator.repeated import repeated_function
 from mpicoll.errors import ArgumentError
 from mpicoll.torch.caller import Caller, caller_of, joined_caller, renamed
 from mpicoll.torch.group import GivenGroup
@@ -58,7 +58,7 @@ def recv(
     return caller.group.global_rank(sender)
 
 
-@repeated_message("isend", MessageWork, tensor="x", dst="dest", group_dst="in_group", tag="sendtag")
+@repeated_function("isend", MessageWork, tensor="x", dst="dest", group_dst="in_group", tag="sendtag")
 def isend(
     tensor: torch.Tensor, dst: int | None = None, group: GivenGroup = None, tag: int = 0, group_dst: int | None = None
 ) -> Work | None:
@@ -69,7 +69,7 @@ def isend(
     return _begun(caller, tensor, caller.root("dst", dst, group_dst), tag, False)
 
 
-@repeated_message("irecv", MessageWork, tensor="x", src="source", group_src="in_group", tag="recvtag")
+@repeated_function("irecv", MessageWork, tensor="x", src="source", group_src="in_group", tag="recvtag")
 def irecv(
     tensor: torch.Tensor, src: int | None = None, group: GivenGroup = None, tag: int = 0, group_src: int | None = None
 ) -> Work | None:

@@ -109,7 +109,7 @@ class Choice(NamedTuple):
 
     name: str  # what ``algorithm=`` calls it
     why: str
-    route: Literal["native", "exchange", "node", "wide", "scheduled", "staged", "device", "ipc"]
+    route: str  # NATIVE, EXCHANGE, NODE, WIDE, SCHEDULED, STAGED, DEVICE or IPC
     schedule: str | None = None
     """The algorithm whose schedule the route runs, if it runs one. Of ``staged``, what is named for the host's call."""
     zero_copy: bool = False
@@ -136,14 +136,10 @@ def choose(call: Call, algorithm: str | None, info: CommInfo, device: DeviceInfo
     in_parts: bool | None = None
     if call.extent_is_common:
         in_parts = nbytes > MAX_COUNT and call.extent(info.size) > MAX_COUNT
-    match name:
-        case "native" | "exchange":
-            return Choice(name, why, name, None, zero_copy, in_parts)
-        case "node":
-            return Choice(name, why, NODE, None, zero_copy, in_parts)
-        case "wide":
-            return Choice(name, why, WIDE, None if info.one_node else TWO_LEVEL, zero_copy, in_parts)
-    return Choice(name, why, SCHEDULED, name, zero_copy, in_parts)
+    if name not in (NATIVE, EXCHANGE, NODE, WIDE):
+        return Choice(name, why, SCHEDULED, name, zero_copy, in_parts)
+    between_nodes = TWO_LEVEL if name == WIDE and not info.one_node else None
+    return Choice(name, why, name, between_nodes, zero_copy, in_parts)
 
 
 def _choose_on_device(call: Call, algorithm: str | None, info: CommInfo, device: DeviceInfo) -> Choice:

@@ -13,7 +13,7 @@ from mpicoll.communicator.collectives import Collectives
 from mpicoll.communicator.point_to_point import PointToPoint
 from mpicoll.errors import ArgumentError
 
-_MESSAGES = {"send": "dest", "recv": "source", "isend": "dest", "irecv": "source"}
+_PEERS = {"send": "dest", "recv": "source", "isend": "dest", "irecv": "source", "sendrecv": "dest"}
 """The name of the argument that says the peer, by the kind of message."""
 
 
@@ -31,44 +31,35 @@ class Persistent(Collectives, PointToPoint):
         """
         uneven = operation.removesuffix("v") if isinstance(operation, str) else ""
         known = uneven in COLLECTIVES and hasattr(Collectives, operation)
-        messages = {**dict.fromkeys(_MESSAGES, self._bound_message), "sendrecv": self._bound_both}
-        if not known and operation not in [*messages]:
-            expected = f"a collective, as 'allreduce', or one of {', '.join(messages)}"
+        if not known and operation not in [*_PEERS]:
+            expected = f"a collective, as 'allreduce', or one of {', '.join(_PEERS)}"
             raise ArgumentError("bind", "operation", expected, repr(operation))
         try:
             bound = signature(getattr(self, operation)).bind(*args, **kwargs)
         except TypeError as e:
             raise ArgumentError("bind", "args", f"the arguments of {operation}", str(e)) from None
         bound.apply_defaults()
-        return messages.get(operation, self._bound_call)(operation, bound.arguments)
+        return (self._bound_call if known else self._bound_message)(operation, bound.arguments)
 
     def _bound_message(self, operation: str, given: dict[str, Any]) -> Callable[[], Any]:
-        x, receives = given["x"], operation.endswith("recv")
-        engine = self._engine
-        message = engine.message(operation, x, given[_MESSAGES[operation]], given["tag"], receives)
+        engine, x = self._engine, given["x"]
+        if operation == "sendrecv":
+            out = given["out"]
+            sent = exported(x)
+            came = sent if out is x else exported(out)
+            message, arrays, result = engine.both(**{**given, "x": sent, "out": came}), (sent, came), out
+        else:
+            peer, receives = given[_PEERS[operation]], operation.endswith("recv")
+            message, arrays = engine.message(operation, x, peer, given["tag"], receives), x
+            result = x if operation == "recv" else None
         execute: Callable[[Any, Any], Any] = engine.start if operation.startswith("i") else engine.transfer
 
         def call() -> Any:
             if engine.closed:
                 engine.check_open(operation)
-            request = execute(message, x)
-            return x if operation == "recv" else request
+            request = execute(message, arrays)  # a bound message holds addresses: this function holds the arrays
+            return result if request is None else request
 
-        return call
-
-    def _bound_both(self, operation: str, given: dict[str, Any]) -> Callable[[], Any]:
-        engine = self._engine
-        x, out = exported(given["x"]), given["out"]
-        there = x if out is given["x"] else exported(out)
-        message = engine.both(**{**given, "x": x, "out": there})
-
-        def call() -> Any:
-            if engine.closed:
-                engine.check_open(operation)
-            engine.transfer(message, (x, there))
-            return out
-
-        call.__dict__["arrays"] = x, there  # a bound message holds addresses
         return call
 
     def _bound_call(self, operation: str, given: dict[str, Any]) -> Callable[[], Any]:

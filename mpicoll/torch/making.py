@@ -77,10 +77,10 @@ def make(
                 if begun is not None:
                     if not begun.test(True):
                         run = partial(_finish, caller, begun)
-                        return g.in_turn(caller.operation, run, _written(out if "out" in names else x), True, (), True)
+                        return g.in_turn(caller.operation, run, _listed(out if "out" in names else x), True, (), True)
                     g.engine.recorder.under_way = False
                     begun.unpack()
-                    return Complete(_written(out if "out" in names else x))
+                    return Complete(_listed(out if "out" in names else x))
         finally:
             g.turn.inside = 0
     if collective in _OF_LISTS:
@@ -90,7 +90,7 @@ def make(
     if names:
         caller.tensor(names.get("x") or names["xs"], x)
     call = collective, x, out, op, root, algorithm, sendcounts, recvcounts
-    return _make_new(caller, names, async_op, call, _written(out if "out" in names else x))
+    return _make_new(caller, names, async_op, call, _listed(out if "out" in names else x))
 
 
 def _finish(caller: Caller, begun: BegunCall) -> None:
@@ -98,8 +98,8 @@ def _finish(caller: Caller, begun: BegunCall) -> None:
     begun.unpack()
 
 
-def _written(end: Any) -> list[torch.Tensor]:
-    """The tensors that a call writes, of which this end may be a list."""
+def _listed(end: Any) -> list[torch.Tensor]:
+    """The tensors of this end of a call, which may be a list, or None."""
     return [] if end is None else [end] if isinstance(end, torch.Tensor) else [*end]
 
 
@@ -200,10 +200,6 @@ def _checked(
 def _or_none(given: Any) -> Any:
     """What is given, but None for an empty list."""
     return None if type(given) is list and not given else given
-
-
-def _listed(given: Given) -> list[torch.Tensor]:
-    return [given] if isinstance(given, torch.Tensor) else given
 
 
 def _one_of(tensors: list[torch.Tensor], others: list[torch.Tensor]) -> _Whole | None:

@@ -107,7 +107,12 @@ class Base:
         try:
             if not isinstance(comm, Fabric):  # else it was made of another communicator, and has its check
                 same_settings(fabric, check=check, reproducible=settings.reproducible)
-            self.agreement = self._agreement_of(check)
+            self.agreement = None
+            if check == "full" and self.size > 1:
+                self._limit_messages()
+                if fabric.info.library:  # threads compare the dtypes themselves
+                    self.tells_kinds, self.most_tag = True, self.most_tag // kinds.KINDS
+                self.agreement = Agreement(fabric, self._timeout)
             self.under_way.waits.unreceived = partial(_unreceived, weakref.ref(fabric), self.tells_kinds)
             self.checks: list[Check] = []  # what comes before each call, in this order
             if settings.check_nan if check_nan is None else check_nan:
@@ -127,18 +132,9 @@ class Base:
         ranks = fabric.in_world()
         if not ranks:
             return None
-        info, settings = fabric.info, fabric.info.settings
-        group = watch.Group(ranks, fabric.rank, info.one_node, fabric.allgather)
-        timeout = self._timeout
-        return watch.watch(group, self.recorder, waits, timeout, agrees, self.cut, settings.dump, settings.trace)
-
-    def _agreement_of(self, check: str) -> Agreement | None:
-        if check != "full" or self.size == 1:
-            return None
-        self._limit_messages()
-        if self.fabric.info.library:  # threads compare the dtypes themselves
-            self.tells_kinds, self.most_tag = True, self.most_tag // kinds.KINDS
-        return Agreement(self.fabric, self._timeout)
+        settings = fabric.info.settings
+        group = watch.Group(ranks, fabric.rank, fabric.info.one_node, fabric.allgather)
+        return watch.watch(group, self.recorder, waits, self._timeout, agrees, self.cut, settings.dump, settings.trace)
 
     @property
     def settings(self) -> tuple[str | None, float, bool | None, bool | None]:
@@ -153,7 +149,6 @@ class Base:
 
     @property
     def timeout(self) -> float:
-        """The seconds that a collective, or a wait for a message, may take. It can be set."""
         return self._timeout
 
     @timeout.setter

@@ -20,7 +20,7 @@ from mpicoll.errors import ArgumentError, MismatchError, TimeoutError
 from mpicoll.fabrics.fabric import Fabric
 from mpicoll.fabrics.routes.node import input_and_output
 from mpicoll.supervise.record import Record
-from mpicoll.units import named, named_in
+from mpicoll.units import alike, named, named_in
 
 Counts = tuple[int, ...] | None
 
@@ -74,8 +74,7 @@ def same_settings(fabric: Fabric, **settings: Any) -> None:
     for name in settings:
         given = [each[name] for each in all_given]
         if len({*given}) > 1:
-            ranks = {each: [rank for rank, said in enumerate(given) if said == each] for each in given}
-            said = ", ".join(f"{each!r} on {named(of)}" for each, of in ranks.items())
+            said = ", ".join(f"{each!r} on {named(ranks)}" for each, ranks in alike(dict(enumerate(given))).items())
             raise ArgumentError("Communicator", name, "the same on all ranks", said)
 
 

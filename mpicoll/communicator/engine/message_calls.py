@@ -175,7 +175,10 @@ class MessageCalls(Base):
 
         def bound(wire: Buffer) -> Message:
             end = End(wire, not receives, receives)
-            transfer = self._nobody(wire) if nobody else self._packed(bind, end)
+            if nobody:
+                transfer: Transfer = Nobody(self.fabric.nobody, self.fabric.any_tag, wire.count)
+            else:
+                transfer = self._packed(bind, end)
             message = self._bound(operation, about.what, wire, transfer, receives, about.ends)
             if receives and self.tells_kinds and not nobody:
                 message.kind, message.meanwhile = kind, about.meanwhile
@@ -187,14 +190,12 @@ class MessageCalls(Base):
             finish = partial(written_back, memory, wire) if receives and not there else None
             return self.started(bound(wire), wire, finish, kind=kind)
 
-        return self._held(x, memory, bound) if memory.device == "cpu" or self.fabric.usable(memory) else copied
-
-    def _held(self, x: Any, given: Buffer, bound: Callable[[Buffer], Message]) -> BoundMessage:
-        """The message of memory that can be used as it lies. An ``x`` without a key may be an object that hands out new
-        memory each time: its message keeps that."""
+        if memory.device != "cpu" and not self.fabric.usable(memory):
+            return copied
         if self.key(x) is not None:
-            return bound(replace(given, array=None))
-        return lambda kind: self.started(bound(given), given, kind=kind)
+            return bound(replace(memory, array=None))
+        # It may be an object that hands out new memory each time: its message keeps that.
+        return lambda kind: self.started(bound(memory), memory, kind=kind)
 
     def _packed(self, bind: Callable[..., Transfer | None], *ends: End) -> Transfer:
         """The transfer that ``bind`` binds to the memory of these ends, or to copies of what has gaps."""
@@ -348,9 +349,6 @@ class MessageCalls(Base):
 
     def _whence(self, of: int | None, tag: int | None) -> str:
         return f"came from {self._rank_named(of)} ({'any tag' if tag is None else f'tag {tag}'})"
-
-    def _nobody(self, b: Buffer) -> Transfer:
-        return Nobody(self.fabric.nobody, self.fabric.any_tag, b.count)
 
     def _bound(
         self, operation: str, what: str, wire: Buffer, transfer: Transfer, receives: bool, ends: Ends

@@ -39,12 +39,7 @@ class ProcessGroup:
     """
 
     def __init__(
-        self,
-        comm: Communicator,
-        ranks: Sequence[int],
-        name: str,
-        timeout: timedelta,
-        device: torch.device | None = None,
+        self, comm: Communicator, ranks: Sequence[int], name: str, timeout: timedelta, device: torch.device | None
     ) -> None:
         self.comm, self.engine, self.device = comm, engine_of(comm), device
         if device is not None:

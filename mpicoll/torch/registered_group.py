@@ -56,7 +56,7 @@ class RegisteredGroup(TorchCalls, Supports, _TorchsGroup):  # type: ignore[misc]
         name: str,
         timeout: timedelta,
         store: Any,
-        device: torch.device | None = None,
+        device: torch.device | None,
     ) -> None:
         _TorchsGroup.__init__(self, comm.rank, comm.size)
         self._store, self._splits = store, 0

@@ -29,23 +29,11 @@ from typing import Any
 from mpicoll.units import alike, named_in
 
 __all__ = [
-    "ArgumentError",
-    "DeviceError",
-    "DeviceFailure",
-    "DtypeError",
-    "LaunchError",
-    "MessageError",
-    "MismatchError",
-    "MpicollError",
-    "RankLost",
-    "ScheduleError",
-    "StateError",
-    "TimeoutError",
-]
+    "ArgumentError", "DeviceError", "DeviceFailure", "DtypeError", "LaunchError", "MessageError", "MismatchError",
+    "MpicollError", "RankLost", "ScheduleError", "StateError", "TimeoutError",
+]  # fmt: skip
 
-
-PACKAGE = __file__.removesuffix("errors.py")
-"""What the names of mpicoll's files begin with."""
+PACKAGE = __file__.removesuffix("errors.py")  # what the names of mpicoll's files begin with
 
 
 def without(trace: TracebackType | None, files: tuple[str, ...]) -> TracebackType | None:

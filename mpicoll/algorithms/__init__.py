@@ -23,13 +23,10 @@ from mpicoll.algorithms.steps import (  # isort: skip
 from mpicoll.errors import ArgumentError, MpicollError, ScheduleError
 from mpicoll.units import line_named
 
-MOST = 1000
-"""The most steps of a rank, for each rank and each segment that there are."""
-MOST_SEGMENTS = 64
-"""The most segments that a vector is cut into. More segments cost more messages than they save."""
+MOST = 1000  # the most steps of a rank, for each rank and each segment that there are
+MOST_SEGMENTS = 64  # the most segments that a vector is cut into. More segments cost more messages than they save
 
-_HERE = f"{Path(__file__).parents[1]}/"
-"""The folder of mpicoll's own code."""
+_HERE = f"{Path(__file__).parents[1]}/"  # the folder of mpicoll's own code
 
 
 @dataclass(frozen=True)

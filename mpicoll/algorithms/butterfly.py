@@ -21,8 +21,7 @@ from mpicoll.algorithms.steps import (  # isort: skip
     power_of_two, run,
 )  # fmt: skip
 
-_ODD_DIGITS = 0xAAAA_AAAA_AAAA_AAAA
-"""The digits of base -2 whose values are negative."""
+_ODD_DIGITS = 0xAAAA_AAAA_AAAA_AAAA  # the digits of base -2 whose values are negative
 
 
 class Butterfly(NamedTuple):

@@ -188,15 +188,12 @@ class _Leaders:
 
     def __init__(self, at: Place) -> None:
         self._nodes = at.by_node
-        self.node = next(node for node in self._nodes if at.rank in node)
-        """The ranks of this rank's node."""
+        self.node = next(node for node in self._nodes if at.rank in node)  # the ranks of this rank's node
         self.count = min(map(len, self._nodes))
         self.number = self.node.index(at.rank) % self.count
         """The number of this rank's leader, among the leaders of the node."""
-        self.team = self.node[self.number :: self.count]
-        """The leader, and the ranks for which it acts."""
-        self.group = tuple(node[self.number] for node in self._nodes)
-        """The leaders with that number, of all nodes."""
+        self.team = self.node[self.number :: self.count]  # the leader, and the ranks for which it acts
+        self.group = tuple(node[self.number] for node in self._nodes)  # the leaders with that number, of all nodes
 
     def blocks_by_team(self) -> list[Blocks]:
         """The blocks of the team of each leader in the group, if each rank has a block."""

@@ -55,8 +55,7 @@ LONG = 1 << 20  # bytes of the shortest vector whose reduction is two-level by d
 IPC_FROM = 5 << 20
 """Bytes of a vector from which ``ipc`` is chosen where all ranks share one device. Two ranks on an H200 took 1.3 times
 as long as by ``staged`` for 4 MiB, and 0.14 times for 64 MiB; for 256 KiB and less, twice as long and more."""
-MAX_COUNT = 2**31 - 1
-"""The largest count that every MPI library takes. Not all of them have the large counts of MPI-4."""
+MAX_COUNT = 2**31 - 1  # the largest count that every MPI library takes. Not all of them have the large counts of MPI-4
 
 AlgorithmName = Literal[
     "native", "exchange", "node", "wide", "binary_tree", "bine", "binomial_tree", "bruck", "chain", "dissemination",

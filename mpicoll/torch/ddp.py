@@ -23,10 +23,8 @@ from mpicoll.torch.group import ProcessGroup
 from mpicoll.torch.memory import move
 from mpicoll.torch.private import backward_pass
 
-MOMENT = 0.1
-"""Seconds for which the backward pass waits for an all-reduce. If all ranks are there, it takes far less."""
-MOST = 1024
-"""Addresses that are remembered."""
+MOMENT = 0.1  # seconds for which the backward pass waits for an all-reduce. If all ranks are there, it takes far less
+MOST = 1024  # addresses that are remembered
 
 
 class Buckets:

@@ -62,8 +62,7 @@ class ProcessGroup:
         synchronous collective of the group; 0 if none is."""
         self.callers: dict[str, Any] = {}
         """For each function that was called in the group, the Caller that checks its arguments."""
-        self.local_rank = 0
-        """Only in a default group: this process's rank among the ranks of its node."""
+        self.local_rank = 0  # only in a default group: this process's rank among the ranks of its node
         self.barriers = 0
         """How many monitored barriers this rank has led, as the group's rank 0. The number tells them apart."""
         self.barrier_tags = self.engine.own_tags(2)
@@ -198,13 +197,10 @@ class Groups:
     """The groups of one rank."""
 
     def __init__(self) -> None:
-        self.groups: list[ProcessGroup] = []
-        """The groups that mpicoll.torch made. The first one is the default group."""
-        self.registered: list[ProcessGroup] = []
-        """The groups that torch.distributed made."""
+        self.groups: list[ProcessGroup] = []  # the groups that mpicoll.torch made. The first one is the default group
+        self.registered: list[ProcessGroup] = []  # the groups that torch.distributed made
         self.aborted: list[ProcessGroup] = []
-        self.made = 0
-        """How many groups ``new_group`` has made."""
+        self.made = 0  # how many groups ``new_group`` has made
 
     @property
     def default(self) -> ProcessGroup | None:

@@ -40,8 +40,7 @@ _OF_LISTS = {
 _LONG = 8 << 20
 """Bytes of a list that travels in memory that the ranks share, and not in the group's. The system gives new memory of
 such a length page by page, and that takes several times as long as to copy it."""
-_LEAST = 256 << 10
-"""Bytes of the shortest list whose tensors travel as they lie, if they lie one after another."""
+_LEAST = 256 << 10  # bytes of the shortest list whose tensors travel as they lie, if they lie one after another
 
 
 def make(

@@ -46,8 +46,7 @@ class Supports:
 class RegisteredGroup(TorchCalls, Supports, _TorchsGroup):  # type: ignore[misc]
     """A group that is mpicoll's and torch's at once. Methods and their arguments are torch's."""
 
-    options = None
-    """torch asks for this where a group stands in for its backend. There are no options."""
+    options = None  # torch asks for this where a group stands in for its backend. There are no options
 
     def __init__(
         self,

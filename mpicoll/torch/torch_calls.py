@@ -178,16 +178,10 @@ class Several(Work):
 class TorchCalls(ProcessGroup):
     """A group with torch's methods for collectives and messages."""
 
-    reducer_waits: bool
-    """Whether the backward pass waits a moment for each of DDP's all-reduces."""
-
-    buckets: ddp.Buckets
-    """DDP's, which move to shared memory."""
-
+    reducer_waits: bool  # whether the backward pass waits a moment for each of DDP's all-reduces
+    buckets: ddp.Buckets  # DDP's, which move to shared memory
     calls = 0
-
-    _coalescing: list[Work] | None = None
-    """The operations since ``start_coalescing``; None while nothing is coalesced."""
+    _coalescing: list[Work] | None = None  # the operations since ``start_coalescing``; None while nothing is coalesced
 
     # -- what a call returns ------------------------------------------------------------------------------------------
 

@@ -132,8 +132,7 @@ class StreamGuard:
 
 # -- collectives ------------------------------------------------------------------------------------------------------
 
-_completing = threading.Lock()
-"""Held for a moment where a future may come, or be completed, in two threads at once."""
+_completing = threading.Lock()  # held for a moment where a future may come, or be completed, in two threads at once
 
 
 @uncompiled
@@ -171,8 +170,7 @@ class CollectiveWork(Submitted, Work):
     ``guard`` is its place in the queues of devices, None if all its tensors are the host's.
     """
 
-    _completes: int | None = None
-    """The thread that completes the future. In its callbacks the collective is over."""
+    _completes: int | None = None  # the thread that completes the future. In its callbacks the collective is over
     _completed = False
     _then: Callable[[], None] | None = None
     _future: torch.futures.Future[list[torch.Tensor]] | None = None

@@ -40,8 +40,7 @@ class DeviceCalls:
         self._fabric, self._info = fabric, info
         self._kept: dict[str, _Kept] = {}
         self._found: _Found | None = None
-        self.only: str | None = None
-        """The device whose memory is taken, as ``cuda:0``; None if it may be any device's."""
+        self.only: str | None = None  # the device whose memory is taken, as ``cuda:0``; None if it may be any device's
 
     def check(self, b: Buffer, operation: str, argument: str) -> None:
         """Raise DeviceError if the buffer lies on another device than the one that is taken."""

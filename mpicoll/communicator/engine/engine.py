@@ -41,8 +41,7 @@ T = TypeVar("T")
 class Engine(MessageCalls):
     """Makes collectives and messages over a fabric, for a Communicator's methods, torch's groups and other threads."""
 
-    _progress: ProgressThread | None = None
-    """Carries out collectives that do not block and that MPI has no call for."""
+    _progress: ProgressThread | None = None  # carries out collectives that do not block and that MPI has no call for
     _twin: Engine | None = None
     """The engine through which it does so, over a communicator of its own: the program may make calls meanwhile."""
 

@@ -27,8 +27,7 @@ class Message:
         self.nbytes = nbytes + OVERHEAD  # bytes that it counts for while nobody looks
         self.count = pending.elements
         self.kind = ""  # the kind that its tag must say, empty if tags say none
-        self.meanwhile: Callable[[], None] | None = None
-        """Looks, while it is waited for, whether it can come at all."""
+        self.meanwhile: Callable[[], None] | None = None  # looks, while it is waited for, whether it can come at all
         self.now = None if in_time else transfer.now
         """Makes it happen and returns when it is complete; None where it must be started and waited for, as where it
         must come ``in_time``."""

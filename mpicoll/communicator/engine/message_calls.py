@@ -34,8 +34,7 @@ EXACT = frozenset((int, type(None)))
 right one."""
 
 
-NO_OBJECT = (UnpicklingError, EOFError, OverflowError)
-"""What unpickling raises of bytes that are no object."""
+NO_OBJECT = (UnpicklingError, EOFError, OverflowError)  # what unpickling raises of bytes that are no object
 
 
 class OwnTag(int):
@@ -45,13 +44,10 @@ class OwnTag(int):
 class About(NamedTuple):
     """What there is to know of a message before it is bound or has come."""
 
-    what: str
-    """What must happen: ``came from rank 0 (tag 0)``."""
+    what: str  # what must happen: ``came from rank 0 (tag 0)``
     ends: Ends
-    tag: int | None
-    """The tag that MPI sees, None for any."""
-    meanwhile: Callable[[], None] | None
-    """Looks, while it is waited for, whether it can come at all."""
+    tag: int | None  # the tag that MPI sees, None for any
+    meanwhile: Callable[[], None] | None  # looks, while it is waited for, whether it can come at all
 
 
 class MessageCalls(Base):

@@ -25,8 +25,7 @@ from mpicoll.supervise import sites, tape
 from mpicoll.supervise.record import Queued
 
 SHORT = 256 << 10  # bytes of a collective that takes about as long as it takes to hand it in
-LINGER = 20
-"""Naps without a collective, after which the thread sleeps until one comes. It takes long to wake."""
+LINGER = 20  # naps without a collective, after which the thread sleeps until one comes. It takes long to wake
 _SECONDS_TO_END = 1.0  # how long the end of the program waits for the thread of an aborted group
 
 

@@ -35,8 +35,7 @@ class InFlight:
         self.lost = ""  # why nothing can be waited for any more, empty while it can
         self.by_mpi = failure is not NeverRaised
         self.any_thread = False  # whether a thread of mpicoll's may look at what the program has begun
-        self.timeout: float | None = None
-        """The seconds that a program waits for a message, None if it waits for ever."""
+        self.timeout: float | None = None  # the seconds that a program waits for a message, None if it waits for ever
         self.timed_out: Callable[[str], object] = str  # told why, when a message did not come in time
         self.loss: Callable[[str, BaseException], MpicollError | None] = lambda *_: None
         """The error of an operation that the fabric has ended because ranks were lost; None if that is not why."""
@@ -82,8 +81,7 @@ class InFlight:
 
 
 all_in_flight: WeakValueDictionary[int, InFlight] = WeakValueDictionary()
-open_requests: set[Request] = set()
-"""All that is begun and not complete. The watcher's thread may read it at any time."""
+open_requests: set[Request] = set()  # all that is begun and not complete. The watcher's thread may read it at any time
 _of_mpi = [LEAST]
 _held_back: list[object] = []
 

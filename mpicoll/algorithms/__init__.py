@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
-from pathlib import Path
 from traceback import extract_tb
 from typing import Any
 from weakref import WeakSet
@@ -20,13 +19,11 @@ from mpicoll.algorithms.steps import (  # isort: skip
     INPUT, OUTPUT, Copy, Cut, Nodes, Place, Schedule, Steps, per_rank, power_of_two, run, segments, segments_per_rank,
     whole,
 )  # fmt: skip
-from mpicoll.errors import ArgumentError, MpicollError, ScheduleError
+from mpicoll.errors import PACKAGE, ArgumentError, MpicollError, ScheduleError
 from mpicoll.units import line_named
 
 MOST = 1000  # the most steps of a rank, for each rank and each segment that there are
 MOST_SEGMENTS = 64  # the most segments that a vector is cut into. More segments cost more messages than they save
-
-_HERE = f"{Path(__file__).parents[1]}/"  # the folder of mpicoll's own code
 
 
 @dataclass(frozen=True)
@@ -97,7 +94,7 @@ class Algorithm:
         except (MpicollError, MemoryError):
             raise
         except Exception as e:  # a function of the program's may raise anything, or return what cannot be iterated over
-            own = [each for each in extract_tb(e.__traceback__) if not each.filename.startswith(_HERE)][-1:]
+            own = [each for each in extract_tb(e.__traceback__) if not each.filename.startswith(PACKAGE)][-1:]
             where = tuple(f"at {line_named(each.filename, each.lineno or 0)}: {each.line}" for each in own)
             cause = e.with_traceback(e.__traceback__ and e.__traceback__.tb_next)
             raise ScheduleError(what, rank, None, None, f"raises {type(e).__name__}: {e}", where) from cause

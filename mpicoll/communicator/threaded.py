@@ -8,9 +8,8 @@ from contextlib import contextmanager, nullcontext, suppress
 from typing import Any, TypeVar, TypeVarTuple
 
 from mpicoll.communicator.communicator import Communicator
-from mpicoll.errors import ArgumentError, MpicollError, StateError
+from mpicoll.errors import PACKAGE, ArgumentError, MpicollError, StateError, without
 from mpicoll.fabrics.thread_job import Job, Seat
-from mpicoll.supervise.sites import is_program
 
 Arguments = TypeVarTuple("Arguments")
 Result = TypeVar("Result")
@@ -39,7 +38,10 @@ class Ranks:
             try:
                 results[seat.rank] = fn(Communicator(), *args)
             except BaseException as e:  # raised again in the calling thread
-                failures.append((seat.rank, _of_program(e)))
+                tb = e.__traceback__
+                # Frames of mpicoll say nothing of an error of its own. Of any other error, only this one does not.
+                mine = without(tb, (PACKAGE,)) if isinstance(e, MpicollError) else tb and tb.tb_next
+                failures.append((seat.rank, e.with_traceback(mine)))
                 self._job.break_off(f"rank {seat.rank} has failed: {type(e).__name__}: {e}")
             finally:
                 self._job.leave()
@@ -67,18 +69,6 @@ class Ranks:
             with suppress(StateError) if self._job.broken else nullcontext():
                 seat.close()
         self._job.break_off("the ranks have ended")
-
-
-def _of_program(e: BaseException) -> BaseException:
-    """The exception with the frames of the program alone, if it is one of mpicoll's own: those before the call that
-    has raised it. Frames inside mpicoll would say nothing to who wrote the program."""
-    tb = frame = e.__traceback__ and e.__traceback__.tb_next  # without the frame that has called the program's function
-    while isinstance(e, MpicollError) and frame is not None and frame.tb_next is not None:
-        if not is_program(frame.tb_next.tb_frame.f_code.co_filename):
-            frame.tb_next = None
-            break
-        frame = frame.tb_next
-    return e.with_traceback(tb)
 
 
 @contextmanager

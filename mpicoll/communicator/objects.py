@@ -7,18 +7,17 @@ from collections.abc import Callable, Sequence
 from functools import reduce
 from threading import get_ident
 from time import monotonic
-from typing import Any, NamedTuple, TypeVar, overload
+from typing import Any, TypeVar, overload
 
 from mpicoll.calls.arguments import checked_rank
 from mpicoll.calls.plan import Plans
 from mpicoll.communicator.base import CommunicatorBase
-from mpicoll.communicator.engine import kinds
 from mpicoll.communicator.engine.engine import Engine
 from mpicoll.communicator.engine.masked_thread import MAIN, backoff
 from mpicoll.communicator.engine.message_calls import EXACT, NO_OBJECT, About, no_object
 from mpicoll.communicator.repeated import repeated
 from mpicoll.errors import ArgumentError, TimeoutError
-from mpicoll.supervise.record import Pending, Record
+from mpicoll.supervise.record import Record
 
 T = TypeVar("T")
 
@@ -39,14 +38,6 @@ _ALLREDUCE = {combine: Record("allreduce_object", op) for op, combine in _OF_TWO
 """What is recorded of calls that are always the same."""
 
 
-class _Awaited(NamedTuple):
-    """What is known of a message before it is sent or has come."""
-
-    pending: Pending
-    peer: int | None  # the other rank, if there is only one
-    about: About
-
-
 class Objects(CommunicatorBase):
     """Collectives and messages of Python objects. Ranks may give objects of different types and sizes.
 
@@ -54,8 +45,9 @@ class Objects(CommunicatorBase):
     """
 
     def __init__(self, engine: Engine) -> None:
-        self._awaited: Plans[_Awaited] = Plans()
-        """The messages that were awaited, by the operation, the other rank and the tag."""
+        self._awaited: Plans[tuple[int | None, About]] = Plans()
+        """The messages that were awaited, and the other rank if there is only one: by the operation, that rank and the
+        tag."""
         self._roots: Plans[tuple[Record, int]] = Plans()
         """The record and the root of collectives with a root, by the operation and the root."""
         super().__init__(engine)
@@ -79,9 +71,9 @@ class Objects(CommunicatorBase):
             self._roots.keep((operation, root), found := (Record(operation, f"root {root}", root=root), root))
         return found
 
-    def _message(self, awaited: _Awaited, move: Callable[..., Any], *data: bytes) -> Any:
+    def _message(self, peer: int | None, about: About, move: Callable[..., Any], *data: bytes) -> Any:
         """Send or receive bytes that were pickled."""
-        pending = awaited.pending
+        pending = about.pending
         if self._engine.closed:
             self._engine.check_open(pending.operation)
         under_way = self._engine.under_way
@@ -91,8 +83,8 @@ class Objects(CommunicatorBase):
         seconds = under_way.timeout
         try:
             held = get_ident() != MAIN and under_way.by_mpi and self._engine.fabric.messages_by_library
-            its = backoff(seconds or float("inf"), awaited.about.meanwhile) if seconds is not None or held else None
-            return move(*data, awaited.peer, awaited.about.tag, its)
+            its = backoff(seconds or float("inf"), about.meanwhile) if seconds is not None or held else None
+            return move(*data, peer, about.tag, its)
         except TimeoutError as e:
             why = TimeoutError(f"{pending.operation}: {pending.missing} within {seconds:g} s")
             self._engine.end_midway(pending.operation, why)
@@ -174,21 +166,21 @@ class Objects(CommunicatorBase):
     def send_object(self, obj: Any, dest: int, tag: int = 0) -> None:
         """Send ``obj`` to the rank ``dest``, which receives it with :meth:`recv_object`."""
         awaited = self._of("send_object", dest, tag)
-        self._message(awaited, self._engine.fabric.objects.send, self._pickled("send_object", obj))
+        self._message(*awaited, self._engine.fabric.objects.send, self._pickled("send_object", obj))
 
     @repeated
     def recv_object(self, source: int | None = None, tag: int | None = 0) -> Any:
         """Receive an object from the rank ``source``, or from any rank if that is None, and return it. If ``tag`` is
         None, it takes a message of any tag."""
         awaited = self._of("recv_object", source, tag)
-        data = self._message(awaited, self._engine.fabric.objects.recv)
+        data = self._message(*awaited, self._engine.fabric.objects.recv)
         try:
             return self._engine.fabric.loads(data)
         except NO_OBJECT as e:
             raise no_object(tag, e) from e
 
-    def _of(self, operation: str, peer: int | None, tag: int | None) -> _Awaited:
-        """What is known of a message before it is sent or has come."""
+    def _of(self, operation: str, peer: int | None, tag: int | None) -> tuple[int | None, About]:
+        """The other rank, if there is one, and what there is to know of a message before it is sent or has come."""
         exact = type(tag) in EXACT and type(peer) in EXACT
         found = self._awaited.get((operation, peer, tag)) if exact else None
         if found is None:
@@ -196,14 +188,14 @@ class Objects(CommunicatorBase):
             of, which = engine.origin(operation, peer, tag) if receives else (peer, engine.checked_tag(operation, tag))
             if of is not None or not receives:  # an object cannot come from nobody, or go there
                 of = checked_rank(of, self.size, operation, "source" if receives else "dest")
-            about = engine.about(operation, of, which, receives, kinds.OBJECT)
-            found = _Awaited(Pending.message(operation, about.what, 1, kinds.OBJECT, about.ends), of, about)
+            about = engine.about(operation, of, which, receives)
+            found = of, about
             if exact:
                 self._awaited.keep((operation, peer, tag), found)
                 made = engine.fabric.object_message(receives, of, about.tag)
                 if made is not None and engine.calls is not None and engine.under_way.timeout is None:
                     numbers = (None, None, peer, tag) if receives else (peer, tag, None, None)
-                    engine.calls.keep_object(operation, numbers, made, found.pending)
+                    engine.calls.keep_object(operation, numbers, made, about.pending)
         return found
 
     def _one_each(self, operation: str, objs: Any) -> list[bytes]:

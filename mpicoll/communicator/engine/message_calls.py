@@ -44,8 +44,7 @@ class OwnTag(int):
 class About(NamedTuple):
     """What there is to know of a message before it is bound or has come."""
 
-    what: str  # what must happen: ``came from rank 0 (tag 0)``
-    ends: Ends
+    pending: Pending
     tag: int | None  # the tag that MPI sees, None for any
     meanwhile: Callable[[], None] | None  # looks, while it is waited for, whether it can come at all
 
@@ -160,8 +159,8 @@ class MessageCalls(Base):
         else:
             other, tag = self._peer(operation, peer, "dest"), self.checked_tag(operation, tag)
         memory = self._memory(operation, x, writable=receives)
-        kind, nobody = memory.dtype.name, other == self.fabric.nobody
-        about = self.about(operation, other, tag, receives, kind)
+        nobody = other == self.fabric.nobody
+        about = self.about(operation, other, tag, receives, memory)
         if receives:
             bind: Callable[[Buffer], Transfer | None] = partial(self.fabric.incoming, source=other, tag=about.tag)
         else:
@@ -175,9 +174,9 @@ class MessageCalls(Base):
                 transfer: Transfer = Nobody(self.fabric.nobody, self.fabric.any_tag, wire.count)
             else:
                 transfer = self._packed(bind, end)
-            message = self._bound(operation, about.what, wire, transfer, receives, about.ends)
+            message = self._bound(about.pending, transfer, receives)
             if receives and self.tells_kinds and not nobody:
-                message.kind, message.meanwhile = kind, about.meanwhile
+                message.kind, message.meanwhile = memory.dtype.name, about.meanwhile
             return message
 
         def copied(kind: Kind) -> Request:
@@ -249,13 +248,13 @@ class MessageCalls(Base):
         transfer = self._packed(bind, End(None if one else given, True, False), End(taken, one, True))
         what = f"{self._whence(of, which)}, or none was taken by {self._rank_named(to)} (tag {sendtag})"
         ends = Ends(self._at_other_end(of), which, self._at_other_end(to), sendtag)
-        return self._bound("sendrecv", what, taken, transfer, True, ends)
+        pending = Pending.message("sendrecv", what, taken.count, taken.dtype.name, ends, taken.nbytes)
+        return self._bound(pending, transfer, True)
 
     def probe(self, source: int | None, tag: int | None) -> Envelope:
         """Wait for a message that a receive would take. It is still to be received."""
         of, which = self.origin("probe", source, tag)
-        about = self.about("probe", of, which, True, kinds.OBJECT)
-        pending = Pending.message("probe", about.what, 0, "object", about.ends)
+        pending = self.about("probe", of, which, True).pending._replace(elements=0)
         under_way, begun = self.under_way, (pending, monotonic())
         its = backoff(under_way.timeout or float("inf"))
         under_way.begin_message(pending)
@@ -320,17 +319,25 @@ class MessageCalls(Base):
         any_tag = tag is None or _is(tag, self.fabric.any_tag)
         return of, None if any_tag else self.checked_tag(operation, tag, argument)
 
-    def about(self, operation: str, other: int | None, tag: int | None, receives: bool, kind: str) -> About:
-        """What there is to know of a message with this rank before it is bound or has come."""
+    def about(
+        self, operation: str, other: int | None, tag: int | None, receives: bool, memory: Buffer | None = None
+    ) -> About:
+        """What there is to know of a message with this rank before it is bound or has come. It is one of an object, or
+        of so much memory."""
         look, to_mpi = None, tag
+        kind, count, nbytes = (
+            (kinds.OBJECT, 1, 0) if memory is None else (memory.dtype.name, memory.count, memory.nbytes)
+        )
         if self.tells_kinds and tag is not None:
             to_mpi = kinds.on_wire(tag, kind)
             if receives:
                 look = partial(kinds.look_for_others, operation, kind, other, tag, self.fabric.probe)
         if receives:
-            return About(self._whence(other, tag), Ends(self._at_other_end(other), tag), to_mpi, look)
-        ends = Ends(targets=self._at_other_end(other), target_tag=tag)
-        return About(f"was taken by {self._rank_named(other)} (tag {tag})", ends, to_mpi, look)
+            what, ends = self._whence(other, tag), Ends(self._at_other_end(other), tag)
+        else:
+            what = f"was taken by {self._rank_named(other)} (tag {tag})"
+            ends = Ends(targets=self._at_other_end(other), target_tag=tag)
+        return About(Pending.message(operation, what, count, kind, ends, nbytes), to_mpi, look)
 
     def _rank_named(self, rank: int | None) -> str:
         if rank is None:
@@ -346,13 +353,9 @@ class MessageCalls(Base):
     def _whence(self, of: int | None, tag: int | None) -> str:
         return f"came from {self._rank_named(of)} ({'any tag' if tag is None else f'tag {tag}'})"
 
-    def _bound(
-        self, operation: str, what: str, wire: Buffer, transfer: Transfer, receives: bool, ends: Ends
-    ) -> Message:
-        nbytes = wire.count * wire.dtype.itemsize
-        pending = Pending.message(operation, what, wire.count, wire.dtype.name, ends, nbytes)
+    def _bound(self, pending: Pending, transfer: Transfer, receives: bool) -> Message:
         in_time, by_library = self.under_way.timeout is not None, self.fabric.messages_by_library
-        return Message(pending, transfer, receives, in_time, nbytes, by_library)
+        return Message(pending, transfer, receives, in_time, pending.nbytes, by_library)
 
 
 def no_object(tag: int | None, e: Exception) -> MessageError:

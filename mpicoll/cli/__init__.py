@@ -8,6 +8,7 @@ Only the file of the command that is given is imported: the start of ``mpicoll r
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 import re
 import signal
@@ -45,6 +46,10 @@ class Parser(argparse.ArgumentParser):
             known = re.findall(r"[\w-]+", command[2])
             message = f"expected one of {', '.join(known)}; given {misspelt(command[1], known)}"
         self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        """argparse's own passes over what is wrong with the file, or leaves that to Python's end."""
+        print(message, end="", file=file or sys.stderr, flush=True)
 
     def refuse(self, unknown: Sequence[str]) -> NoReturn:
         """For arguments that it does not have."""
@@ -98,6 +103,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(said, file=sys.stderr)
         return 128 + signal.SIGINT if isinstance(error, KeyboardInterrupt) else 2
     except BrokenPipeError:  # whoever reads what is printed has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python's end fails, too
+        _print_no_more()
         return 1
+    except OSError as error:
+        if error.errno != errno.ENOSPC or under_launcher():
+            raise
+        _print_no_more()
+        print(f"mpicoll: there is no room for what it prints: {error}", file=sys.stderr)
+        return 2
     return code
+
+
+def _print_no_more() -> None:
+    """Let Python find nothing wrong with stdout at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

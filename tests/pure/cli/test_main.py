@@ -105,6 +105,17 @@ def test_what_resembles_nothing_gets_no_suggestion(capsys: Capture) -> None:
     assert "did you mean" not in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("words", ["--version", "verify allreduce ring -n 2"])
+def test_there_is_no_room_for_what_it_prints(words: str, unbuffered: str) -> None:
+    argv = [sys.executable, "-m", "mpicoll", *words.split()]
+    env = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(argv, stdout=full, stderr=subprocess.PIPE, text=True, env=env)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert done.stderr.startswith("mpicoll: there is no room for what it prints: ")
+
+
 @pytest.mark.parametrize(
     ("line", "offered"),
     [

@@ -62,7 +62,8 @@ def called(comm: mpicoll.Communicator, d: Drawn, fill: np.random.Generator, own:
     gives, may_be_part = table.gives_at(rank, root), d["in place"] and kind in ("numpy", "torch")
     x: Any = array(mine) if gives or table.elementwise else None
     out: Any = None
-    if table.gets_at(rank, root) and name != "bcast":
+    gets = table.gets_at(rank, root)
+    if gets and name != "bcast":
         if table.elementwise and d["in place"]:
             out = x
         elif table.gathers and may_be_part:
@@ -73,6 +74,11 @@ def called(comm: mpicoll.Communicator, d: Drawn, fill: np.random.Generator, own:
         elif d["out"] or x is None:
             all_blocks = np.zeros((*whole, *d["shape"]), mine.dtype) if table.gets == "p" else np.zeros_like(mine)
             out = array(all_blocks[block] if table.scatters else all_blocks)
+    elif d["out"] and name != "bcast":  # it is not used
+        out = array(np.ones_like(mine))
+    unused = out if expected is None and out is not x else None
+    if unused is not None:
+        assign(unused, np.ones(()), d["dtype"])
     arguments = {"algorithm": d["algorithm"], **({"root": root} if table.rooted else {})}
     if name != "bcast":
         arguments["out"] = out
@@ -98,8 +104,9 @@ def called(comm: mpicoll.Communicator, d: Drawn, fill: np.random.Generator, own:
             result = getattr(comm, method)(x, **arguments)
         if expected is not None:
             np.testing.assert_array_equal(back(result).ravel(), expected, err_msg=where)
-        elif out is None:
+        elif out is None or not gets:
             assert result is None, where
+        assert unused is None or (back(unused) == 1).all(), where
         if x is not None and (expected is None or not (d["in place"] or name == "bcast")):
             np.testing.assert_array_equal(back(x), mine, err_msg=where)
         assert all(map(has_empty_gaps, arrays)), where

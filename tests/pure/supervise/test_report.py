@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from mpicoll.supervise.messages import RankStatus
+from mpicoll.supervise.messages import Files, RankStatus
 from mpicoll.supervise.record import BROKEN, FREED
-from mpicoll.supervise.report import Missing, Silence, Why, text
+from mpicoll.supervise.report import Missing, Silence, Why, files, text
 from tests.pure.supervise.invented import status
 
 WAITS = status(waits=False, message="recv: no message came from rank 2 (tag 0)")
@@ -96,6 +96,20 @@ def test_the_title_says_at_which_ranks_to_look() -> None:
         2: "its process has ended; its last collective: bcast",
     }
     assert "Look at rank 1:" in text(Why.IS_LOST, [0, 1, 2], {0: waits}, ended_too, first=1)
+
+
+def test_files_of_several_nodes() -> None:
+    written = {
+        0: Files("/a", ""),
+        1: Files("/b", ""),
+        2: Files("/a", ""),
+        3: Files("", "/c: full"),
+        4: Files("", "/c: full"),
+    }
+    assert files(written) == (
+        "mpicoll: the last calls of each rank are in /a, /b\n"
+        "mpicoll: ranks 3-4 could not write the last calls to /c: full"
+    )
 
 
 def test_what_is_likeliest_is_said_where_the_shape_supports_it() -> None:

@@ -105,7 +105,7 @@ def test_one_wrong_element_is_counted(session: Session, collective: str, where: 
     report = swept(session, options(collective), {"spoiled": spoiled(session, where)})
     assert report.rows
     for row in report.rows:
-        assert 5 <= row.wrong <= 10, row  # one in each round
+        assert row.wrong in (6, 8, 10), row  # one in each round, whose number is even
 
 
 def test_a_call_that_does_nothing_is_wrong(session: Session) -> None:

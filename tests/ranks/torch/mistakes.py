@@ -330,10 +330,12 @@ OTHERS: dict[str, list[Mistake]] = {
     "get_group_rank": [
         _row("rank", "global_rank", 99, "group's ranks, [0", "99"),
         _row("not a member", "group", dist.GroupMember.NON_GROUP_MEMBER, "this rank is in", "-100"),
+        _row("array", "global_rank", np.zeros(2, int), "group's ranks, [0", "array"),
         _row("group array", "group", np.zeros(2), "a group of", "array"),
     ],
     "get_global_rank": [
         _row("rank", "group_rank", 99, "0 to {size-1}", "99"),
+        _row("array", "group_rank", np.zeros(2, int), "0 to {size-1}", "array"),
     ],
 }  # fmt: skip
 """What does not follow from the names of parameters."""

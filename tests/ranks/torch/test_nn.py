@@ -267,6 +267,8 @@ def test_bad_arguments(rank: int, size: int, groups: list[Group]) -> None:
         (lambda: nn.all_reduce(cast(Any, [1.0])), "all_reduce: tensor: expected a torch.Tensor"),
         (lambda: nn.broadcast(x, size), "broadcast: src: expected one of the group's ranks"),
         (lambda: nn.scatter(None, 0), f"scatter: tensors: expected a list of {size} tensors"),
+        (lambda: nn.scatter([x] * (size + 1), 0), f"scatter: tensors: expected a list of {size} tensors"),
+        (lambda: nn.reduce_scatter(x, cast(Any, [*[x] * (size - 1), 1])), "reduce_scatter: input_list"),
         (lambda: nn.all_to_all([x] * (size - 1), [x] * size), "all_to_all: output_tensor_list"),
         (lambda: nn._all_gather_base(torch.ones(size * 2 + 1), x), "output_tensor"),
         (lambda: nn.all_reduce(x, group="world"), "all_reduce: group: expected a group of mpicoll.torch"),  # type: ignore[arg-type]

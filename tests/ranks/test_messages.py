@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -157,42 +156,6 @@ def test_a_message_that_ends_within_an_element(comm: mpicoll.Communicator, how: 
 
 
 @pytest.mark.mpi(min_size=2)
-def test_who_has_sent_and_with_which_tag(comm: mpicoll.Communicator) -> None:
-    others = range(1, comm.size)
-    if comm.rank == 0:
-        found = set()
-        for source, tag in [(None, None), (MPI.ANY_SOURCE, MPI.ANY_TAG)]:
-            for _ in others:
-                y = np.zeros(2)
-                request = comm.irecv(y, source, tag)
-                assert request.source is None or request.test()
-                request.wait()
-                assert request.source is not None
-                assert request.tag == 10 * request.source
-                assert y.tolist() == [request.source] * 2
-                found.add(request.source)
-        assert found == {*others}
-    else:
-        for _ in range(2):
-            comm.isend(np.full(2, float(comm.rank)), 0, 10 * comm.rank).wait()
-    comm.barrier()
-
-
-@pytest.mark.mpi(min_size=2)
-def test_probe_tells_what_a_receive_would_take(comm: mpicoll.Communicator) -> None:
-    if comm.rank == 0:
-        for r in range(1, comm.size):
-            found = comm.probe(r, None)
-            assert found == (r, 7, 8 * r)
-            assert comm.iprobe(r, 7) == found
-            assert comm.iprobe(r, 8) is None
-            assert comm.recv(np.empty(found.nbytes // 8), r, 7).tolist() == [r] * r
-            assert comm.iprobe(r, None) is None
-    else:
-        comm.send(np.full(comm.rank, float(comm.rank)), 0, 7)
-
-
-@pytest.mark.mpi(min_size=2)
 @pytest.mark.parametrize("check", ["watch", "full"])
 def test_the_table_knows_what_no_receive_has_asked_for(check: str) -> None:
     """As it is asked when the sender is gone."""
@@ -227,19 +190,6 @@ def test_a_rank_that_waits_in_probe_leaves_its_core_alone(comm: mpicoll.Communic
         share = (time.thread_time() - used) / (time.monotonic() - began)
         comm.recv(np.empty(3), 1)
         assert share < 0.05
-
-
-@pytest.mark.parametrize("dtype", [np.float64, np.int16, np.complex128])
-def test_sendrecv_on_one_array(comm: mpicoll.Communicator, dtype: Any) -> None:
-    after, before = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
-    x = np.full(5, comm.rank, dtype)
-    for turn in range(1, 4):
-        assert comm.sendrecv(x, after, x, before) is x
-        assert (x == (comm.rank - turn) % comm.size).all()
-    gaps = np.full(10, comm.rank, dtype)
-    comm.sendrecv(gaps[::2], after, gaps[::2], before)
-    assert (gaps[::2] == before).all()
-    assert (gaps[1::2] == comm.rank).all()
 
 
 @pytest.mark.parametrize("count", [5_000, 40_000, 2_000_000])

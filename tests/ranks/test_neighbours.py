@@ -7,12 +7,15 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+import torch
 from mpi4py import MPI
 
 import mpicoll
 from mpicoll.arrays.buffers import as_buffer
-from mpicoll.errors import MessageError
+from mpicoll.errors import ArgumentError, DtypeError, MessageError, StateError
 from tests.sharing import NEEDS_SHARED
+
+pytestmark = pytest.mark.sizes(1, 2, 4)
 
 
 def line(n: int, rank: int) -> MPI.Topocomm:
@@ -37,7 +40,6 @@ def no_neighbours(n: int, rank: int) -> MPI.Topocomm:
     return MPI.COMM_WORLD.Create_dist_graph_adjacent([], [])
 
 
-@pytest.mark.sizes(1, 2, 4)
 @pytest.mark.parametrize("made", [line, ring, alone_in_two_dimensions, edges_of_one_pair, no_neighbours])
 def test_the_same_as_mpi(comm: mpicoll.Communicator, made: Callable[[int, int], MPI.Topocomm]) -> None:
     mpis = made(comm.size, comm.rank)
@@ -61,19 +63,33 @@ def test_the_same_as_mpi(comm: mpicoll.Communicator, made: Callable[[int, int], 
     mpis.Free()
 
 
-def test_a_receive_of_any_tag_takes_none_of_their_messages(comm: mpicoll.Communicator) -> None:
-    mpis = ring(comm.size, comm.rank)
-    ours = mpicoll.Communicator(mpis)
-    got, ys = np.zeros(3), np.zeros((2, 3))
-    coming = ours.irecv(got, source=None, tag=None)
-    ours.neighbor_allgather(np.full(3, float(comm.rank)), out=ys)
-    assert ours.iprobe() is None
-    assert not coming.test()
-    ours.barrier()
-    ours.send(np.full(3, 7.0), dest=(comm.rank + 1) % comm.size, tag=5)
-    coming.wait()
-    assert (got == 7).all()
-    assert ys[0].tolist() == [(comm.rank - 1) % comm.size] * 3
+def test_arrays_and_topologies_of_other_kinds(comm: mpicoll.Communicator) -> None:
+    mpis = line(comm.size, comm.rank)
+    ours, before, after, wide = mpicoll.Communicator(mpis), comm.rank - 1, comm.rank + 1, np.full((2, 6), 7.0)
+    for turn in range(3):  # with gaps: it is written where a neighbour is
+        x = np.full((3, 2), comm.rank + 10.0 * turn)[:, 1]
+        assert ours.neighbor_allgather(x, out=wide[:, ::2]).base is not None
+        for row, neighbour in zip(wide, (before, after), strict=True):
+            there = neighbour + 10.0 * turn if 0 <= neighbour < comm.size else 7.0
+            assert row.tolist() == [there, 7.0] * 3
+    tensor = ours.neighbor_allgather(torch.full((2, 3), comm.rank + 1.0)[:, ::2])
+    assert tensor.shape == (2, 2, 2)
+    assert [block.unique().tolist() for block in tensor] == [[before + 1], [after + 1 if after < comm.size else 0]]
+    ends = [] if comm.rank else [*range(1, comm.size)]
+    # Rank 0 sends to all others, and nobody to rank 0.
+    star = mpicoll.Communicator(MPI.COMM_WORLD.Create_dist_graph_adjacent([0] if comm.rank else [], ends))
+    found = star.neighbor_alltoall(np.arange(2.0 * len(ends)).reshape(-1, 2))
+    assert found.tolist() == ([[2.0 * comm.rank - 2, 2.0 * comm.rank - 1]] if comm.rank else [])
+    with pytest.raises(ArgumentError, match="neighbor_alltoall: xs: expected shape"):
+        ours.neighbor_alltoall(np.ones(3))
+    xs, ys = np.ones(8).reshape(2, 2, 2), np.ones(8)
+    ours.neighbor_alltoall(xs, out=ys)
+    with pytest.raises(ArgumentError, match="neighbor_alltoall: xs: expected shape"):
+        ours.neighbor_alltoall(xs.reshape(4, 2), out=ys)  # the same memory
+    with pytest.raises(DtypeError, match="neighbor_allgather: out: expected dtype float64"):
+        ours.neighbor_allgather(np.ones(3), out=np.ones((2, 3), np.float32))
+    with pytest.raises(StateError, match="neighbor_allgather: this communicator has no neighbours"):
+        comm.neighbor_allgather(np.ones(3))
     ours.free()
     mpis.Free()
 

@@ -1,4 +1,4 @@
-"""Collectives that do not block, calls that are bound, and collectives among neighbours."""
+"""Collectives that do not block, and calls that are bound."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from mpi4py import MPI
 
 import mpicoll
-from mpicoll.errors import ArgumentError, DtypeError, StateError
+from mpicoll.errors import StateError
 
 torch = pytest.importorskip("torch")
 
@@ -255,43 +255,3 @@ def test_what_was_begun_is_complete_after_free(comm: mpicoll.Communicator, dropp
         if not dropped:
             request.wait()
         assert (result == comm.size).all()
-
-
-def test_neighbours_on_a_grid(comm: mpicoll.Communicator) -> None:
-    from mpi4py import MPI
-
-    cart = MPI.COMM_WORLD.Create_cart([comm.size], periods=[False])
-    line = mpicoll.Communicator(cart)
-    before, after = comm.rank - 1, comm.rank + 1
-    y = line.neighbor_allgather(np.full(2, comm.rank + 1.0))
-    assert y.tolist() == [[float(before + 1)] * 2, [float(after + 1 if after < comm.size else 0)] * 2]
-    out, wide = np.full((2, 1), -1), np.full((2, 6), 7.0)
-    for turn in range(3):  # one with gaps, which is written where a neighbour is
-        x = np.full((3, 2), comm.rank + 10.0 * turn)[:, 1]
-        assert line.neighbor_allgather(x, out=wide[:, ::2]).base is not None
-        for row, neighbour in zip(wide, (before, after), strict=True):
-            there = neighbour + 10.0 * turn if 0 <= neighbour < comm.size else 7.0
-            assert row.tolist() == [there, 7.0] * 3
-    for _ in range(2):
-        assert line.neighbor_alltoall(np.array([[10 * comm.rank], [10 * comm.rank + 1]]), out=out) is out
-        assert out.ravel().tolist() == [10 * before + 1 if before >= 0 else -1, 10 * after if after < comm.size else -1]
-    tensor = line.neighbor_allgather(torch.full((2, 3), comm.rank + 1.0)[:, ::2])
-    assert tensor.shape == (2, 2, 2)
-    assert tensor[0].unique().tolist() == [float(before + 1)]
-    ends = [] if comm.rank else [*range(1, comm.size)]
-    # Rank 0 sends to all others, and nobody to rank 0.
-    star = mpicoll.Communicator(MPI.COMM_WORLD.Create_dist_graph_adjacent([0] if comm.rank else [], ends))
-    found = star.neighbor_alltoall(np.arange(2.0 * len(ends)).reshape(-1, 2))
-    assert found.tolist() == ([[2.0 * comm.rank - 2, 2.0 * comm.rank - 1]] if comm.rank else [])
-    with pytest.raises(ArgumentError, match="neighbor_alltoall: xs: expected shape"):
-        line.neighbor_alltoall(np.ones(3))
-    xs, ys = np.ones(8).reshape(2, 2, 2), np.ones(8)
-    line.neighbor_alltoall(xs, out=ys)
-    with pytest.raises(ArgumentError, match="neighbor_alltoall: xs: expected shape"):
-        line.neighbor_alltoall(xs.reshape(4, 2), out=ys)  # the same memory
-    with pytest.raises(DtypeError, match="neighbor_allgather: out: expected dtype float64"):
-        line.neighbor_allgather(np.ones(3), out=np.ones((2, 3), np.float32))
-    with pytest.raises(StateError, match="neighbor_allgather: this communicator has no neighbours"):
-        comm.neighbor_allgather(np.ones(3))
-    line.free()
-    cart.Free()

@@ -93,18 +93,10 @@ class Messages:
 
     def round(self) -> None:
         drawn = [self.draw() for _ in range(self.common.randint(1, 15))]
-        faces = (
-            self.under_way,
-            self.one_by_one,
-            self.shifted,
-            self.objects,
-            self.any_of,
-            self.passed,
-            self.given_up,
-            self.bound,
-            self.among_neighbours,
-        )
-        face = self.common.choice(faces)
+        face = self.common.choice([
+            self.under_way, self.one_by_one, self.shifted, self.objects, self.any_of, self.passed, self.given_up,
+            self.bound, self.among_neighbours,
+        ])  # fmt: skip
         if self.rank >= 0:
             face(drawn)
 
@@ -230,6 +222,7 @@ class Messages:
             np.testing.assert_array_equal(out, [from_before.values, from_after.values])
             gathered = self.comm.neighbor_allgather(xs[0])
             np.testing.assert_array_equal(gathered, [from_before._replace(number=2 * before).values, from_after.values])
+        assert self.comm.iprobe() is None
         assert not waiting.test()
         self.comm.barrier()
         self.comm.send(np.full(1, 5.0), after, 3)
@@ -266,7 +259,7 @@ class Messages:
                 found = self.comm.probe(None, None)
                 assert found.nbytes == 8 * drawn[0].elements
             x = comes[0].room()
-            request = self.comm.irecv(x, None, None)
+            request = self.comm.irecv(x, *self.own.choice([(None, None), (MPI.ANY_SOURCE, MPI.ANY_TAG)]))
             request.wait()
             each = next(m for m in comes if m.source == request.source)
             assert request.tag == each.tag
@@ -287,7 +280,8 @@ class Messages:
             if self.own.random() < 0.5:
                 while (found := self.comm.iprobe(each.source, each.tag)) is None:
                     self.pause()
-                assert found == (each.source, each.tag, 8 * each.elements)
+                assert found == self.comm.probe(each.source, each.tag) == (each.source, each.tag, 8 * each.elements)
+                assert self.comm.iprobe(each.source, UNUSED) is None
             each.check(self.comm.recv(each.room(), each.source, each.tag))
             comes.remove(each)
         for send, _ in sends:

@@ -227,7 +227,6 @@ LOADER = """
 
 
 @NEEDS_TORCH
-@pytest.mark.first_mpi
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_workers_of_torchs_data_loader(tmp_path: Path, method: str) -> None:
     result = run(2, script(tmp_path, LOADER), method).good()

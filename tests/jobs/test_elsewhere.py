@@ -111,7 +111,6 @@ def test_the_doctor(tmp_path: Path) -> None:
     elsewhere(2, script(tmp_path, ASKED)).good("mpicoll: the last calls of each rank are in")
 
 
-@pytest.mark.first_mpi
 @NEEDS_TORCH
 def test_bench_compares() -> None:
     words = ["bench", "allreduce", "-n", "2", "--backends", "mpicoll,mpi,gloo", "--min", "8", "--max", "64"]
@@ -171,7 +170,6 @@ WITHOUT_KERNEL = """
 """
 
 
-@pytest.mark.first_mpi
 def test_calls_go_the_mpis_way(tmp_path: Path) -> None:
     script(tmp_path, WITHOUT, "sitecustomize.py")
     env = {"PYTHONPATH": os.pathsep.join([str(tmp_path), str(REPOSITORY)])}
@@ -180,7 +178,6 @@ def test_calls_go_the_mpis_way(tmp_path: Path) -> None:
     assert "comm.empty makes ordinary arrays" in result.output
 
 
-@pytest.mark.first_mpi
 def test_the_doctor_says_so(tmp_path: Path) -> None:
     script(tmp_path, WITHOUT, "sitecustomize.py")
     env = {"PYTHONPATH": os.pathsep.join([str(tmp_path), str(REPOSITORY)]), "OMP_NUM_THREADS": "1"}

@@ -122,7 +122,6 @@ def test_all_doors_of_a_communicator(tmp_path: Path) -> None:
     assert all(row["args"]["algorithm"] for row in rows if row.get("cat") == "allreduce")
 
 
-@pytest.mark.first_mpi
 def test_a_job_that_fails_leaves_a_trace(tmp_path: Path) -> None:
     program = f"{BEGIN}comm = mpicoll.Communicator()\ncomm.allreduce(x)\n"
     wrong = "comm.barrier() if comm.rank == 2 else comm.allreduce(x)\ncomm.barrier()\n"
@@ -144,7 +143,6 @@ def test_calls_of_mpi4py(tmp_path: Path) -> None:
 
 
 @NEEDS_TORCH
-@pytest.mark.first_mpi
 @pytest.mark.parametrize("backend", ["mpicoll", "gloo"])
 def test_a_step_of_ddp(backend: str, tmp_path: Path) -> None:
     """The waits of its reducer are counted, though nobody sees them."""
@@ -237,7 +235,6 @@ def test_parts_of_the_job_first(tmp_path: Path) -> None:
     assert ([*recording.spans], recording.size, len(recording.calls)) == ([0, 1, 2], 3, 5)
 
 
-@pytest.mark.first_mpi
 def test_parts_of_the_job_that_never_meet(tmp_path: Path) -> None:
     program = """
         pair = mpicoll.Communicator(world.Split(world.rank // 2))

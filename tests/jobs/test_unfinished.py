@@ -205,7 +205,6 @@ def test_a_program_ends_after_an_abort(other: str, tmp_path: Path) -> None:
     assert (result.code == 0, said) == ((True, 0) if other == "comes" else (False, 1)), result.output
 
 
-@pytest.mark.any_mpi
 def test_a_rank_that_only_receives_at_its_end_gives_nothing_more(tmp_path: Path) -> None:
     """Who waits for a message from it waits for ever."""
     program = """

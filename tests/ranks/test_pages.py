@@ -183,7 +183,6 @@ def test_each_function_has_an_example() -> None:
 
 
 @pytest.mark.mpi(min_size=2)
-@pytest.mark.any_mpi
 def test_the_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for name in names():

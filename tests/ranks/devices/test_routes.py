@@ -31,7 +31,6 @@ def test_every_layout_and_size(comm: mpicoll.Communicator, on: On, name: str, ro
 
 
 @pytest.mark.slow
-@pytest.mark.first_mpi
 @by(*ROUTES)
 @pytest.mark.parametrize("name", MOVING)
 def test_every_dtype_and_op(comm: mpicoll.Communicator, on: On, name: str, route: str) -> None:

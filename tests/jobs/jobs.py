@@ -33,6 +33,26 @@ NEEDS_TORCH = pytest.mark.skipif(find_spec("torch") is None, reason="torch is no
 ON_LINUX = pytest.mark.skipif("MPICOLL_TESTS_ELSEWHERE" in os.environ, reason="it is about what only Linux has")
 AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 """What Open MPI's own launcher wants to see if root starts it."""
+OURS = """\
+import gc, os, signal, sys, threading, time
+from pathlib import Path
+import numpy as np
+import mpicoll
+from mpi4py import MPI
+
+comm = mpicoll.Communicator()
+rank, x = comm.rank, np.ones(4)
+"""
+"""How a program with a communicator begins; and one of torch:"""
+TORCH = """\
+import os, sys, time
+from pathlib import Path
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("mpicoll")
+rank, x = dist.get_rank(), torch.ones(4)
+"""
 
 
 T = TypeVar("T")
@@ -67,10 +87,10 @@ def half(cases: Iterable[T], on_both: Collection[T] = ()) -> list[T]:
     return [case for i, case in enumerate(cases) if case in on_both or i % 2 == MPICH]
 
 
-def script(folder: Path, text: str, name: str = "script.py") -> str:
-    """The path of a new file that holds ``text``."""
+def script(folder: Path, text: str, name: str = "script.py", begin: str = "") -> str:
+    """The path of a new file that holds ``text``, after ``begin``."""
     path = folder / name
-    path.write_text(textwrap.dedent(text))
+    path.write_text(begin + textwrap.dedent(text))
     return str(path)
 
 

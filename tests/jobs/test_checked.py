@@ -7,27 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.jobs.jobs import half, run, script
+from tests.jobs.jobs import OURS, TORCH, half, run, script
 
 FULL = {"MPICOLL_CHECK": "full"}
-BEGIN = """
-import time
-from pathlib import Path
-import numpy as np
-import mpicoll
-from mpi4py import MPI
-
-comm = mpicoll.Communicator()
-rank, x = comm.rank, np.ones(4)
+BEGIN = f"""{OURS}
 assert (comm.allreduce(x) == comm.size).all()
 MPI.COMM_WORLD.Barrier()  # from here on, the ranks do not wait for each other
-"""
-TORCH = """
-import torch
-import torch.distributed as dist
-
-dist.init_process_group("mpicoll")
-rank, x = dist.get_rank(), torch.ones(4)
 """
 WRONG = {
     "op": (BEGIN, "comm.allreduce(x, op='max' if rank == 1 else 'sum')", "sum of 4", "max of 4"),

@@ -11,44 +11,29 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from textwrap import dedent
 from typing import Any
 
 import pytest
 
 from mpicoll.errors import ArgumentError
 from mpicoll.supervise.dump import ask_for_dump
-from tests.jobs.jobs import ON_LINUX, python, run, script, started, until
+from tests.jobs.jobs import ON_LINUX, OURS, TORCH, python, run, script, started, until
 
 pytestmark = pytest.mark.first_mpi
 
-BEGIN = """
-    import os, pathlib, shutil, time
-    import numpy as np
-    import mpicoll
+BEGIN = f"""{OURS}
+import shutil
 
-    comm, here, x = mpicoll.Communicator(), pathlib.Path(__file__).parent, np.ones(4)
-    rank = comm.rank
-    for _ in range(600):
-        comm.allreduce(x)
+here = Path(__file__).parent
+for _ in range(600):
+    comm.allreduce(x)
 
-    def is_ready():
-        (here / f'pid{rank}.new').write_text(str(os.getpid()))
-        (here / f'pid{rank}.new').rename(here / f'pid{rank}')
+def is_ready():
+    (here / f"pid{{rank}}.new").write_text(str(os.getpid()))
+    (here / f"pid{{rank}}.new").rename(here / f"pid{{rank}}")
 """
-TORCH = """
-    import pathlib, time
-    import torch
-    import torch.distributed as dist
-
-    dist.init_process_group("mpicoll")
-    rank = dist.get_rank()
-    here = pathlib.Path(__file__).parent
-    x = torch.ones(4)
-    for _ in range(600):
-        dist.all_reduce(x)
-"""
-DESYNCHRONISED = TORCH + "    dist.barrier() if rank == 2 else dist.all_reduce(x)\n    dist.barrier()\n"
+GROUP = f"{TORCH}here = Path(__file__).parent\nfor _ in range(600):\n    dist.all_reduce(x)\n"
+DESYNCHRONISED = GROUP + "dist.barrier() if rank == 2 else dist.all_reduce(x)\ndist.barrier()\n"
 
 
 def said(folder: Path, rank: int) -> dict[str, Any]:
@@ -87,27 +72,27 @@ def test_a_desynchronised_job(tmp_path: Path) -> None:
     found = torchfrtrace(folder)
     assert "Culprit rank 2; Error type: COLLECTIVE_TYPE_MISMATCH" in found
     assert "Expected collective type: 'all_reduce' does not match found collective type: 'barrier'" in found
-    assert "script.py:12" in found
+    assert "script.py:11" in found
     words = [last_call(folder, rank)["description"] for rank in range(3)]
     assert words == ["allreduce sum of 4 float32", "allreduce sum of 4 float32", "barrier"]
     for rank in range(3):
         known, call = said(folder, rank), last_call(folder, rank)
         assert (known["rank"], known["why"]) == (rank, "the ranks made different calls. The job ends")
-        assert (Path(call["file"]).name, call["line"]) == ("script.py", 12)
+        assert (Path(call["file"]).name, call["line"]) == ("script.py", 11)
         assert {"mpicoll", "python", "mpi4py", "MPI", "torch"} <= known["versions"].keys()
-        assert "script.py:12" in main_thread(folder, rank)
+        assert "script.py:11" in main_thread(folder, rank)
 
 
 def test_an_exception_ends_the_job(tmp_path: Path) -> None:
     """All ranks write their files, not only the one that fails, which does so when the others wait for it."""
     program = f"""{BEGIN}
-    from mpicoll.launch import board
+from mpicoll.launch import board
 
-    if rank == 1:
-        while not all(board.last_call(other) == "allreduce sum of 5 float64" for other in (0, 2)):
-            time.sleep(0.01)
-        raise ValueError("no such number")
-    comm.allreduce(np.ones(5))
+if rank == 1:
+    while not all(board.last_call(other) == "allreduce sum of 5 float64" for other in (0, 2)):
+        time.sleep(0.01)
+    raise ValueError("no such number")
+comm.allreduce(np.ones(5))
 """
     result = run(3, script(tmp_path, program), env={"MPICOLL_DUMP": str(tmp_path / "calls")}).bad()
     assert result.output.count("ValueError: no such number") == 1
@@ -125,7 +110,7 @@ def test_nobody_has_named_a_folder(tmp_path: Path, fails: str, writes: bool) -> 
         (tmp_path / f"mpicoll-calls-{name}").mkdir()
         (tmp_path / f"mpicoll-calls-{name}" / "rank0.json").touch()
         os.utime(tmp_path / f"mpicoll-calls-{name}", (int(name, 16),) * 2 if name != "of-mine" else (0, 0))
-    program = BEGIN + f"    comm.barrier()\n    if rank == 1:\n        {fails}\n    comm.allreduce(x)\n"
+    program = f"{BEGIN}comm.barrier()\nif rank == 1:\n    {fails}\ncomm.allreduce(x)\n"
     result = run(2, script(tmp_path, program), env={"MPICOLL_DUMP": "", "TMPDIR": str(tmp_path)}).bad()
     assert ("the last calls of each rank are in" in result.output) == writes, result.output
     left = {folder.name.removeprefix("mpicoll-calls-") for folder in tmp_path.glob("mpicoll-calls-*")}
@@ -146,7 +131,7 @@ def ready(folder: Path, n: int, program: str, **env: str) -> Iterator[tuple[list
 @ON_LINUX
 def test_on_demand_while_ranks_are_in_mpi(tmp_path: Path) -> None:
     """In the folder that nobody has named, which all ranks of the node share."""
-    blocked = BEGIN + "\n    is_ready()\n    time.sleep(600) if rank == 1 else comm.allreduce(x)\n"
+    blocked = BEGIN + "is_ready()\ntime.sleep(600) if rank == 1 else comm.allreduce(x)\n"
     with ready(tmp_path, 3, blocked, MPICOLL_DUMP="") as (pids, output):
 
         def they_wait() -> bool:
@@ -161,7 +146,7 @@ def test_on_demand_while_ranks_are_in_mpi(tmp_path: Path) -> None:
         assert said(folder, 2)["why"] == "a signal has asked for it"
         assert [said(folder, rank)["pid"] for rank in range(3)] == pids
         assert [last_call(folder, rank)["state"] for rank in range(3)] == ["under way", "done", "under way"]
-        assert all("script.py:16" in main_thread(folder, rank) for rank in (0, 1))
+        assert all("script.py:20" in main_thread(folder, rank) for rank in (0, 1))
         until(lambda: str(folder) in output.read_text(), "the job says where they are", output)
     shutil.rmtree(folder)
 
@@ -171,7 +156,7 @@ def test_on_demand_wherever_the_job_writes(tmp_path: Path) -> None:
     """Who asks knows neither the directory nor the environment in which a rank has begun. If the rank cannot write its
     files, the answer says why."""
     begin = "import os, pathlib\nos.chdir(pathlib.Path(__file__).parent)\nos.environ['MPICOLL_DUMP'] = 'calls'\n"
-    program = f"{begin}{dedent(BEGIN)}\ndel os.environ['MPICOLL_DUMP']\nos.chdir('/')\nis_ready()\ntime.sleep(600)\n"
+    program = f"{begin}{BEGIN}\ndel os.environ['MPICOLL_DUMP']\nos.chdir('/')\nis_ready()\ntime.sleep(600)\n"
     folder = tmp_path / "calls"
     with ready(tmp_path, 2, program) as (pids, _):
         asked = python("-m", "mpicoll", "doctor", "--dump", str(pids[1]))
@@ -202,21 +187,21 @@ def test_the_programs_own_handler_stays(tmp_path: Path) -> None:
 def test_messages_and_what_is_handed_in(tmp_path: Path) -> None:
     """A message is named though it is over. An asynchronous call that the kernel does not know has the time at which it
     was handed in. Rank 1 comes not to the first of three, so that rank 0's other two wait behind it."""
-    program = f"""{TORCH}
-    dist.all_reduce(torch.ones(1 << 16), async_op=True).wait()
-    dist.send(x, 1, tag=7) if rank == 0 else dist.recv(x, 0, tag=7)
-    dist.send_object_list([x], 1) if rank == 0 else dist.recv_object_list([None], 0)
-    if rank == 1:
-        while not (here / "handed in").exists():
-            time.sleep(0.01)
-        raise ValueError("only here")
-    works = [dist.all_reduce(torch.ones(1 << 17), async_op=True)]
-    works.append(dist.broadcast(x, 0, async_op=True))
-    works.append(dist.all_reduce(x, async_op=True))
-    while len(dist.group.WORLD.engine.recorder.queued) > 2:
+    program = f"""{GROUP}
+dist.all_reduce(torch.ones(1 << 16), async_op=True).wait()
+dist.send(x, 1, tag=7) if rank == 0 else dist.recv(x, 0, tag=7)
+dist.send_object_list([x], 1) if rank == 0 else dist.recv_object_list([None], 0)
+if rank == 1:
+    while not (here / "handed in").exists():
         time.sleep(0.01)
-    (here / "handed in").touch()
-    works[-1].wait()
+    raise ValueError("only here")
+works = [dist.all_reduce(torch.ones(1 << 17), async_op=True)]
+works.append(dist.broadcast(x, 0, async_op=True))
+works.append(dist.all_reduce(x, async_op=True))
+while len(dist.group.WORLD.engine.recorder.queued) > 2:
+    time.sleep(0.01)
+(here / "handed in").touch()
+works[-1].wait()
 """
     folder = tmp_path / "calls"
     run(2, script(tmp_path, program), env={"MPICOLL_DUMP": str(folder)}).bad()
@@ -231,7 +216,7 @@ def test_messages_and_what_is_handed_in(tmp_path: Path) -> None:
     assert (before["state"], last["state"]) == ("done", "under way")
     assert before["handed in"] <= before["seen"]
     queued = zero["queued"]
-    assert [(q["line"], q["operation"]) for q in queued] == [(21, "broadcast"), (22, "all_reduce")]
+    assert [(q["line"], q["operation"]) for q in queued] == [(20, "broadcast"), (21, "all_reduce")]
     assert last["handed in"] <= queued[0]["handed in"] <= queued[1]["handed in"]
     assert not one["queued"]
 
@@ -261,11 +246,11 @@ def test_files_that_cannot_be_written_hide_no_error(tmp_path: Path) -> None:
     """The folder is lost while the program runs."""
     folder = tmp_path / "calls"
     program = f"""{BEGIN}
-    if rank == 0:
-        shutil.rmtree(here / "calls")
-        (here / "calls").touch()
-    comm.barrier()
-    raise ValueError("no such number")
+if rank == 0:
+    shutil.rmtree(here / "calls")
+    (here / "calls").touch()
+comm.barrier()
+raise ValueError("no such number")
 """
     run(2, script(tmp_path, program), env={"MPICOLL_DUMP": str(folder)}).bad(
         "ValueError: no such number", f"ranks 0-1 could not write the last calls to {folder}: FileExistsError"

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.jobs.jobs import NEEDS_TORCH, REPOSITORY, Done, done, ended, run, script, started, together, until
+from tests.jobs.jobs import NEEDS_TORCH, OURS, REPOSITORY, Done, done, ended, run, script, started, together, until
 
 ELSEWHERE = {"MPICOLL_TESTS_ELSEWHERE": "1"}
 RANKS = REPOSITORY / "tests" / "ranks"
@@ -52,27 +52,19 @@ def test_a_deadlock_is_named(tmp_path: Path) -> None:
 
 
 ENDS = """
-    import os
-    import signal
-    import sys
-    import time
-    import numpy as np
-    import mpicoll
-
-    comm = mpicoll.Communicator()
     how = sys.argv[1]
     if how == "raises":
         raise ValueError("no")
     if how == "killed" and comm.rank:
         os.kill(os.getpid(), signal.SIGKILL)
-    comm.allreduce(np.ones(4)) if how == "differs" and comm.rank == 0 else comm.barrier()
+    comm.allreduce(x) if how == "differs" and comm.rank == 0 else comm.barrier()
     if how == "interrupted":
         print("waits", flush=True), time.sleep(600)  # one line: the signal may come as soon as that is written
 """
 
 
 def test_how_a_job_ends(tmp_path: Path) -> None:
-    program, host = script(tmp_path, ENDS), os.uname().nodename
+    program, host = script(tmp_path, ENDS, begin=OURS), os.uname().nodename
     for folder in ("raises", "interrupted"):
         (tmp_path / folder).mkdir()
     differs = elsewhere(2, program, "differs").bad("mpicoll: the ranks made different calls. The job ends", code=1)
@@ -92,10 +84,8 @@ def test_how_a_job_ends(tmp_path: Path) -> None:
 
 
 ASKED = """
-    import os, subprocess, sys
-    import mpicoll
+    import subprocess
 
-    comm = mpicoll.Communicator()
     if comm.rank == 0:
         subprocess.run([sys.executable, "-m", "mpicoll", "doctor", "--dump", str(os.getpid())], check=True)
     comm.barrier()
@@ -108,7 +98,7 @@ def test_the_doctor(tmp_path: Path) -> None:
         "(the ranks share no memory in which mpicoll's kernel works)",
     )
     assert "/dev/shm" not in result.output
-    elsewhere(2, script(tmp_path, ASKED)).good("mpicoll: the last calls of each rank are in")
+    elsewhere(2, script(tmp_path, ASKED, begin=OURS)).good("mpicoll: the last calls of each rank are in")
 
 
 @NEEDS_TORCH

@@ -12,27 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.jobs.jobs import half, plainly, run, script, together
+from tests.jobs.jobs import OURS, half, plainly, run, script, together
 from tests.sharing import NEEDS_SHARED
 
 pytestmark = pytest.mark.usefixtures("usual_end")
 
-BEGIN = """
-import os, sys, time
-import numpy as np
-import mpicoll
-from mpi4py import MPI
-
-comm = mpicoll.Communicator()
-rank, x = comm.rank, np.full(2, -1.0)
-"""
-TORCH = f"""{BEGIN}
-import torch
-import torch.distributed as dist
-
-dist.init_process_group("mpicoll")
-tensor = torch.full((2,), -1.0)
-"""
+GROUP = f"{OURS}import torch\nimport torch.distributed as dist\ndist.init_process_group('mpicoll')\n"
 UNEVEN = """
 work = dist.all_to_all_single(
     torch.zeros(6), torch.zeros(6 - (rank == 1)), [2] * 3, [2 - (rank == 1), 2, 2], async_op=True
@@ -45,23 +30,23 @@ TOO_FEW = ["MessageError", "alltoallv: expected 2 elements from rank 1; it sends
 # also start by `mpicoll run`.
 ON_BOTH = {
     "wrong root": (
-        f"{BEGIN}comm.bcast(x, root=3 if rank == 1 else 0)",
+        f"{OURS}comm.bcast(x, root=3 if rank == 1 else 0)",
         ["ArgumentError", "bcast: root", "0 to 2", "given 3"],
     ),
-    "ranks disagree, found on the worker's thread": (f"{TORCH}{UNEVEN}work.wait()", TOO_FEW),
-    "ranks disagree, and the program ends without waiting": (f"{TORCH}{UNEVEN}sys.exit()", TOO_FEW),
+    "ranks disagree, found on the worker's thread": (f"{GROUP}{UNEVEN}work.wait()", TOO_FEW),
+    "ranks disagree, and the program ends without waiting": (f"{GROUP}{UNEVEN}sys.exit()", TOO_FEW),
     "an error of the program's own": (
-        f"{BEGIN}if rank == 1: raise KeyError('of the program')",
+        f"{OURS}if rank == 1: raise KeyError('of the program')",
         ["KeyError", "of the program"],
     ),
 }
 MISTAKES = ON_BOTH | {
     "a received array that is too short": (
-        f"{BEGIN}comm.recv(np.zeros(1), 0) if rank == 1 else comm.send(x, 1) if rank == 0 else comm.barrier()",
+        f"{OURS}comm.recv(np.zeros(1), 0) if rank == 1 else comm.send(x, 1) if rank == 0 else comm.barrier()",
         ["MessageError", "recv"],
     ),
     "a received array that is too short, and the message is here already": (
-        f"""{BEGIN}
+        f"""{OURS}
 if rank == 0:
     comm.send(x, 1)
     comm.send(x, 1, tag=1)
@@ -72,16 +57,16 @@ elif rank == 1:
         ["MessageError", "recv"],
     ),
     "a long message of another length": (
-        f"{BEGIN}comm.bcast(np.ones(2**17 - (rank == 1)))",
+        f"{OURS}comm.bcast(np.ones(2**17 - (rank == 1)))",
         ["the ranks made different calls. The job ends", "rank 1 ", "bcast of 131071 float64 root 0"],
     ),
     # MPICH ends the job as soon as rank 0 has the block of rank 1, so both let the last rank make its call.
     "shapes that differ": (
-        f"{BEGIN}comm.barrier()\ntime.sleep(0 if rank == 2 else 0.5)\ncomm.allgather(np.zeros(2 + rank))",
+        f"{OURS}comm.barrier()\ntime.sleep(0 if rank == 2 else 0.5)\ncomm.allgather(np.zeros(2 + rank))",
         ["allgather of 3 float64", "allgather of 4 float64"],
     ),
     "after MPI.Finalize()": (
-        f"{BEGIN}comm.barrier()\nMPI.Finalize()\ncomm.allreduce(x)",
+        f"{OURS}comm.barrier()\nMPI.Finalize()\ncomm.allreduce(x)",
         ["StateError", "allreduce", "MPI was finalised"],
     ),
 }
@@ -172,7 +157,7 @@ def test_what_is_said_of_several_ranks(tmp_path: Path, ranks: range, text: str, 
     ],
 )
 def test_others_that_compute_are_ended(tmp_path: Path, fails: str) -> None:
-    program = f"{BEGIN}comm.barrier()\nif rank == 1:\n    {fails}\ntime.sleep(600)\n"
+    program = f"{OURS}comm.barrier()\nif rank == 1:\n    {fails}\ntime.sleep(600)\n"
     assert run(2, script(tmp_path, program)).code != 0
 
 
@@ -196,11 +181,7 @@ else:
 
 @pytest.mark.parametrize(
     ("ends", "start", "begin"),
-    [
-        ([*CHILDREN], run, BEGIN),
-        (["sys.exit(3)"], run, "import os, sys, mpicoll"),
-        (["raise KeyError"], plainly, BEGIN),
-    ],
+    [([*CHILDREN], run, OURS), (["sys.exit(3)"], run, "import os, sys, mpicoll"), (["raise KeyError"], plainly, OURS)],
     ids=["MPI has begun", "before", "mpirun"],
 )
 def test_a_forked_child_ends_itself_alone(tmp_path: Path, ends: list[str], start: object, begin: str) -> None:
@@ -215,12 +196,12 @@ def test_a_forked_child_ends_itself_alone(tmp_path: Path, ends: list[str], start
 
 # Jobs that leave something unfinished, and end well.
 ENDINGS = {
-    "nobody waits": f"{TORCH}works = [dist.all_reduce(torch.ones(50_000), async_op=True) for _ in range(20)]",
-    "nobody waits, and the default group is destroyed": f"""{TORCH}
+    "nobody waits": f"{GROUP}works = [dist.all_reduce(torch.ones(50_000), async_op=True) for _ in range(20)]",
+    "nobody waits, and the default group is destroyed": f"""{GROUP}
 works = [dist.all_reduce(torch.ones(50_000), async_op=True) for _ in range(20)]
 dist.destroy_process_group()
 """,
-    "nothing is destroyed, and one rank comes late": f"""{TORCH}
+    "nothing is destroyed, and one rank comes late": f"""{GROUP}
 group = dist.new_group([0, 1])
 import atexit
 ones = torch.ones(3)
@@ -229,7 +210,7 @@ if rank == 1:
 work = dist.all_reduce(ones, async_op=True)
 atexit.register(lambda: work.wait() and ones.tolist() == [3, 3, 3] or os._exit(1))
 """,
-    "MPI is finalised before a Communicator is used": f"""{BEGIN}
+    "MPI is finalised before a Communicator is used": f"""{OURS}
 from mpicoll.errors import StateError
 
 comm.allreduce(x)
@@ -242,8 +223,8 @@ for call in (comm.allreduce, comm.bcast, comm.allgather, lambda x: comm.send(x, 
     else:
         sys.exit("it was used")
 """,
-    "MPI is finalised before the group is destroyed": f"""{TORCH}
-dist.all_reduce(tensor)
+    "MPI is finalised before the group is destroyed": f"""{GROUP}
+dist.all_reduce(torch.ones(2))
 MPI.Finalize()
 dist.destroy_process_group()
 assert not dist.is_initialized()
@@ -261,7 +242,7 @@ def test_jobs_that_end_well(tmp_path: Path, ending: str) -> None:
 @NEEDS_SHARED  # elsewhere MPI says what it likes
 @pytest.mark.parametrize("blocks", [(3, 4), (3, 40_000)])
 def test_blocks_of_two_lengths_among_neighbours(tmp_path: Path, blocks: tuple[int, int]) -> None:
-    program = f"""{BEGIN}
+    program = f"""{OURS}
 line = mpicoll.Communicator(MPI.COMM_WORLD.Create_cart([comm.size]))
 line.neighbor_allgather(np.ones({blocks}[rank % 2]))
 """

@@ -15,15 +15,11 @@ from mpicoll.jobs.run import ExitMonitor
 from mpicoll.launch.board import CrashBoard
 from mpicoll.launch.failure import is_first
 from mpicoll.supervise import ending
-from tests.jobs.jobs import half, run, script, until
+from tests.jobs.jobs import OURS, half, run, script, until
 
 PROGRAM = """
-    import os, signal, time
-    import numpy as np
-    import mpicoll
     from mpicoll.launch import board
 
-    comm = mpicoll.Communicator()
     comm.allreduce(np.ones(4))
     if comm.rank == {victim}:
         while board.last_call(1 - comm.rank) != "allreduce sum of 5 float64":
@@ -36,7 +32,7 @@ PROGRAM = """
 @pytest.mark.parametrize("victim", half([0, 1]))
 def test_a_rank_is_killed(tmp_path: Path, victim: int) -> None:
     """MPICH's launcher kills the others within 10 ms, so that they may have no time to speak. Then mpicoll run does."""
-    result = run(2, script(tmp_path, PROGRAM.format(victim=victim))).bad()
+    result = run(2, script(tmp_path, PROGRAM.format(victim=victim), begin=OURS)).bad()
     assert re.search(rf"^  rank {1 - victim}  (call 1: )?allreduce sum of 5 float64", result.output, re.M)
     assert re.search(
         rf"^  rank {victim}  (its process .*its last collective: )?allreduce sum of 4 float64$", result.output, re.M
@@ -45,18 +41,12 @@ def test_a_rank_is_killed(tmp_path: Path, victim: int) -> None:
 
 
 ENDS = """
-    import os, sys, time
-    from mpi4py import MPI
-    import numpy as np
-    import mpicoll
-
     def abort():
         MPI.COMM_WORLD.Abort(5)
         time.sleep(60)  # MPICH's comes back before its launcher ends the rank, which may get to its end meanwhile
 
-    comm = mpicoll.Communicator()
     if {called}:
-        comm.allreduce(np.ones(4))
+        comm.allreduce(x)
     if comm.rank == 1:
         {how}
     MPI.COMM_WORLD.Barrier()
@@ -67,7 +57,7 @@ ENDS = """
     ("how", "called", "listed"), [("abort()", True, True), ("abort()", False, False), ("raise ValueError", True, False)]
 )
 def test_mpicoll_run_speaks_where_no_rank_did(tmp_path: Path, how: str, called: bool, listed: bool) -> None:
-    result = run(2, script(tmp_path, ENDS.format(how=how, called=called)))
+    result = run(2, script(tmp_path, ENDS.format(how=how, called=called), begin=OURS))
     watcher = "its process has ended with exit code 5; its last collective: allreduce sum of 4 float64" in result.output
     first = r"mpicoll: the job has ended with 5\.( The process(es)? of ranks? [01-]+ (was|were) gone [^.]*\.)? "
     last = "The last collective of each rank:\n  ranks 0-1  allreduce sum of 4 float64"
@@ -171,12 +161,10 @@ def test_ranks_that_do_without_mpi(tmp_path: Path) -> None:
 
 CRASH = """
     import ctypes
-    import mpicoll
 
     def crash():
         ctypes.string_at(0)
 
-    comm = mpicoll.Communicator()
     comm.barrier()
     if comm.rank == 1:
         crash()
@@ -185,8 +173,8 @@ CRASH = """
 
 
 def test_a_crash_says_where_the_program_was(tmp_path: Path) -> None:
-    result = run(2, script(tmp_path, CRASH)).bad()
-    assert re.search(r'script.py", line 6 in crash', result.output), result.output
+    result = run(2, script(tmp_path, CRASH, begin=OURS)).bad()
+    assert re.search(r'script.py", line 13 in crash', result.output), result.output
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from mpicoll.errors import LaunchError
 from mpicoll.jobs import launcher
 from mpicoll.launch.cores import physical
 from mpicoll.machine.vendors import OPEN_MPI, vendor_that_says
-from tests.jobs.jobs import MPICH, ON_LINUX, REPOSITORY, Done, done, empty_wheel, half, python, run, script
+from tests.jobs.jobs import MPICH, ON_LINUX, OURS, REPOSITORY, Done, done, empty_wheel, half, python, run, script
 
 BATCH_JOBS = "SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "PE_HOSTFILE"
 REPORT = """
@@ -371,22 +371,19 @@ def test_the_users_own_binding_and_threads_win(program: str) -> None:
 
 
 FAILS = """
-    import os, sys
-    import mpicoll
-    c = mpicoll.Communicator()
-    c.barrier()
+    comm.barrier()
     sys.stdout.write(f"try {os.environ['TORCHELASTIC_RESTART_COUNT']}\\n")
-    c.barrier()
-    if c.rank == 1 and os.environ["TORCHELASTIC_RESTART_COUNT"] != "1":
+    comm.barrier()
+    if rank == 1 and os.environ["TORCHELASTIC_RESTART_COUNT"] != "1":
         sys.exit(3)
 """
 
 
 def test_a_job_that_fails_is_started_again(tmp_path: Path) -> None:
-    program = script(tmp_path, FAILS)
+    program = script(tmp_path, FAILS, begin=OURS)
     result = run(2, "--max-restarts", "2", program).good("mpicoll: the job has failed (3). Restart 1 of 2")
     assert re.findall(r"^try \d", result.output, re.MULTILINE) == ["try 0", "try 0", "try 1", "try 1"]
-    again = script(tmp_path, FAILS.replace('!= "1"', '!= "2"'))
+    again = script(tmp_path, FAILS.replace('!= "1"', '!= "2"'), begin=OURS)
     assert run(2, "--max-restarts", "1", again).bad(code=3).output.count("try") == 4
 
 

@@ -7,17 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.jobs.jobs import run, script
+from tests.jobs.jobs import OURS, TORCH, run, script
 from tests.sharing import NEEDS_SHARED, SHARED
 
 pytestmark = pytest.mark.usefixtures("usual_end")
 
 PROGRAM = """
-    import numpy as np
-    import mpicoll
-
-    comm = mpicoll.Communicator()
-    x = np.ones(4)
     if comm.rank == 0:
         comm.irecv(x, 1, tag=3)  # dropped at once
         kept = comm.irecv(x, source=None, tag=4)
@@ -34,7 +29,7 @@ PROGRAM = """
 
 
 def test_what_never_happened_is_named(tmp_path: Path) -> None:
-    result = run(2, script(tmp_path, PROGRAM))
+    result = run(2, script(tmp_path, PROGRAM, begin=OURS))
     said = [line for line in result.output.splitlines() if "is at its end" in line]
     assert result.code == 0, result.output
     first, second, *lying = sorted(said)
@@ -49,12 +44,6 @@ def test_what_never_happened_is_named(tmp_path: Path) -> None:
 
 
 THREADS = """
-    import threading
-    import time
-    import numpy as np
-    import mpicoll
-
-    comm, x = mpicoll.Communicator(), np.ones(4)
     other = comm.split(0)
 
     def serve():
@@ -78,7 +67,7 @@ THREADS = """
 
 def test_threads_that_wait_at_the_end(tmp_path: Path) -> None:
     """MPI_Finalize would crash while a thread is within MPI. What it waits for is named."""
-    result = run(2, script(tmp_path, THREADS))
+    result = run(2, script(tmp_path, THREADS, begin=OURS))
     said = [line for line in result.output.splitlines() if line.startswith("mpicoll: rank 0 ")]
     assert result.code == 0, result.output
     assert len(said) == 2, result.output
@@ -93,11 +82,6 @@ def test_threads_that_wait_at_the_end(tmp_path: Path) -> None:
 
 
 NEVER_WAITED_FOR = """
-    import sys
-    import numpy as np
-    import mpicoll
-
-    comm = mpicoll.Communicator()
     for _ in range(8):
         with comm.split(0) as part:
             part.irecv(np.ones(4), 1 - comm.rank)
@@ -108,8 +92,6 @@ NEVER_WAITED_FOR = """
     else:
         kept = comm.iallreduce(np.ones(4))  # it is complete soon after all ranks are at their ends
     if sys.argv[2] == "finalized":
-        from mpi4py import MPI
-
         MPI.Finalize()
 """
 
@@ -119,7 +101,7 @@ NEVER_WAITED_FOR = """
 def test_a_collective_that_nobody_waits_for(how: str, end: str, tmp_path: Path) -> None:
     """Its memory is there as long as MPI may write to it, and MPI does not end while a thread is in a call. Messages in
     many communicators are not all told."""
-    lines = run(2, script(tmp_path, NEVER_WAITED_FOR), how, end).good().output.splitlines()
+    lines = run(2, script(tmp_path, NEVER_WAITED_FOR, begin=OURS), how, end).good().output.splitlines()
     collectives = [line for line in lines if "has calls under way. iallreduce: iallreduce sum of" in line]
     messages = [line for line in lines if "is at its end and has calls under way. irecv: no message came" in line]
     more = [line for line in lines if re.fullmatch("mpicoll: it has calls under way in [34] more communicators", line)]
@@ -128,13 +110,6 @@ def test_a_collective_that_nobody_waits_for(how: str, end: str, tmp_path: Path) 
 
 
 HOLDS_ALL = """
-    import gc
-    import time
-    import numpy as np
-    import mpicoll
-
-    comm = mpicoll.Communicator()
-
     def begin():
         part = comm.split(0)
         x, y = np.ones(4), np.zeros(4)
@@ -158,21 +133,13 @@ HOLDS_ALL = """
 def test_a_call_under_way_is_the_last_that_holds_its_communicator(tmp_path: Path) -> None:
     """A thread of the kernel's completes it, and the memory of the communicator goes while that thread goes on."""
     # In debug mode Python overwrites memory that is given back, so that its use would crash.
-    result = run(2, script(tmp_path, HOLDS_ALL), env={"PYTHONMALLOC": "debug"})
+    result = run(2, script(tmp_path, HOLDS_ALL, begin=OURS), env={"PYTHONMALLOC": "debug"})
     assert (result.code, result.output.count("fine")) == (0, 2), result.output
 
 
 ABORTED = """
-    import sys
-    import time
-
-    import torch
-    import torch.distributed as dist
-
-    dist.init_process_group("mpicoll")
-    group, x = dist.group.WORLD, torch.ones(1000)
-    comes = sys.argv[1] == "comes"
-    if dist.get_rank() == 0:
+    group, comes = dist.group.WORLD, sys.argv[1] == "comes"
+    if rank == 0:
         works = [dist.all_reduce(x, async_op=True) for _ in range(2)]
         while group.progress._waiting:
             time.sleep(0.01)
@@ -196,7 +163,7 @@ ABORTED = """
 
 @pytest.mark.parametrize("other", ["comes", "stays away"])
 def test_a_program_ends_after_an_abort(other: str, tmp_path: Path) -> None:
-    result = run(2, script(tmp_path, ABORTED), other)
+    result = run(2, script(tmp_path, ABORTED, begin=TORCH), other)
     assert result.output.count("the end") == 2, result.output
     assert "was aborted" in result.output, result.output
     said = result.output.count("was aborted in the middle of a collective, to which not all ranks have come")
@@ -207,14 +174,6 @@ def test_a_program_ends_after_an_abort(other: str, tmp_path: Path) -> None:
 
 def test_a_rank_that_only_receives_at_its_end_gives_nothing_more(tmp_path: Path) -> None:
     """Who waits for a message from it waits for ever."""
-    program = """
-    import numpy as np
-    import mpicoll
-
-    comm, x = mpicoll.Communicator(), np.ones(4)
-    request = comm.irecv(x, 1 - comm.rank)
-    if comm.rank == 0:
-        request.wait()
-"""
+    program = f"{OURS}request = comm.irecv(x, 1 - rank)\nif rank == 0:\n    request.wait()\n"
     said = "a rank has finished, and others wait for it", "irecv: no message came from rank 1"
     run(2, script(tmp_path, program)).bad(*said)

@@ -7,14 +7,13 @@ import random
 import re
 import signal
 import sys
-import textwrap
 import time
 from pathlib import Path
 
 import pytest
 
 from tests.jobs import fuzzed
-from tests.jobs.jobs import MPICH, Done, ended, half, plainly, run, script, started, until
+from tests.jobs.jobs import MPICH, OURS, Done, ended, half, plainly, run, script, started, until
 from tests.jobs.programs import faults
 from tests.jobs.programs.faults import DIFFERENT, FIRST_IS_SILENT, IS_GONE, TIME_IS_UP
 
@@ -97,10 +96,6 @@ def test_a_field_that_differs(field: str) -> None:
 def test_a_rank_ends_and_leaves_a_child(tmp_path: Path) -> None:
     """The child has been forked. It must not hold the connection by whose end the others see that the rank is gone."""
     program = """
-        import os, time
-        import mpicoll
-
-        comm = mpicoll.Communicator()
         first = comm.bcast_object(os.getpid())
         if comm.rank == 1:
             if os.fork():
@@ -110,19 +105,13 @@ def test_a_rank_ends_and_leaves_a_child(tmp_path: Path) -> None:
             os._exit(0)
         comm.barrier()
     """
-    result = run(3, script(tmp_path, program)).bad(IS_GONE)
+    result = run(3, script(tmp_path, program, begin=OURS)).bad(IS_GONE)
     said_once(result)
 
 
-WAITS = """
-    import os, sys, time
-    import numpy as np
-    import mpicoll
-
-    comm = mpicoll.Communicator()
-    rank, x = comm.rank, np.ones(6)
-    for _ in range(3): comm.allreduce(x)
-    print(f"rank {rank} is {os.getpid()}.")
+WAITS = f"""{OURS}
+for _ in range(3): comm.allreduce(x)
+print(f"rank {{rank}} is {{os.getpid()}}.")
 """
 UNDER_WAY = {"in a call": "if rank == 1: time.sleep(600)\ncomm.barrier()", "in Python": "time.sleep(600)"}
 
@@ -133,7 +122,7 @@ def test_a_signal_ends_the_job(where: str, number: signal.Signals, tmp_path: Pat
     """One that a rank gets; test_interrupt.py has those of ``mpicoll run``. Python runs a rank's handler of SIGINT when
     its call returns. If it does not, the call's timeout ends the job."""
     late = where == "in a call" and number == signal.SIGINT
-    program = textwrap.dedent(WAITS) + "comm.timeout = 3\n" * late + UNDER_WAY[where]
+    program = WAITS + "comm.timeout = 3\n" * late + UNDER_WAY[where]
     with started(sys.executable, "-m", "mpicoll", "run", "-n", "3", script(tmp_path, program)) as (it, output):
         os.kill(ranks_of(output)[0], number)
         ended(it, output).bad()
@@ -150,8 +139,6 @@ def ranks_of(output: Path) -> list[int]:
 
 
 UNTIL_ASKED = """
-from pathlib import Path
-
 calls, enough = (Path(__file__).with_name(name) for name in ("calls", "enough"))
 comm.timeout = 10
 while comm.allreduce(np.array([not enough.exists()]), op="min")[0]:
@@ -163,7 +150,7 @@ print("went on")
 
 def test_stopped_and_continued_in_time(tmp_path: Path) -> None:
     """Each rank in turn, for longer than the timeout in all: nothing has happened."""
-    program = script(tmp_path, textwrap.dedent(WAITS) + UNTIL_ASKED)
+    program = script(tmp_path, WAITS + UNTIL_ASKED)
     calls = tmp_path / "calls"
     argv = [sys.executable, "-m", "mpicoll", "run", "-n", "3", program]
     with started(*argv) as (it, output):

@@ -39,7 +39,8 @@ class SimulatedGpu(Simulated):
         self.torch_device = torch.device("cuda", next(_indices))
         self.name = str(self.torch_device)
         owners[self.name] = self
-        plan._TENSORS.update((torch.Tensor, torch.nn.Parameter, SimulatedTensor))
+        plan.key_by(id)(torch.empty(0))  # else the kernel would not hear of torch's own tensors
+        plan._TENSORS.add(SimulatedTensor)
 
     def current(self) -> SimulatedStream:
         if self.__dict__.get("capturing") == get_ident():

@@ -21,11 +21,6 @@ MPI_TAGS = 32767
 """The least that MPI guarantees."""
 
 
-@pytest.fixture
-def comm() -> mpicoll.Communicator:
-    return mpicoll.Communicator()
-
-
 def parts(comm: mpicoll.Communicator) -> list[mpicoll.Communicator]:
     """Communicators that were made of others in every way there is."""
     split, subset = comm.split(0), comm.subset(range(comm.size))

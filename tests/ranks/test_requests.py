@@ -16,11 +16,6 @@ from mpicoll.communicator.engine.message import OVERHEAD
 from mpicoll.errors import MessageError, StateError
 
 
-@pytest.fixture
-def comm() -> mpicoll.Communicator:
-    return mpicoll.Communicator()
-
-
 def ring(comm: mpicoll.Communicator, nbytes: int, turns: int) -> list[Any]:
     """Each rank sends so many arrays and lets them go, all of which arrive; weak references to them."""
     after, before = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size

@@ -19,17 +19,6 @@ from tests.pure.supervise.invented import Job, begin, ends, looks, scene, until
 Output = pytest.CaptureFixture[str]
 
 
-@pytest.mark.parametrize("calls", [0, 1, 5, LENGTH, 3 * LENGTH, 3 * LENGTH + 1])
-@scene()
-async def test_equal_calls(it: Job, calls: int, capfd: Output) -> None:
-    it.make(times=calls)
-    await until(lambda: it.compared() == calls)
-    await it.all_leave()
-    await until(lambda: all(rank.ended() for rank in it.ranks))
-    assert not ends
-    assert capfd.readouterr().err == ""
-
-
 @scene()
 async def test_nobody_goes_before_the_end_is_said(it: Job, capfd: Output, monkeypatch: pytest.MonkeyPatch) -> None:
     """A rank whose call has failed asks for a comparison, and others take long to say what they called."""

@@ -217,8 +217,7 @@ def test_a_failure_that_nobody_waits_for_is_raised_when_the_group_is_destroyed()
         dist.barrier(group)
 
 
-def test_a_timeout_that_is_no_timedelta() -> None:
-    rank = dist.get_rank()
+def test_a_timeout_that_is_no_timedelta(rank: int) -> None:
     for work in (
         dist.all_reduce(torch.ones(1), async_op=True),
         dist.irecv(torch.empty(1), rank),
@@ -245,8 +244,7 @@ def test_a_callback_may_wait_and_start_collectives_of_its_own() -> None:
     assert (result == 3 * dist.get_world_size()).all()
 
 
-def test_ranks_may_differ_in_whether_they_pass_split_sizes() -> None:
-    rank, size = dist.get_rank(), dist.get_world_size()
+def test_ranks_may_differ_in_whether_they_pass_split_sizes(rank: int, size: int) -> None:
     out = torch.zeros(size)
     sizes = [1] * size if rank == 0 else None
     dist.all_to_all_single(out, torch.arange(size, dtype=torch.float32) + 10 * rank, sizes, sizes)

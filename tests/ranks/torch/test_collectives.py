@@ -210,9 +210,8 @@ def test_random_calls(groups: list[Group]) -> None:
 
 @pytest.mark.parametrize("async_op", [False, True])
 @pytest.mark.parametrize("strided", [False, True])
-def test_reduce_scatter_of_different_shapes(async_op: bool, strided: bool) -> None:
+def test_reduce_scatter_of_different_shapes(async_op: bool, strided: bool, rank: int, size: int) -> None:
     """One of them is empty. Two lists of as many elements are divided in two ways."""
-    rank, size = dist.get_rank(), dist.get_world_size()
     for dtype, turn in product((torch.float32, torch.bfloat16), (0, 1, 0)):
         rows = [(r + turn) % size for r in range(size)]
         inputs = [torch.full((n, 2), rank + r + 1.0, dtype=dtype) for r, n in enumerate(rows)]

@@ -96,8 +96,7 @@ def test_tensors_are_dropped_at_once(gpu: SimulatedGpu) -> None:
     assert gpu.allocations <= 4  # what the group keeps
 
 
-def test_messages(gpu: SimulatedGpu) -> None:
-    rank, size = dist.get_rank(), dist.get_world_size()
+def test_messages(gpu: SimulatedGpu, rank: int, size: int) -> None:
     if size == 1:
         pytest.skip("there is nobody to send to")
     for n in (3, 20_000):

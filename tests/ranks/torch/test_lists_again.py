@@ -30,11 +30,6 @@ LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
 N = 5
 
 
-@pytest.fixture
-def world() -> tuple[int, int]:
-    return dist.get_rank(), dist.get_world_size()
-
-
 def numbers(rank: int, block: int, turn: int) -> Tensor:
     """What a rank gives as this block of a list."""
     return torch.arange(N, dtype=torch.float64) + 100 * rank + 10 * block + turn
@@ -42,8 +37,7 @@ def numbers(rank: int, block: int, turn: int) -> Tensor:
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("how", ["alone", "beside another", "asynchronous", "asynchronous, and rank 0 is late"])
-def test_lists_again(world: tuple[int, int], layout: str, how: str) -> None:
-    rank, size = world
+def test_lists_again(rank: int, size: int, layout: str, how: str) -> None:
     there, ranks, is_async, under_way = LAYOUTS[layout], range(size), how.startswith("async"), how == "beside another"
 
     def made(call: Callable[..., Any], *arguments: Any, **named: Any) -> None:
@@ -80,8 +74,7 @@ def test_lists_again(world: tuple[int, int], layout: str, how: str) -> None:
 
 
 @pytest.mark.parametrize("apart", [True, False], ids=["apart", "in one memory"])
-def test_long_lists_that_lie_one_after_another(world: tuple[int, int], apart: bool) -> None:
-    rank, size = world
+def test_long_lists_that_lie_one_after_another(rank: int, size: int, apart: bool) -> None:
     n = 70_000
     memory = torch.full((2, size * n), -1.0)
     got = [*memory[0].chunk(size)]
@@ -100,8 +93,7 @@ def test_long_lists_that_lie_one_after_another(world: tuple[int, int], apart: bo
     assert all((got[-1 - r] == 10 * r).all() for r in range(size))
 
 
-def test_mistakes_in_lists_that_were_right_before(world: tuple[int, int]) -> None:
-    _, size = world
+def test_mistakes_in_lists_that_were_right_before(size: int) -> None:
     x, parts = torch.ones(N), [torch.empty(N) for _ in range(size)]
     wrong: list[tuple[type[Exception], Any]] = [
         (ArgumentError, torch.empty(size * N)),
@@ -124,9 +116,8 @@ def test_mistakes_in_lists_that_were_right_before(world: tuple[int, int]) -> Non
     assert all((each == 1).all() for each in parts)
 
 
-def test_tensors_of_many_dimensions(world: tuple[int, int]) -> None:
+def test_tensors_of_many_dimensions(rank: int, size: int) -> None:
     """The kernel does not copy them."""
-    rank, size = world
     parts = [torch.zeros(*[4] * 6)[::2, ::2, ::2, ::2, ::2, ::2] for _ in range(size)]
     for turn in range(3):
         dist.all_gather(parts, torch.full([2] * 6, float(10 * turn + rank)))
@@ -159,10 +150,9 @@ def many_messages(comm: mpicoll.Communicator) -> None:
 @pytest.mark.skipif(loaded.kernel is None, reason=loaded.missing)
 @pytest.mark.parametrize("what", ["shorter", "longer", "messages", "another call"])
 @pytest.mark.parametrize("time", range(1, 10))
-def test_what_happens_while_a_list_is_looked_at(world: tuple[int, int], what: str, time: int) -> None:
+def test_what_happens_while_a_list_is_looked_at(rank: int, size: int, what: str, time: int) -> None:
     """It may get other tensors, which are not copied to memory of the others' size. What is known of calls may move. A
     signal's handler may make a call of its own, which leaves the memory of this one alone."""
-    rank, size = world
     if size == 1:
         pytest.skip("Python makes the call of one rank")
     group = dist.new_group()
@@ -191,9 +181,8 @@ def test_what_happens_while_a_list_is_looked_at(world: tuple[int, int], what: st
     dist.destroy_process_group(group)
 
 
-def test_a_long_list_in_memory_that_another_tensor_shares(world: tuple[int, int]) -> None:
+def test_a_long_list_in_memory_that_another_tensor_shares(size: int) -> None:
     """torch does not know that two tensors over one array of NumPy's share it."""
-    _, size = world
     for n in (16, 70_000):
         memory = np.zeros(size * n, np.float32)
         parts, x = [*torch.from_numpy(memory).chunk(size)], torch.from_numpy(memory)[:n]

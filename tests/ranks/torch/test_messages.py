@@ -149,8 +149,7 @@ def test_a_message_has_no_future(rank: int) -> None:
 
 @ours_alone("torch starts the messages of a batch one after another, and looks at each then")
 @pytest.mark.mpi(min_size=2)
-def test_a_refused_batch_leaves_no_receive_behind() -> None:
-    rank, size = dist.get_rank(), dist.get_world_size()
+def test_a_refused_batch_leaves_no_receive_behind(rank: int, size: int) -> None:
     refused, y = torch.zeros(2), torch.zeros(2)
     ops = [
         dist.P2POp(dist.irecv, refused, (rank - 1) % size),

@@ -14,25 +14,17 @@ import mpicoll.torch
 from mpicoll.errors import DeviceError
 from mpicoll.torch.registered_group import RegisteredGroup, bound_device
 from tests.devices.tensors import SimulatedGpu, values
+from tests.ranks.torch.cases import Case, Group, run
 
 pytestmark = pytest.mark.first_mpi
 
 
 @pytest.mark.slow
-def test_functions(gpu: SimulatedGpu, rank: int, size: int) -> None:
-    x = gpu.tensor(np.full(5, rank, np.float32))
-    dist.all_reduce(x)
-    total = sum(range(size))
-    assert values(x) == [total] * 5
-    outs = [torch.empty_like(x) for _ in range(size)]
-    work = dist.all_gather(outs, x, async_op=True)
-    work.wait()
-    assert [values(out) for out in outs] == [[total] * 5] * size
-    whole = x.new_empty(5 * size)
-    work = dist.all_gather_into_tensor(whole, x, async_op=True)
-    assert values(work.get_future().wait()[0]) == [total] * 5 * size
-    dist.reduce_scatter_tensor(x, whole)
-    assert values(x) == [size * total] * 5
+@pytest.mark.parametrize("function", ["all_reduce", "all_gather", "all_gather_into_tensor", "reduce_scatter_tensor"])
+def test_functions(gpu: SimulatedGpu, function: str, rank: int, size: int) -> None:
+    for mode in ("none", "all"):
+        case = Case(function, "float32", shape=(5,), async_ranks=mode, device=gpu.name)
+        run(case, Group("world", None, list(range(size)), rank), dist)
 
 
 def ddp_step(gpu: SimulatedGpu, rank: int, size: int) -> tuple[list[Any], list[Any]]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +16,7 @@ from mpi4py import MPI
 import mpicoll
 from mpicoll.errors import ArgumentError, MessageError
 from mpicoll.launch import lifecycle
+from tests.ranks.children import ended_midway
 
 MPI_TAGS = 32767
 """The least that MPI guarantees."""
@@ -49,53 +50,36 @@ def test_two_threads_with_a_communicator_each(comm: mpicoll.Communicator) -> Non
     assert here is not None
     assert there is not None
     long, turns, many = np.ones(1 << 20, np.uint8), 400, 4000
-    failures: list[BaseException] = []
 
     def talk() -> None:
-        try:
-            for _ in range(turns):
-                if comm.rank == 0:
-                    here.send(long, 1)
-                elif comm.rank == 1:
-                    here.recv(np.empty_like(long), 0)
-        except BaseException as e:
-            failures.append(e)
+        for _ in range(turns):
+            if comm.rank == 0:
+                here.send(long, 1)
+            elif comm.rank == 1:
+                here.recv(np.empty_like(long), 0)
 
-    thread = threading.Thread(target=talk)
-    thread.start()
-    if comm.rank == 0:
-        pending = [there.isend(np.full(1, i), 1) for i in range(many)]
-        for request in pending:
-            request.wait()
-    elif comm.rank == 1:
-        y = np.zeros(1, int)
-        assert [int(there.recv(y, 0)[0]) for _ in range(many)] == list(range(many))
-    thread.join()
-    assert failures == []
+    with ThreadPoolExecutor(1) as thread:
+        talks = thread.submit(talk)
+        if comm.rank == 0:
+            pending = [there.isend(np.full(1, i), 1) for i in range(many)]
+            for request in pending:
+                request.wait()
+        elif comm.rank == 1:
+            y = np.zeros(1, int)
+            assert [int(there.recv(y, 0)[0]) for _ in range(many)] == list(range(many))
+        talks.result()
 
 
 @pytest.mark.mpi(min_size=2)
 @pytest.mark.processes
 def test_a_receive_that_a_signal_interrupts_as_it_ends(comm: mpicoll.Communicator) -> None:
     """MPI forgets a message that it has found to be complete: what it said of it must not be lost."""
-
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
-
     if comm.rank == 0:
         x = np.zeros(1000)
         request = comm.irecv(x, 1)
-        before = signal.signal(signal.SIGALRM, interrupt)
-
-        def wait() -> None:
+        with ended_midway(KeyboardInterrupt):
             comm.send_object(os.getpid(), 1)
             request.wait()  # the handler runs once MPI's wait has returned
-
-        try:
-            with pytest.raises(KeyboardInterrupt):
-                wait()
-        finally:
-            signal.signal(signal.SIGALRM, before)
         request.wait()
         assert request.source == 1
         assert x.all()

@@ -6,7 +6,7 @@ import resource
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +16,7 @@ from mpi4py import MPI
 import mpicoll
 from mpicoll.errors import ArgumentError, MessageError
 from mpicoll.node.loaded import kernel
-from tests.ranks.children import in_child
+from tests.ranks.children import ended_midway, in_child
 from tests.sharing import NEEDED
 
 pytestmark = NEEDED  # MPI's own messages move as MPI moves them
@@ -118,25 +118,7 @@ def test_a_child_is_forked_while_the_thread_waits_for_pythons_lock(comm: mpicoll
     assert (x == comm.size).all()
 
 
-class Stopped(Exception):
-    """A signal's handler raises it."""
-
-
-@pytest.fixture
-def stopped(comm: mpicoll.Communicator) -> Iterator[None]:
-    """By a timer, once the rank waits."""
-
-    def stop(*_: object) -> None:
-        if comm._engine.under_way.waits:
-            raise Stopped
-
-    before = signal.signal(signal.SIGALRM, stop)
-    yield
-    signal.signal(signal.SIGALRM, before)
-
-
 @pytest.mark.slow
-@pytest.mark.usefixtures("stopped")
 @pytest.mark.parametrize("count", [15_000, N])
 @pytest.mark.parametrize("operation", ["send", "sendrecv"])
 def test_an_array_of_a_call_that_has_ended_midway(
@@ -149,10 +131,9 @@ def test_an_array_of_a_call_that_has_ended_midway(
         "sendrecv": lambda: comm.sendrecv(np.ones(count), 1, np.zeros(count), 1),
     }
     if comm.rank == 0:
-        signal.setitimer(signal.ITIMER_REAL, 0.2, 0.2)
-        with pytest.raises(Stopped):
+        with ended_midway(when=lambda: comm._engine.under_way.waits):  # by a timer, once the rank waits
+            signal.setitimer(signal.ITIMER_REAL, 0.2, 0.2)
             call[operation]()
-        signal.setitimer(signal.ITIMER_REAL, 0)
         has_ended.touch()
         others = [np.full(count, -7.0) for _ in range(3)]  # in memory that was free
         MPI.COMM_WORLD.Barrier()

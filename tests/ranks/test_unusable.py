@@ -25,7 +25,7 @@ from mpicoll.fabrics.mpi import MPIFabric
 from mpicoll.launch import board
 from mpicoll.supervise import sites
 from mpicoll.supervise.record import Record
-from tests.ranks.children import in_child
+from tests.ranks.children import ended_midway, in_child
 from tests.sharing import NEEDS_SHARED
 
 Use = Callable[[mpicoll.Communicator, Any], object]
@@ -131,28 +131,13 @@ def test_a_child_of_a_thread_that_is_a_rank() -> None:
 def test_a_collective_cut_short_keeps_its_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
     """MPI may write to them later: nothing else may lie there."""
     monkeypatch.setenv("MPICOLL_SHARED_MEMORY", "0")
-
-    class Cut(Exception):
-        """What ends the call."""
-
-    def cut(*_: object) -> None:
-        raise Cut
-
     rank, n = MPI.COMM_WORLD.rank, 1 << 18
     pair = mpicoll.Communicator().split(0 if rank < 2 else None)
     x, room = np.ones(n, np.float32), np.zeros(n, np.float32)
     if pair is not None and rank == 0:
-        before = signal.signal(signal.SIGALRM, cut)
-
-        def reduce() -> None:
+        with ended_midway():
             MPI.COMM_WORLD.send(os.getpid(), 1)
             pair.reduce(x, out=room, algorithm="binomial_tree")
-
-        try:
-            with pytest.raises(Cut):
-                reduce()
-        finally:
-            signal.signal(signal.SIGALRM, before)
         kept = [weakref.ref(x), weakref.ref(room)]
         check_unusable(pair, np.ones(1), "its reduce ended midway")
         del x, room

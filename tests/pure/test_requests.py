@@ -57,15 +57,19 @@ def receive(under_way: requests.InFlight, transfer: Transfer) -> requests.Reques
 
 def test_which_messages_are_under_way_at_the_end() -> None:
     """What a rank may still give tells others that they may wait for it."""
-    under_way = requests.InFlight(NeverRaised, 0)
-    taken = receive(under_way, Invented())
+    under_way, transfer = requests.InFlight(NeverRaised, 0), Invented()
+    taken = receive(under_way, transfer)
     assert unfinished.has_messages(True, None) == TAKES
+    assert taken in unfinished._unfinished
     pending = Pending.message("isend", "was taken by rank 0 (tag 0)", 4, "float64", Ends([], None, [0], 0))
     message = Message(pending, Invented(), False, False, 32, True)
     given = requests.Request(message, object(), np.zeros(4), under_way)
     assert unfinished.has_messages(True, None) == GIVES | TAKES
-    assert taken.cancel()
+    transfer.came = 4
+    transfer.here.set()
     assert unfinished.has_messages(True, None) == GIVES
+    assert taken.done
+    assert taken not in unfinished._unfinished
     given._end()
     assert unfinished.has_messages(True, None) == 0
 
@@ -219,19 +223,6 @@ def test_a_collective_at_the_end_of_the_program(
     unfinished.tell()
     said = "mpicoll: rank 0 is at its end and has calls under way. iallreduce: it is not complete\n"
     assert capfd.readouterr().err == ("" if is_begun_by_all else said)
-
-
-def test_messages_that_are_under_way_at_the_end() -> None:
-    under_way, transfer = requests.InFlight(NeverRaised, 0), Invented()
-    transfer.came = 4
-    request = receive(under_way, transfer)
-    assert unfinished.has_messages(True, None)
-    assert request in unfinished._unfinished
-    assert unfinished.has_messages(False, None)
-    transfer.here.set()
-    unfinished.has_messages(True, None)
-    assert request.done
-    assert request not in unfinished._unfinished
 
 
 class TooLate(Invented):

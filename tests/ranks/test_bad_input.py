@@ -60,10 +60,8 @@ CASES = (
     ("c.isend({}, 0)", "isend: x: ... dict {} (mpi4py's own call takes Python objects)"),
     ("c.allreduce([y, MPI.DOUBLE])", "allreduce: x: ... (give the array itself)"),
     ("c.bcast({})", "bcast: x: ... dict {} (bcast_object takes Python objects)"),
-    (
-        "c.allreduce(y, 'MPI.MINLOC')",
-        "allreduce: op: ... 'MPI.MINLOC', which takes pairs of a value and a place: keep mpi4py's call",
-    ),
+    ("c.allreduce(y, 'MPI.MINLOC')",
+     "allreduce: op: ... 'MPI.MINLOC', which takes pairs of a value and a place: keep mpi4py's call"),
     ("setattr(c, 'timeout', '5')", "Communicator: timeout: expected seconds, more than 0; given '5'"),
     ("setattr(c, 'timeout', True)", "timeout: ... given True"),
     ("c.allreduce(y, 'MAX')", "given 'MAX' (did you mean 'max'?)"),
@@ -74,10 +72,8 @@ CASES = (
     ("c.allreduce(y[:3], out=y[1:4])", "allreduce: out: ... overlaps"),
     ("c.allgather(y[1:1 + 4], y[:4 * c.size])", "allgather: out: ... own block ... overlaps"),
     ("c.allreduce(y, out=y[::-1])", "allreduce: out: ... overlaps"),
-    (
-        "c.alltoall(y[:4 * c.size], y[:4 * c.size])",
-        "alltoall: out: expected memory that does not overlap xs's ... memory that overlaps it",
-    ),
+    ("c.alltoall(y[:4 * c.size], y[:4 * c.size])",
+     "alltoall: out: expected memory that does not overlap xs's ... memory that overlaps it"),
     ("c.allreduce((x := fixed(np.ones(2))), out=x)", "allreduce: x: ... read-only"),
     ("c.scan(np.ones(2), out=fixed(np.ones(2)))", "scan: out: ... written"),
     ("c.allreduce((x := b'ab'), 'max', out=x)", "allreduce: x: ... written"),
@@ -117,41 +113,27 @@ CASES = (
     ("c.split(2 ** 31)", "split: color: ... 2147483647"),
     ("c.split(0, 'a')", "split: key: ... 'a'"),
     ("c.subset(3)", "subset: ranks: ... a sequence of ranks ... 3"),
-    (
-        "c.allreduce(MPI.IN_PLACE, out=y)",
-        "allreduce: x: expected an array (out=x replaces MPI.IN_PLACE); given MPI.IN_PLACE",
-    ),
-    (
-        "c.scatter(None, (c.rank + 1) % c.size) if c.size > 1 else c._engine.plan('scatter', y, None)",
-        "scatter: out: expected an array to receive rank ... 's block: only the root may leave it out; given None",
-    ),
+    ("c.allreduce(MPI.IN_PLACE, out=y)",
+     "allreduce: x: expected an array (out=x replaces MPI.IN_PLACE); given MPI.IN_PLACE"),
+    ("c.scatter(None, (c.rank + 1) % c.size) if c.size > 1 else c._engine.plan('scatter', y, None)",
+     "scatter: out: expected an array to receive rank ... 's block: only the root may leave it out; given None"),
     (
         "c.scatterv(None, [1] * c.size, (c.rank + 1) % c.size) "
         "if c.size > 1 else c._engine.plan('scatterv', y, None, sendcounts=[1])",
         "scatterv: out: expected an array to receive rank ... only the root may leave it out; given None",
     ),
-    (
-        "c.allgatherv(np.ones(1), [1 if r == c.rank else 2 ** 62 for r in range(c.size)] + [0] * (c.size < 2))",
-        "allgatherv: counts:",
-    ),
+    ("c.allgatherv(np.ones(1), [1 if r == c.rank else 2 ** 62 for r in range(c.size)] + [0] * (c.size < 2))",
+     "allgatherv: counts:"),
     ("c.alltoallv(y[:c.size], [1] * c.size, [2 ** 62] * c.size)", "alltoallv: counts: ... fit into memory"),
     ("c.alltoallv(torch.ones(c.size), [1] * c.size, [2 ** 62] * c.size)", "alltoallv: counts: ... fit into memory"),
-    (
-        "c.allreduce(torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]))",
-        "allreduce: x: expected a dense tensor; given a nested tensor",
-    ),
-    (
-        "c.bcast(torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=torch.jagged))",
-        "bcast: x: expected a dense tensor; given a nested tensor",
-    ),
-    (
-        "c.allreduce(Exporter(torch.ones(3, requires_grad=True)))",
-        "allreduce: x: expected a DLPack array ... Exporter ... gradient",
-    ),
-    (
-        "c.bcast(np.zeros(3, np.dtype([])), algorithm='binomial_tree')",
-        "DtypeError: ... bcast: x: expected elements of at least one byte",
-    ),
+    ("c.allreduce(torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]))",
+     "allreduce: x: expected a dense tensor; given a nested tensor"),
+    ("c.bcast(torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=torch.jagged))",
+     "bcast: x: expected a dense tensor; given a nested tensor"),
+    ("c.allreduce(Exporter(torch.ones(3, requires_grad=True)))",
+     "allreduce: x: expected a DLPack array ... Exporter ... gradient"),
+    ("c.bcast(np.zeros(3, np.dtype([])), algorithm='binomial_tree')",
+     "DtypeError: ... bcast: x: expected elements of at least one byte"),
     ("c.allreduce(memoryview(y).toreadonly(), out=memoryview(y).toreadonly())", "allreduce: out: ... read-only"),
     ("c.iallreduce(np.ones(3), out=np.ones(4))", "iallreduce: out: expected 3 elements"),
     ("c.iallreduce(y, algorithm='rong')", "iallreduce: algorithm: expected None or one of"),
@@ -166,7 +148,7 @@ CASES = (
     ("mpicoll.Communicator(check_nan=1)", "Communicator: check_nan: expected True, False or None; given 1"),
     ("mpicoll.Communicator(reproducible=1)", "Communicator: reproducible: expected True, False or None; given 1"),
     ("c.subset([0, 0])", "subset: ranks: ... [0, 0]"),
-)
+)  # fmt: skip
 """Calls of a communicator ``c``, where ``y`` has five float64 zeros a rank, and what the error says, in this order: the
 class comes first where it is not ArgumentError itself."""
 KINDS = {"DtypeError:": DtypeError, "DeviceError:": DeviceError}

@@ -38,12 +38,6 @@ def collective(number: int, **given: Any) -> RankStatus:
     return status(number=number, begun=number + 1, **given)
 
 
-def test_a_rank_that_has_left_gives_nothing_and_may_take_something() -> None:
-    for statuses, expected in (([receives(1)], {0}), ([sends(1)], set()), ([sendrecv(1, 0, 0)], set())):
-        waits = {rank: Wait("c", range(3), each) for rank, each in enumerate(statuses)}
-        assert stuck(waits, {"c": {0: 1}}, set(), {1}) == expected
-
-
 @pytest.mark.parametrize(
     ("statuses", "left", "expected"),
     [
@@ -129,6 +123,11 @@ def test_ranks_that_wait_in_two_communicators(begun: dict[str, dict[int, int]], 
     assert stuck({0: Wait("c", [0, 1], collective(2)), 1: Wait("d", [0, 1], collective(2))}, begun, set()) == {
         *expected
     }
+
+
+@pytest.mark.parametrize(("waiting", "expected"), [(receives(1), {0}), (sends(1), ()), (sendrecv(1, 0, 0), ())])
+def test_a_rank_that_has_left_gives_nothing_and_may_take_something(waiting: RankStatus, expected: Any) -> None:
+    assert stuck({0: Wait("c", range(3), waiting)}, {"c": {0: 1}}, set(), {1}) == {*expected}
 
 
 def test_a_message_is_taken_in_its_communicator() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from functools import partial
-from typing import Any, cast
+from typing import cast
 
 import pytest
 import torch
@@ -25,6 +25,7 @@ from tests.ranks.torch.programs.training import (
     mlp,
     part,
     sgd,
+    sharded,
     tokens,
     train,
     transformer,
@@ -32,15 +33,6 @@ from tests.ranks.torch.programs.training import (
 )
 
 pytestmark = pytest.mark.filterwarnings("ignore:FSDP2-wrapped module")
-
-
-def sharded(mesh: dist.DeviceMesh, **options: Any) -> nn.Module:
-    """The transformer, with an FSDP unit for each of its layers."""
-    model = transformer()
-    for layer in model.layers:
-        fully_shard(layer, mesh=mesh, **options)
-    fully_shard(model, mesh=mesh, **options)
-    return model
 
 
 def whole(model: nn.Module) -> dict[str, torch.Tensor]:
@@ -60,7 +52,7 @@ def test_fully_shard(way: str, rank: int, size: int) -> None:
     alone = train(transformer(), map(tokens, range(STEPS)))
     rows = 1 if way != "hybrid" or size % 2 else 2
     mesh = init_device_mesh("cpu", (rows, size // rows), mesh_dim_names=("replicate", "shard"))
-    model = sharded(mesh if way == "hybrid" else mesh["shard"])
+    model = sharded(transformer(), mesh if way == "hybrid" else mesh["shard"])
     if way == "memory of the group":
         cast(FSDPModule, model).set_allocate_memory_from_process_group_for_comm(True)
     mine = sum(cast(DTensor, p).to_local().numel() for p in model.parameters())
@@ -74,7 +66,7 @@ def test_mixed_precision(reduced_in: torch.dtype, rank: int, size: int) -> None:
     """Parameters travel and compute in bf16, and the optimizer's copy is fp32."""
     alone = train(transformer(), map(tokens, range(STEPS)))
     policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=reduced_in)
-    model = sharded(init_device_mesh("cpu", (size,)), mp_policy=policy, reshard_after_forward=False)
+    model = sharded(transformer(), init_device_mesh("cpu", (size,)), mp_policy=policy, reshard_after_forward=False)
     train(model, (part(tokens(step), rank, size) for step in range(STEPS)))
     assert all(p.dtype == torch.float32 for p in model.parameters())
     assert_same(model, alone, 5e-2, 2e-2)
@@ -82,7 +74,7 @@ def test_mixed_precision(reduced_in: torch.dtype, rank: int, size: int) -> None:
 
 def test_clipping_and_accumulation(rank: int, size: int) -> None:
     """The norm is that of all shards. The gradients of two micro-batches are reduced once."""
-    one, model = transformer(), sharded(init_device_mesh("cpu", (size,)))
+    one, model = transformer(), sharded(transformer(), init_device_mesh("cpu", (size,)))
     assert isinstance(model, FSDPModule)
     for m, r, n in ((one, 0, 1), (model, rank, size)):
         optimizer = sgd(m.parameters())

@@ -13,7 +13,6 @@ import torch.distributed.checkpoint as dcp
 from torch import nn
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import fully_shard
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe, ScheduleInterleaved1F1B
 from torch.distributed.tensor import DTensor
 
@@ -22,6 +21,7 @@ from tests.ranks.torch.programs.training import (
     WIDTH,
     part,
     sgd,
+    sharded,
     shared_folder,
     tokens,
     train,
@@ -79,11 +79,7 @@ def folder(default_group: None) -> Iterator[Path]:
 
 def trained(mesh: DeviceMesh | None, steps: range) -> tuple[nn.Module, torch.optim.Optimizer]:
     """The transformer, sharded over ``mesh``, and its optimizer, trained for these steps."""
-    model = transformer()
-    if mesh is not None:
-        for layer in model.layers:
-            fully_shard(layer, mesh=mesh)
-        fully_shard(model, mesh=mesh)
+    model = transformer() if mesh is None else sharded(transformer(), mesh)
     optimizer = sgd(model.parameters())
     go_on(model, optimizer, mesh, steps)
     return model, optimizer

@@ -13,6 +13,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 import mpicoll.torch
@@ -57,6 +59,13 @@ def convnet() -> nn.Module:
 def transformer() -> Transformer:
     torch.manual_seed(2)
     return Transformer()
+
+
+def sharded(model: Transformer, mesh: DeviceMesh, **options: Any) -> Transformer:
+    """The transformer, with an FSDP unit for each of its layers."""
+    for unit in (*model.layers, model):
+        fully_shard(unit, mesh=mesh, **options)
+    return model
 
 
 def mlp(width: int = WIDTH) -> nn.Sequential:

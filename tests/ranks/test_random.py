@@ -56,21 +56,13 @@ def draw(rng: np.random.Generator, info: CommInfo) -> Drawn:
     cannot = {"native": which is not None and not which.mpi, "wide": which is not None and not which.rounds}
     algorithms = [a for a in names(f"{name}v" if uneven else name, info) if not cannot.get(a)]
     return {
-        "name": name,
-        "counts": counts_of(name, rng, size, 3) if uneven else None,
-        "op": op,
-        "dtype": dtype,
-        "shape": shape,
-        "root": int(rng.integers(size)),
-        "kind": None if rng.random() < 0.4 else str(rng.choice(kinds(dtype))),
-        "memory": "ordinary",
-        "out": bool(rng.random() < 0.5),
-        "in place": bool(rng.random() < 0.3),
-        "begins": bool(rng.random() < 0.2),
+        "name": name, "op": op, "dtype": dtype, "counts": counts_of(name, rng, size, 3) if uneven else None,
+        "shape": shape, "root": int(rng.integers(size)),
+        "kind": None if rng.random() < 0.4 else str(rng.choice(kinds(dtype))), "memory": "ordinary",
+        "out": bool(rng.random() < 0.5), "in place": bool(rng.random() < 0.3), "begins": bool(rng.random() < 0.2),
         "algorithm": None if rng.random() < 0.2 else str(rng.choice(algorithms)),
-        "factors": [float(f) for f in rng.choice([-1.0, 0.5, 2.0], size)],
-        "turns": int(rng.choice([1, 3])),
-    }
+        "factors": [float(f) for f in rng.choice([-1.0, 0.5, 2.0], size)], "turns": int(rng.choice([1, 3])),
+    }  # fmt: skip
 
 
 def test_random_calls(communicators: list[mpicoll.Communicator]) -> None:

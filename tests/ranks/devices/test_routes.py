@@ -9,8 +9,6 @@ import pytest
 
 import mpicoll
 from mpicoll import algorithms
-from mpicoll.algorithms.collectives import COLLECTIVES
-from mpicoll.arrays.dtypes import DTYPES, OPS
 from mpicoll.errors import ArgumentError
 from tests.arrays import OnAGpu
 from tests.devices.checks import MOVING, by, check, same
@@ -28,16 +26,6 @@ def test_every_layout_and_size(comm: mpicoll.Communicator, on: On, name: str, ro
         for shape in ((), (0,), (1,), (3, 7), (101,)):
             for dtype in ("float32", "bfloat16"):
                 check(comm, on, name, route, dtype, "sum", shape, layout, comm.size - 1)
-
-
-@pytest.mark.slow
-@by(*ROUTES)
-@pytest.mark.parametrize("name", MOVING)
-def test_every_dtype_and_op(comm: mpicoll.Communicator, on: On, name: str, route: str) -> None:
-    for op in OPS if COLLECTIVES[name].reduces else ["sum"]:
-        for i, (dtype, kind) in enumerate((d.name, d.kind) for d in DTYPES.values()):
-            if kind in OPS[op][0] or not COLLECTIVES[name].reduces:
-                check(comm, on, name, route, dtype, op, (5,), "plain", root=i % comm.size)
 
 
 @pytest.mark.slow

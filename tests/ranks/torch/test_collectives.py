@@ -173,18 +173,10 @@ def draw(rng: np.random.Generator, g: Group, seed: int) -> Case:
     lengths = rng.choice([0, 1, 2, 3, 17], rng.integers(0, 4), p=[0.04, 0.24, 0.3, 0.3, 0.12])
     long = rng.random()
     shape = (30_000,) if long < 0.01 else (300,) if long < 0.05 else tuple(int(n) for n in lengths)
-    return Case(
-        function,
-        dtype,
-        op,
-        int(rng.integers(g.size)),
-        shape,
-        str(rng.choice(layouts(dtype, len(shape)))),
-        str(rng.choice(layouts(dtype, len(shape)))),
-        str(rng.choice(ASYNC, p=[0.6, 0.2, 0.2])),
-        bool(rng.integers(2)),
-        seed,
-    )
+    root, in_group = int(rng.integers(g.size)), bool(rng.integers(2))
+    layout, out_layout = (str(rng.choice(layouts(dtype, len(shape)))) for _ in range(2))
+    async_ranks = str(rng.choice(ASYNC, p=[0.6, 0.2, 0.2]))
+    return Case(function, dtype, op, root, shape, layout, out_layout, async_ranks, in_group, seed)
 
 
 @pytest.mark.slow

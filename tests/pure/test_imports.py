@@ -168,19 +168,13 @@ def test_there_is_no_circle() -> None:
         assert not left, f"a circle is among {sorted(left)}"
 
 
-def test_mpi4py() -> None:
-    held = [i for i in IMPORTS if not i.own and under(i.target, "mpi4py")]
-    assert_none([i for i in held if not under(i.module, *MPI4PY)])
-    unused = [each for each in MPI4PY if not any(under(i.module, each) for i in held)]
-    assert not unused, f"{unused} import no mpi4py, and need no permit"
-
-
-def test_torch() -> None:
-    held = [i for i in IMPORTS if not i.own and under(i.target, "torch")]
-    assert_none([i for i in held if not under(i.module, *TORCH)])
+@pytest.mark.parametrize(("library", "permits"), [("mpi4py", MPI4PY), ("torch", TORCH)])
+def test_who_knows_a_library(library: str, permits: tuple[str, ...]) -> None:
+    held = [i for i in IMPORTS if not i.own and under(i.target, library)]
+    assert_none([i for i in held if not under(i.module, *permits)])
     assert_none([i for i in held if i.module in AT_THE_DOOR and not i.lazy])
-    unused = [each for each in TORCH if not any(under(i.module, each) for i in held)]
-    assert not unused, f"{unused} import no torch, and need no permit"
+    unused = [each for each in permits if not any(under(i.module, each) for i in held)]
+    assert not unused, f"{unused} import no {library}, and need no permit"
 
 
 def test_private_names_of_torch_have_one_place() -> None:

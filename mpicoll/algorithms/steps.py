@@ -31,6 +31,7 @@ Space = Literal["input", "output", "scratch"]
 INPUT: Space = "input"
 OUTPUT: Space = "output"
 SCRATCH: Space = "scratch"
+SPACES = INPUT, OUTPUT, SCRATCH
 
 Blocks = tuple[range, ...]
 """Runs of blocks in the order in which they are sent. No run is empty, and each has step 1. A message of no blocks is

@@ -12,19 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import Literal, NamedTuple
 
 from mpicoll.algorithms.collectives import COLLECTIVES
-from mpicoll.algorithms.steps import (
-    INPUT,
-    OUTPUT,
-    SCRATCH,
-    Blocks,
-    Copy,
-    Message,
-    RecvReduce,
-    Schedule,
-    Send,
-    Space,
-    one,
-)
+from mpicoll.algorithms.steps import INPUT, OUTPUT, SCRATCH, Blocks, Copy, Message, RecvReduce, Schedule, Send, Space
 from mpicoll.analysis.proof.explained import End, at_fault, end_of, touches
 from mpicoll.analysis.proof.rules import each, target
 from mpicoll.analysis.proof.verify import Listener
@@ -92,7 +80,7 @@ def results(collective: str, size: int, root: int, blocks: int) -> Iterator[tupl
             yield Cell(rank, OUTPUT, b), Block(frozenset(ranks), block)
 
 
-SIGNAL = one(0)
+SIGNAL = (range(1),)
 """In a barrier, the block that holds the ranks that a rank has heard of."""
 
 

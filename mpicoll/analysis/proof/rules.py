@@ -6,12 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from mpicoll.algorithms.collectives import Collective
-from mpicoll.algorithms.steps import INPUT, OUTPUT, SCRATCH, Action, Blocks, Copy, Recv, RecvReduce, Send, Space, Step
+from mpicoll.algorithms.steps import INPUT, OUTPUT, SPACES, Action, Blocks, Copy, Recv, RecvReduce, Send, Space, Step
 
 Problem = tuple[int | None, str]
 """What is wrong, and the block at which it is wrong, or None."""
 
-_SPACES = (INPUT, OUTPUT, SCRATCH)
 _ALTERNATE = " (receive into scratch: output and scratch may take turns, so that the last step writes output)"
 
 
@@ -79,13 +78,13 @@ class Rules:
         elif not isinstance(action.peer, int) or not 0 <= action.peer < self.size:
             return None, f"names rank {action.peer!r} as its peer: there are ranks 0 to {self.size - 1}"
         reads = read_by(action)
-        if reads is not None and reads not in _SPACES:
-            return None, f"reads {reads!r}, which is no space: expected {', '.join(_SPACES)}"
+        if reads is not None and reads not in SPACES:
+            return None, f"reads {reads!r}, which is no space: expected {', '.join(SPACES)}"
         return None
 
     def _of_writing(self, writable: range, action: Recv | RecvReduce | Copy) -> Problem | None:
-        if action.into not in (OUTPUT, SCRATCH):
-            return first(target(action)), f"writes {action.into}: expected {OUTPUT} or {SCRATCH}"
+        if action.into not in SPACES[1:]:  # INPUT is never written
+            return first(target(action)), f"writes {action.into}: expected {' or '.join(SPACES[1:])}"
         if isinstance(action, RecvReduce) and not self.table.reduces:
             return first(action.blocks), f"reduces, which no {self.table.name} does"
         if action.into == OUTPUT:

@@ -23,19 +23,7 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from mpicoll.algorithms.collectives import COLLECTIVES
-from mpicoll.algorithms.steps import (
-    INPUT,
-    OUTPUT,
-    SCRATCH,
-    Blocks,
-    Copy,
-    Message,
-    Recv,
-    RecvReduce,
-    Schedule,
-    Send,
-    Space,
-)
+from mpicoll.algorithms.steps import INPUT, OUTPUT, SPACES, Blocks, Copy, Message, RecvReduce, Schedule, Send, Space
 from mpicoll.analysis.proof.rules import Rules, each, first, read_by, shown, target
 from mpicoll.errors import ScheduleError
 
@@ -164,7 +152,7 @@ class _Rank:
         self.rank, self.steps, self.wants = rank, schedule.steps, wants
         self.writable = wants
         """The blocks of OUTPUT that the rank may write."""
-        self.holds: dict[Space, list[int]] = {s: [NOTHING] * schedule.blocks for s in (INPUT, OUTPUT, SCRATCH)}
+        self.holds: dict[Space, list[int]] = {s: [NOTHING] * schedule.blocks for s in SPACES}
         self.heard = 1 << rank
         """The ranks that this rank had heard of before its present step, as the bits of an int."""
         self.hears = 0
@@ -275,8 +263,6 @@ class _Proving:
         if not waiting:
             del self.posted[pair]
         (send, values), (receive, mine) = (message, other) if sends else (other, message)
-        assert isinstance(send, Send)
-        assert not isinstance(receive, Send)
         source, to = self.ranks[pair[0]], self.ranks[pair[1]]
         self.end_message(source)
         try:
@@ -287,8 +273,10 @@ class _Proving:
             self.end_message(to)
 
     def take(
-        self, source: _Rank, to: _Rank, send: Send, values: list[int], receive: Recv | RecvReduce, mine: list[int]
+        self, source: _Rank, to: _Rank, send: Message, values: list[int], receive: Message, mine: list[int]
     ) -> None:
+        assert isinstance(send, Send)
+        assert not isinstance(receive, Send)
         if not self.rules.fits(source.rank, send.from_, send.blocks, to.rank, receive.into, receive.blocks):
             problem = f"takes blocks {shown(receive.blocks)} from rank {source.rank}, which sends {shown(send.blocks)}"
             self.fail(to, first(receive.blocks), f"{problem} in its step {source.step}")

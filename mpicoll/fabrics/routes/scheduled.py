@@ -5,27 +5,14 @@ Here is which memory is sent, received, reduced and copied in each step. The tra
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import accumulate
+from itertools import accumulate, chain
 from typing import Any
 
 import numpy as np
 
-from mpicoll.algorithms.steps import (
-    INPUT,
-    OUTPUT,
-    SCRATCH,
-    Action,
-    Blocks,
-    Copy,
-    Recv,
-    RecvReduce,
-    Schedule,
-    Send,
-    Space,
-    Step,
-)
+from mpicoll.algorithms.steps import INPUT, OUTPUT, SCRATCH, Blocks, Copy, Recv, RecvReduce, Schedule, Send, Space
 from mpicoll.arrays import kernels
 from mpicoll.calls.call import Call
 from mpicoll.calls.plan import Plan, Workspace, sequence
@@ -117,25 +104,18 @@ def _starts(call: Call, blocks: int, size: int) -> tuple[Sequence[int], Sequence
 
 def _packed(schedule: Schedule, starts: Sequence[int]) -> tuple[dict[int, int], int]:
     """Where each block that the schedule keeps in SCRATCH begins there, and how many elements these blocks have."""
-    kept = sorted({b for step in schedule.steps for action in step for run in _runs_in_scratch(action) for b in run})
-    ends = [*accumulate(starts[b + 1] - starts[b] for b in kept)]
-    return dict(zip(kept, [0, *ends], strict=False)), ends[-1] if ends else 0
-
-
-def _runs_in_scratch(action: Action) -> Iterator[range]:
-    """The runs of blocks in SCRATCH that an action reads or writes."""
-    match action:
-        case Send(_, blocks, from_):
-            used = [(from_, blocks)]
-        case Recv(_, blocks, into):
-            used = [(into, blocks)]
-        case RecvReduce(_, blocks, mine, into, _):
-            used = [(mine, blocks), (into, blocks)]
-        case Copy(blocks, from_, into, to):
-            used = [(from_, blocks), (into, to or blocks)]
-    for space, runs in used:
-        if space == SCRATCH:
-            yield from runs
+    kept: set[int] = set()
+    for action in chain(*schedule.steps):
+        match action:
+            case Send(_, blocks, space) | Recv(_, blocks, space):
+                used = [(space, blocks)]
+            case RecvReduce(_, blocks, mine, into, _):
+                used = [(mine, blocks), (into, blocks)]
+            case Copy(blocks, from_, into, to):
+                used = [(from_, blocks), (into, to or blocks)]
+        kept.update(b for space, runs in used if space == SCRATCH for run in runs for b in run)
+    ends = [*accumulate(starts[b + 1] - starts[b] for b in sorted(kept))]
+    return dict(zip(sorted(kept), [0, *ends], strict=False)), ends[-1] if ends else 0
 
 
 def execute(schedule: Schedule, spaces: Spaces, transport: Transport) -> None:
@@ -158,9 +138,9 @@ def execute(schedule: Schedule, spaces: Spaces, transport: Transport) -> None:
 def _inbox_elements(schedule: Schedule, spaces: Spaces, most: int) -> int:
     """The number of elements in the memory for inboxes: those of the step that needs most. The first message that it
     reduces needs two inboxes, for pieces of at most ``most`` elements each. Others come as a whole."""
-
-    def needed(step: Step) -> int:
-        several = [n for a in step if isinstance(a, RecvReduce) and (n := spaces.elements(a.blocks))]
-        return sum(2 * min(n, most) for n in several[:1]) + sum(several[1:]) * bool(most)
-
-    return max(map(needed, schedule.steps), default=0)
+    needed = 0
+    for step in schedule.steps:
+        received = [n for a in step if isinstance(a, RecvReduce) and (n := spaces.elements(a.blocks))]
+        if received and most:
+            needed = max(needed, 2 * min(received[0], most) + sum(received[1:]))
+    return needed

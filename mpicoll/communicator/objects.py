@@ -82,7 +82,7 @@ class Objects(CommunicatorBase):
         under_way.waits.append(begun)
         seconds = under_way.timeout
         try:
-            held = get_ident() != MAIN and under_way.by_mpi and self._engine.fabric.messages_by_library
+            held = get_ident() != MAIN and under_way.by_mpi and self._engine.fabric.messages.by_library
             its = backoff(seconds or float("inf"), about.meanwhile) if seconds is not None or held else None
             return move(*data, peer, about.tag, its)
         except TimeoutError as e:
@@ -166,14 +166,14 @@ class Objects(CommunicatorBase):
     def send_object(self, obj: Any, dest: int, tag: int = 0) -> None:
         """Send ``obj`` to the rank ``dest``, which receives it with :meth:`recv_object`."""
         awaited = self._of("send_object", dest, tag)
-        self._message(*awaited, self._engine.fabric.objects.send, self._pickled("send_object", obj))
+        self._message(*awaited, self._engine.fabric.messages.send_object, self._pickled("send_object", obj))
 
     @repeated
     def recv_object(self, source: int | None = None, tag: int | None = 0) -> Any:
         """Receive an object from the rank ``source``, or from any rank if that is None, and return it. If ``tag`` is
         None, it takes a message of any tag."""
         awaited = self._of("recv_object", source, tag)
-        data = self._message(*awaited, self._engine.fabric.objects.recv)
+        data = self._message(*awaited, self._engine.fabric.messages.recv_object)
         try:
             return self._engine.fabric.loads(data)
         except NO_OBJECT as e:
@@ -192,7 +192,8 @@ class Objects(CommunicatorBase):
             found = of, about
             if exact:
                 self._awaited.keep((operation, peer, tag), found)
-                made = engine.fabric.object_message(receives, of, about.tag)
+                convert = engine.fabric.loads if receives else engine.fabric.dumps
+                made = engine.fabric.messages.of_objects(receives, of, about.tag, convert)
                 if made is not None and engine.calls is not None and engine.under_way.timeout is None:
                     numbers = (None, None, peer, tag) if receives else (peer, tag, None, None)
                     engine.calls.keep_object(operation, numbers, made, about.pending)

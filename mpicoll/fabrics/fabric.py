@@ -86,7 +86,7 @@ Data = bytes | bytearray | memoryview  # an object, pickled
 
 
 class ObjectTransport(ABC):
-    """Moves objects among the ranks of a fabric, as bytes."""
+    """The collectives that move objects among the ranks of a fabric, as bytes."""
 
     @abstractmethod
     def bcast(self, data: bytes | None, root: int) -> Data:
@@ -108,17 +108,57 @@ class ObjectTransport(ABC):
     def alltoall(self, datas: Sequence[bytes]) -> list[Data]:
         """The objects that all ranks have for this rank."""
 
-    send_now: Callable[[bytes, int, int], object]
-    """Sends an object to a rank with a tag, and returns when somebody takes it."""
-    start: Callable[[bytes, int, int], Callable[[], bool]]
-    """Starts to send one. Returns what says whether it has left, and holds its memory."""
-    take: Callable[[int | None, int | None, bool], Data | None]
-    """Receives an object from a rank, or any, with a tag, or any. None if none has come, unless it waits."""
 
-    def send(self, data: bytes, dest: int, tag: int, backoff: Backoff | None) -> None:
+class Messages(ABC):
+    """The messages of a fabric: of arrays, and of objects as bytes. A source or a tag that is None stands for any."""
+
+    by_library = True  # whether the MPI library carries them, if there is one
+
+    @abstractmethod
+    def outgoing(self, b: Buffer, dest: int, tag: int) -> Transfer | None:
+        """A message of this memory, whose array it does not hold. None if it must be a copy of memory with gaps."""
+
+    @abstractmethod
+    def incoming(self, b: Buffer, source: int | None, tag: int | None) -> Transfer | None:
+        """A message into this memory."""
+
+    def both(self, sent: Buffer, dest: int, sendtag: int, taken: Buffer, source: int | None,
+             recvtag: int | None) -> Transfer | None:  # fmt: skip
+        """Two messages at once, which stand for the one that comes. None if there is no such call."""
+        return None
+
+    @abstractmethod
+    def probe(self, source: int | None, tag: int | None, waits: bool = False) -> Envelope | None:
+        """The first message that has come for such a receive, None if there is none yet. It may be able to wait."""
+
+    def unreceived(self, looks: bool = True) -> Sequence[Envelope]:
+        """The messages that have come and that no receive has asked for, as far as the fabric knows, and as it knows
+        without a look if it does not ``look``."""
+        return ()
+
+    def of_objects(
+        self, receives: bool, peer: int | None, tag: int | None, convert: Callable[[Any], Any]
+    ) -> object | None:
+        """The kernel's message of objects with this rank; None if the kernel carries none. ``convert`` makes bytes of
+        them, or objects of bytes."""
+        return None
+
+    @abstractmethod
+    def send(self, data: bytes, dest: int, tag: int) -> object:
+        """Send an object, and return when somebody takes it."""
+
+    @abstractmethod
+    def start(self, data: bytes, dest: int, tag: int) -> Callable[[], bool]:
+        """Start to send one. Returns what says whether it has left, and holds its memory."""
+
+    @abstractmethod
+    def take(self, source: int | None, tag: int | None, waits: bool) -> Data | None:
+        """Receive an object. None if none has come, unless this ``waits``."""
+
+    def send_object(self, data: bytes, dest: int, tag: int, backoff: Backoff | None) -> None:
         """Send an object. Raises TimeoutError if nobody takes it while the ``backoff`` lasts, which may raise, too."""
         if backoff is None:
-            self.send_now(data, dest, tag)
+            self.send(data, dest, tag)
             return
         has_left = self.start(data, dest, tag)
         not_taken.append(has_left)
@@ -127,7 +167,7 @@ class ObjectTransport(ABC):
                 raise TimeoutError
         not_taken.remove(has_left)
 
-    def recv(self, source: int | None, tag: int | None, backoff: Backoff | None) -> Data:
+    def recv_object(self, source: int | None, tag: int | None, backoff: Backoff | None) -> Data:
         """Receive an object. Raises TimeoutError if none comes while the ``backoff`` lasts, which may raise, too."""
         wrong: MessageError | None = None
         while (came := self.take(source, tag, backoff is None)) is None:
@@ -163,7 +203,8 @@ class Fabric(ABC):
     """What programs of MPI write: ``MPI.PROC_NULL``, ``MPI.ANY_SOURCE`` and ``MPI.ANY_TAG``."""
     any_thread: bool  # whether several threads of this rank may use the fabric at the same time
     address: Callable[[Any], int]  # where a NumPy array's memory begins
-    objects: ObjectTransport  # what moves programs' objects
+    messages: Messages
+    objects: ObjectTransport
     dumps: Callable[[Any], bytes] = pickle.dumps
     loads: Callable[[Any], Any] = pickle.loads
     """How programs' objects become bytes, and objects again."""
@@ -193,21 +234,6 @@ class Fabric(ABC):
         """Whether it can do so with the memory of a call that is carried out as ``choice`` says."""
         return all(b is None or self.usable(b) for b in (call.send, call.recv))
 
-    messages_by_library = True  # whether the MPI library carries messages, if there is one
-
-    @abstractmethod
-    def outgoing(self, b: Buffer, dest: int, tag: int) -> Transfer | None:
-        """A message of this memory, whose array it does not hold. None if it must be a copy of memory with gaps."""
-
-    @abstractmethod
-    def incoming(self, b: Buffer, source: int | None, tag: int | None) -> Transfer | None:
-        """A message into this memory, from any rank if ``source`` is None, and with any tag if that is None."""
-
-    def both(self, sent: Buffer, dest: int, sendtag: int, taken: Buffer, source: int | None,
-             recvtag: int | None) -> Transfer | None:  # fmt: skip
-        """Two messages at once, which stand for the one that comes. None if there is no such call."""
-        return None
-
     def begin(self, call: Call, choice: Choice, record: Record, by_library: bool) -> Transfer | None:
         """A collective that does not block. ``choice`` is the one for the call if it did, and ``by_library`` says
         whether the MPI library's own may carry it out. It may be under way several
@@ -226,19 +252,6 @@ class Fabric(ABC):
     def beside(self) -> Callable[[], Fabric]:
         """A function for another thread: it makes a fabric of the same ranks, whatever this thread does meanwhile. It
         is collective among such threads, and all ranks ask for theirs in the same order."""
-
-    @abstractmethod
-    def probe(self, source: int | None, tag: int | None, waits: bool = False) -> Envelope | None:
-        """The first message that has come for such a receive, None if there is none yet. It may be able to wait."""
-
-    def object_message(self, receives: bool, peer: int | None, tag: int | None) -> object | None:
-        """The kernel's message of objects with this rank; None if the kernel carries none."""
-        return None
-
-    def unreceived(self, looks: bool = True) -> Sequence[Envelope]:
-        """The messages that have come and that no receive has asked for, as far as the fabric knows, and as it knows
-        without a look if it does not ``look``."""
-        return ()
 
     @abstractmethod
     def node(self) -> Fabric:

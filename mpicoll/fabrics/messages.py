@@ -17,14 +17,15 @@ from mpi4py import MPI
 from mpicoll.arrays.buffers import Buffer
 from mpicoll.calls.plan import Plan, Workspace
 from mpicoll.errors import MessageError, StateError
-from mpicoll.fabrics.fabric import Data, Envelope, Transfer
+from mpicoll.fabrics.fabric import Data, Envelope, Messages, Transfer
 from mpicoll.fabrics.transports.memory import bytes_of, moved_bytes, room_for
 from mpicoll.machine.blocks import own_at
 from mpicoll.machine.vendors import vendor_of
 from mpicoll.node.loaded import kernel
 
 if TYPE_CHECKING:
-    from mpicoll.node.kernel import Exchange, Messages
+    from mpicoll.node.kernel import Exchange
+    from mpicoll.node.kernel import Messages as KernelMessages
 
 _ANY = -1
 """What the kernel calls any source, and any tag."""
@@ -40,7 +41,7 @@ Begun = tuple[MPI.Request, Sequence[Plan], Workspace]
 Received = tuple[MPI.Request, MPI.Status]
 
 
-class MPIMessages:
+class MPIMessages(Messages):
     """The messages of one communicator. None of its transfers holds an array."""
 
     def __init__(self, comm: MPI.Intracomm) -> None:
@@ -67,30 +68,19 @@ class MPIMessages:
             coming.now = partial(self._comm.Sendrecv, given, dest, sendtag, coming.spec, of, which, coming.last)
         return coming
 
-    def probe(self, source: int | None, tag: int | None, waits: bool) -> Envelope | None:
+    def probe(self, source: int | None, tag: int | None, waits: bool = False) -> Envelope | None:
         status = MPI.Status()
         if not self._comm.Iprobe(*_wanted(source, tag), status):
             return None
         return Envelope(status.Get_source(), status.Get_tag(), status.Get_elements(MPI.BYTE))
 
-    def of_objects(self, *_: object) -> None:
-        """The library has no message of objects."""
-
-    def unreceived(self, looks: bool = True) -> Sequence[Envelope]:
-        """The library does not say."""
-        return ()
-
-    # -- messages of bytes --------------------------------------------------------------------------------------------
-
     def send(self, data: bytes, dest: int, tag: int) -> None:
-        """Send bytes, at less cost than with a request."""
         self._comm.Send(bytes_of(data), dest, tag)
 
     def start(self, data: bytes, dest: int, tag: int) -> Callable[[], bool]:
         return self._comm.Isend(bytes_of(data), dest, tag).Test
 
     def take(self, source: int | None, tag: int | None, waits: bool) -> Data | None:
-        """The bytes of a message. None if none has come, unless this ``waits``."""
         probe, status = self._comm.Mprobe if waits else self._comm.Improbe, MPI.Status()
         found: list[MPI.Message | None] = []
         # The handler of a signal may raise as soon as MPI has found a message. Then it must be in the list already:
@@ -126,10 +116,12 @@ def _by_pickle() -> bool:
         return False
 
 
-class NodeMessages:
+class NodeMessages(Messages):
     """The messages of one communicator. None of its transfers holds an array."""
 
-    def __init__(self, messages: Messages, nobody: int) -> None:
+    by_library = False
+
+    def __init__(self, messages: KernelMessages, nobody: int) -> None:
         self._messages, self._nobody = messages, nobody
 
     def free(self) -> None:
@@ -187,12 +179,11 @@ class NodeMessages:
         exchange: Exchange = kernel.Exchange(messages, wrong_length)
         return exchange.run
 
-    def probe(self, source: int | None, tag: int | None, waits: bool) -> Envelope | None:
+    def probe(self, source: int | None, tag: int | None, waits: bool = False) -> Envelope | None:
         found = self._messages.probe(*_wanted(source, tag, _ANY, _ANY), waits)
         return None if found is None else Envelope(*found)
 
     def of_objects(self, receives: bool, peer: int | None, tag: int | None, convert: Callable[[Any], Any]) -> object:
-        """What sends objects to a rank, or receives them. ``convert`` makes bytes of them, or objects of bytes."""
         assert kernel is not None
         return kernel.ObjectMessage(self._messages, receives, *_wanted(peer, tag, _ANY, _ANY), convert, _by_pickle())
 
@@ -207,7 +198,6 @@ class NodeMessages:
         return self._messages.send(data, dest, tag).test
 
     def take(self, source: int | None, tag: int | None, waits: bool) -> bytes | None:
-        """The bytes of a message. None if none has come, unless this ``waits``."""
         wanted = _wanted(source, tag, _ANY, _ANY)
         if not waits and self._messages.probe(*wanted, False) is None:
             return None

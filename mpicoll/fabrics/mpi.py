@@ -21,7 +21,7 @@ from mpicoll.calls.settings import Settings
 from mpicoll.devices.device import Device
 from mpicoll.errors import ArgumentError, DeviceError, RankLost
 from mpicoll.fabrics.bounded_allgather import BoundedAllgather
-from mpicoll.fabrics.fabric import Envelope, Fabric, Transfer
+from mpicoll.fabrics.fabric import Fabric, Messages, Transfer
 from mpicoll.fabrics.messages import Collective, MPIMessages, NodeMessages
 from mpicoll.fabrics.mpi_communicators import lost_of, make, shrunk, together
 from mpicoll.fabrics.mpi_objects import MPIObjects
@@ -45,6 +45,7 @@ _left: list[MPI.Intracomm] = [MPI.COMM_WORLD]
 class MPIFabric(Fabric):
     """Two duplicates of an MPI communicator, one for collectives and one for messages, which so stay apart."""
 
+    messages: Messages
     _takes_devices: bool  # whether rank 0's MPI library may take the memory of GPUs
 
     failure = MPI.Exception
@@ -62,7 +63,7 @@ class MPIFabric(Fabric):
         if not isinstance(comm, MPI.Intracomm) or comm == MPI.COMM_NULL:
             given = "MPI.COMM_NULL" if comm == MPI.COMM_NULL else repr(comm)
             raise ArgumentError("Communicator", "comm", "an mpi4py intra-communicator that was not freed", given)
-        self._comm = self._messages = MPI.Intracomm()
+        self._comm = self._for_messages = MPI.Intracomm()
         self._bounded: BoundedAllgather | None = None
         self._is_elastic = is_elastic()
         self._freeing = threading.Lock()  # the watcher's thread may cut it meanwhile
@@ -79,7 +80,7 @@ class MPIFabric(Fabric):
     def _connect(
         self, comm: MPI.Intracomm, parent: MPIFabric | None, duplicate: Callable[[MPI.Intracomm], MPI.Intracomm]
     ) -> None:
-        self._comm, self._messages = make(duplicate, comm), make(duplicate, comm)
+        self._comm, self._for_messages = make(duplicate, comm), make(duplicate, comm)
         self.rank, self.size = self._comm.rank, self._comm.size
         self.most_tag = MPI.COMM_WORLD.Get_attr(MPI.TAG_UB) or 0  # Open MPI says None of a split communicator
         self.any_thread = MPI.Query_thread() == MPI.THREAD_MULTIPLE
@@ -94,12 +95,11 @@ class MPIFabric(Fabric):
         may_meet = nodes.alone and not self._is_elastic
         met = node.meet(self._comm, self._crowded) if may_meet else None
         self._node = None if met is None else met[0]
+        self.messages = MPIMessages(self._for_messages)
         # Where MPI takes the memory of GPUs as it lies, it carries all messages, so that their order is one.
-        self.messages_by_library = met is None or self._takes_devices
-        self._by: MPIMessages | NodeMessages = MPIMessages(self._messages)
-        if met is not None and not self.messages_by_library:
-            self._by = NodeMessages(met[1], self.nobody)
-        self.objects = MPIObjects(self._comm, self._by, self._check if self._is_elastic else None)
+        if met is not None and not self._takes_devices:
+            self.messages = NodeMessages(met[1], self.nobody)
+        self.objects = MPIObjects(self._comm, self._check if self._is_elastic else None)
         self.info = CommInfo(nodes, MPI.get_vendor()[0], self._node is not None, settings)
 
     @classmethod
@@ -208,16 +208,6 @@ class MPIFabric(Fabric):
     def together(self, nbytes: int) -> list[Block] | None:
         return share(self._comm, nbytes, bounded=False)
 
-    def outgoing(self, b: Buffer, dest: int, tag: int) -> Transfer | None:
-        return self._by.outgoing(b, dest, tag)
-
-    def incoming(self, b: Buffer, source: int | None, tag: int | None) -> Transfer | None:
-        return self._by.incoming(b, source, tag)
-
-    def both(self, sent: Buffer, dest: int, sendtag: int, taken: Buffer, source: int | None,
-             recvtag: int | None) -> Transfer | None:  # fmt: skip
-        return self._by.both(sent, dest, sendtag, taken, source, recvtag)
-
     def begin(self, call: Call, choice: Choice, record: Record, by_library: bool) -> Transfer | None:
         if (choice.route == choose.NODE or choice.zero_copy) and not self._is_elastic:
             assert self._node is not None
@@ -234,22 +224,13 @@ class MPIFabric(Fabric):
     def bind_neighbours(self, operation: str, send: Buffer, recv: Buffer, block: int) -> Plan:
         assert isinstance(self._comm, MPI.Topocomm)
         assert self._neighbours is not None
-        if isinstance(self._by, NodeMessages):
+        if isinstance(self.messages, NodeMessages):
             on_grid = self._comm.Get_topology() == MPI.CART
-            return self._by.exchange(operation, send, recv, block, self._neighbours, on_grid)
+            return self.messages.exchange(operation, send, recv, block, self._neighbours, on_grid)
         return native.bind_neighbours(self._comm, operation, send, recv, block)
 
     def beside(self) -> Callable[[], Fabric]:
-        return lambda: MPIFabric(self._messages, self)  # no collective but this one goes through it
-
-    def probe(self, source: int | None, tag: int | None, waits: bool = False) -> Envelope | None:
-        return self._by.probe(source, tag, waits)
-
-    def object_message(self, receives: bool, peer: int | None, tag: int | None) -> object | None:
-        return self._by.of_objects(receives, peer, tag, self.loads if receives else self.dumps)
-
-    def unreceived(self, looks: bool = True) -> Sequence[Envelope]:
-        return self._by.unreceived(looks)
+        return lambda: MPIFabric(self._for_messages, self)  # no collective but this one goes through it
 
     def node(self) -> Fabric:
         return self._child(make(self._comm.Split_type, MPI.COMM_TYPE_SHARED, self.rank))
@@ -299,7 +280,7 @@ class MPIFabric(Fabric):
 
     def _all(self) -> list[MPI.Comm]:
         """The communicators that there are now."""
-        every = self._comm, self._messages, MPI.COMM_NULL if self._bounded is None else self._bounded.comm
+        every = self._comm, self._for_messages, MPI.COMM_NULL if self._bounded is None else self._bounded.comm
         return [comm for comm in every if comm != MPI.COMM_NULL]
 
     def shrink(self) -> MPIFabric:
@@ -317,15 +298,15 @@ class MPIFabric(Fabric):
         return bool(flag[0])
 
     def free(self) -> None:
-        if isinstance(self._by, NodeMessages):
-            by, self._by = self._by, MPIMessages(self._messages)
-            by.free()
+        if isinstance(self.messages, NodeMessages):
+            self.messages.free()
+            self.messages = MPIMessages(self._for_messages)
         self._node = None
         with self._freeing:
             if self._bounded is not None:
                 self._bounded.free()
             self._comm.Free()
-            self._messages.Free()
+            self._for_messages.Free()
 
     def bounded_allgather(self) -> Callable[[int, float], list[int | None]]:
         self._bounded = self._bounded or BoundedAllgather(make(self._comm.Dup))

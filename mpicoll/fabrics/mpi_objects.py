@@ -18,7 +18,6 @@ from mpi4py import MPI
 from mpicoll.calls import choose
 from mpicoll.errors import MessageError
 from mpicoll.fabrics.fabric import Data, ObjectTransport
-from mpicoll.fabrics.messages import MPIMessages, NodeMessages
 from mpicoll.fabrics.transports.memory import bytes_of, room_for
 
 SLOT = 256  # bytes of a slot
@@ -40,17 +39,14 @@ call of another communicator meanwhile, and so may the handler of a signal."""
 
 
 class MPIObjects(ObjectTransport):
-    """Objects among the ranks of a communicator ``comm``, and those that ``messages`` carry. ``check`` raises
-    MPI.Exception if ranks are lost; None where they cannot be."""
+    """Objects among the ranks of a communicator. ``check`` raises MPI.Exception if ranks are lost; None where they
+    cannot be."""
 
-    def __init__(
-        self, comm: MPI.Intracomm, messages: MPIMessages | NodeMessages, check: Callable[[], None] | None
-    ) -> None:
+    def __init__(self, comm: MPI.Intracomm, check: Callable[[], None] | None) -> None:
         self._comm, self._rank, self._size = comm, comm.rank, comm.size
         self._check = check or (lambda: None)
         # A collective that has lost ranks may write nothing: then the slots must not hold what came in a call before.
         self._free = _free if check is None else defaultdict[int, MutableSequence[_Slots]](lambda: deque(maxlen=0))
-        self.send_now, self.start, self.take = messages.send, messages.start, messages.take
 
     def _slots(self, number: int) -> _Slots:
         try:

@@ -19,7 +19,7 @@ from mpicoll.calls.choose import Choice, CommInfo, schedule_of
 from mpicoll.calls.plan import Plan, Workspace
 from mpicoll.devices.device import Device
 from mpicoll.errors import DeviceError, MessageError, StateError
-from mpicoll.fabrics.fabric import AtOnce, Data, Envelope, Fabric, NeverRaised, ObjectTransport, Transfer
+from mpicoll.fabrics.fabric import AtOnce, Data, Envelope, Fabric, Messages, NeverRaised, ObjectTransport, Transfer
 from mpicoll.fabrics.routes import scheduled, wide
 from mpicoll.fabrics.routes.devices.scratch import Scratch
 from mpicoll.fabrics.thread_job import Awaited, Group, Job, Message, Seat
@@ -39,7 +39,7 @@ class ThreadFabric(Fabric):
         self._job, self._group = job, group
         self._workspace, self._wide = Workspace(), Workspace()
         self.rank, self.size, self.info = rank, size, CommInfo(Nodes.one(size), "", settings=job.settings)
-        self.objects = _Objects(self)
+        self.messages, self.objects = _Messages(job, group, rank), _Objects(self)
         if (mpi := sys.modules.get("mpi4py.MPI")) is not None:  # else the program has no names for them
             self.nobody, self.anybody, self.any_tag = mpi.PROC_NULL, mpi.ANY_SOURCE, mpi.ANY_TAG
 
@@ -69,67 +69,6 @@ class ThreadFabric(Fabric):
 
     def together(self, nbytes: int) -> Sequence[NDArray[np.uint8]]:
         return self.meet("shared", np.zeros(nbytes, np.uint8))
-
-    # -- messages: they are copied when they are sent, so that to send never waits ------------------------------------
-
-    def outgoing(self, b: Buffer, dest: int, tag: int) -> Transfer:
-        sent, array = AtOnce(), kernels.values(b)
-        sent.start = lambda: self.put(dest, tag, array.copy())
-        return sent
-
-    def incoming(self, b: Buffer, source: int | None, tag: int | None) -> Transfer:
-        return _Receiving(self, kernels.values(b), source, tag)
-
-    def beside(self) -> Callable[[], Fabric]:
-        part = self.subset(range(self.size))  # which waits for nobody
-        return lambda: part
-
-    def probe(self, source: int | None, tag: int | None, waits: bool = False) -> Envelope | None:
-        wanted = Awaited(source, tag)
-        with self._job.changed:
-            found = next((m for m in self._group.mailboxes[self.rank] if wanted.takes(m)), None)
-        return None if found is None else Envelope(found.source, found.tag, found.content.nbytes)
-
-    def put(self, dest: int, tag: int, content: Any) -> None:
-        """Give the message to the receive that has waited for it longest. If there is none, put it into the mailbox."""
-        message = Message(self.rank, tag, content)
-        with self._job.changed:
-            waiting = self._group.awaited[dest]
-            first = next((a for a in waiting if a.takes(message)), None)
-            if first is None:
-                self._group.mailboxes[dest].append(message)
-            else:
-                waiting.remove(first)
-                first.message = message
-            self._job.happened()
-
-    def awaited(self, source: int | None, tag: int | None) -> Awaited:
-        """A new receive. It takes the first message for it in the mailbox, or else waits for one to come."""
-        awaited, mailbox = Awaited(source, tag), self._group.mailboxes[self.rank]
-        with self._job.changed:
-            awaited.message = next((m for m in mailbox if awaited.takes(m)), None)
-            if awaited.message is None:
-                self._group.awaited[self.rank].append(awaited)
-            else:
-                mailbox.remove(awaited.message)
-        return awaited
-
-    def arrived(self, awaited: Awaited) -> Message:
-        sender = "any rank" if awaited.source is None else f"rank {awaited.source}"
-        with self._job.changed:
-            what = f"rank {self.rank} waits for a message from {sender}"
-            self._job.wait_until(lambda: awaited.message is not None, what)
-        assert awaited.message is not None
-        return awaited.message
-
-    def give_up(self, awaited: Awaited) -> bool:
-        """End a receive that waits. Returns False if its message has come already."""
-        with self._job.changed:
-            if awaited.message is None:
-                self._group.awaited[self.rank].remove(awaited)
-            return awaited.message is None
-
-    # -- objects ------------------------------------------------------------------------------------------------------
 
     def meet(self, operation: str, value: Any) -> list[Any]:
         """Every rank's value, when all ranks meet here. Raises StateError on all if their operations differ."""
@@ -179,6 +118,10 @@ class ThreadFabric(Fabric):
                 del begun[0]
         return ThreadFabric(self._job, part, members.index(self.rank), len(members))
 
+    def beside(self) -> Callable[[], Fabric]:
+        part = self.subset(range(self.size))  # which waits for nobody
+        return lambda: part
+
     def in_world(self) -> list[int]:
         return []
 
@@ -186,13 +129,83 @@ class ThreadFabric(Fabric):
         """Nothing is held."""
 
 
+class _Messages(Messages):
+    """Messages between threads. They are copied when they are sent, so that to send never waits."""
+
+    def __init__(self, job: Job, group: Group, rank: int) -> None:
+        self._job, self._group, self._rank = job, group, rank
+
+    def outgoing(self, b: Buffer, dest: int, tag: int) -> Transfer | None:
+        if not b.plain:
+            return None
+        sent, array = AtOnce(), kernels.values(b)
+        sent.start = lambda: self.put(dest, tag, array.copy())
+        return sent
+
+    def incoming(self, b: Buffer, source: int | None, tag: int | None) -> Transfer | None:
+        return _Receiving(self, kernels.values(b), source, tag) if b.plain else None
+
+    def probe(self, source: int | None, tag: int | None, waits: bool = False) -> Envelope | None:
+        wanted = Awaited(source, tag)
+        with self._job.changed:
+            found = next((m for m in self._group.mailboxes[self._rank] if wanted.takes(m)), None)
+        return None if found is None else Envelope(found.source, found.tag, found.content.nbytes)
+
+    def put(self, dest: int, tag: int, content: Any) -> None:
+        """Give the message to the receive that has waited for it longest. If there is none, put it into the mailbox."""
+        message = Message(self._rank, tag, content)
+        with self._job.changed:
+            waiting = self._group.awaited[dest]
+            first = next((a for a in waiting if a.takes(message)), None)
+            if first is None:
+                self._group.mailboxes[dest].append(message)
+            else:
+                waiting.remove(first)
+                first.message = message
+            self._job.happened()
+
+    def awaited(self, source: int | None, tag: int | None) -> Awaited:
+        """A new receive. It takes the first message for it in the mailbox, or else waits for one to come."""
+        awaited, mailbox = Awaited(source, tag), self._group.mailboxes[self._rank]
+        with self._job.changed:
+            awaited.message = next((m for m in mailbox if awaited.takes(m)), None)
+            if awaited.message is None:
+                self._group.awaited[self._rank].append(awaited)
+            else:
+                mailbox.remove(awaited.message)
+        return awaited
+
+    def arrived(self, awaited: Awaited) -> Message:
+        sender = "any rank" if awaited.source is None else f"rank {awaited.source}"
+        with self._job.changed:
+            what = f"rank {self._rank} waits for a message from {sender}"
+            self._job.wait_until(lambda: awaited.message is not None, what)
+        assert awaited.message is not None
+        return awaited.message
+
+    def give_up(self, awaited: Awaited) -> bool:
+        """End a receive that waits. Returns False if its message has come already."""
+        with self._job.changed:
+            if awaited.message is None:
+                self._group.awaited[self._rank].remove(awaited)
+            return awaited.message is None
+
+    def start(self, data: bytes, dest: int, tag: int) -> Callable[[], bool]:
+        self.put(dest, tag, np.frombuffer(data, np.uint8))
+        return lambda: True  # it is copied
+
+    send = start
+
+    def take(self, source: int | None, tag: int | None, waits: bool) -> Data:
+        """It always waits: threads notice by themselves that no message can come."""
+        return memoryview(self.arrived(self.awaited(source, tag)).content)
+
+
 class _Objects(ObjectTransport):
     """Objects of threads. They are pickled, so that each rank gets its own."""
 
     def __init__(self, fabric: ThreadFabric) -> None:
         self._fabric, self._meet = fabric, fabric.meet
-        self.send_now = self.start = self._put
-        self.take = self._await
 
     def bcast(self, data: bytes | None, root: int) -> Data:
         moved: Data = self._meet(f"bcast_object root {root}", data)[root]
@@ -212,26 +225,18 @@ class _Objects(ObjectTransport):
     def alltoall(self, datas: Sequence[bytes]) -> list[Data]:
         return [each[self._fabric.rank] for each in self._meet("alltoall_object", datas)]
 
-    def _put(self, data: bytes, dest: int, tag: int) -> Callable[[], bool]:
-        self._fabric.put(dest, tag, np.frombuffer(data, np.uint8))
-        return lambda: True  # it is copied
-
-    def _await(self, source: int | None, tag: int | None, waits: bool) -> Data:
-        """It always waits: threads notice by themselves that no message can come."""
-        return memoryview(self._fabric.arrived(self._fabric.awaited(source, tag)).content)
-
 
 class _Receiving(Transfer):
     """A message from a thread, into ``array``. While it is under way, what waits in the fabric stands for it."""
 
-    def __init__(self, fabric: ThreadFabric, array: Any, source: int | None, tag: int | None) -> None:
-        self._fabric, self._array, self._from, self._tag = fabric, array, source, tag
+    def __init__(self, messages: _Messages, array: Any, source: int | None, tag: int | None) -> None:
+        self._messages, self._array, self._from, self._tag = messages, array, source, tag
 
     def start(self) -> Awaited:
-        return self._fabric.awaited(self._from, self._tag)
+        return self._messages.awaited(self._from, self._tag)
 
     def wait(self, begun: Awaited) -> None:
-        self._take(self._fabric.arrived(begun))
+        self._take(self._messages.arrived(begun))
 
     def test(self, begun: Awaited) -> bool:
         if begun.message is None:
@@ -240,7 +245,7 @@ class _Receiving(Transfer):
         return True
 
     def cancel(self, begun: Awaited) -> bool:
-        return self._fabric.give_up(begun)
+        return self._messages.give_up(begun)
 
     def source(self, begun: Any = None) -> int:
         return int(begun.message.source)

@@ -164,7 +164,7 @@ def test_messages_around_a_ring(comm: mpicoll.Communicator) -> None:
 @pytest.mark.mpi(min_size=2)
 def test_a_message_of_another_length_is_an_error(comm: mpicoll.Communicator) -> None:
     """Nothing is written between the elements of an array with gaps."""
-    by_library = comm._engine.fabric.messages_by_library  # which reports what is too long in words of its own
+    by_library = comm._engine.fabric.messages.by_library  # which reports what is too long in words of its own
     for sent, wanted, row in ((3, 4, 1), (4, 3, 1), (3, 4, 2)):
         arrived = "" if by_library and sent > wanted else f" from rank 0; {sent} arrived"
         y = np.full((wanted, row), 7.0)

@@ -128,7 +128,7 @@ def test_an_object_and_then_an_array(comm: mpicoll.Communicator, monkeypatch: py
         comm._engine.fabric.bcast(None, 0)
     else:
         fabric = comm._engine.fabric
-        probe = fabric.probe
+        probe = fabric.messages.probe
         are_there: list[Any] = []
 
         def probe_late(source: int | None, tag: int | None) -> Any:
@@ -136,7 +136,7 @@ def test_an_object_and_then_an_array(comm: mpicoll.Communicator, monkeypatch: py
                 are_there.extend([fabric.bcast(None, 1), fabric.bcast(None, 0)])
             return probe(source, tag)
 
-        monkeypatch.setattr(fabric, "probe", probe_late)
+        monkeypatch.setattr(fabric.messages, "probe", probe_late)
         if comm.rank == 1:
             assert comm.recv_object(0, tag=1) == "a"
             assert comm.recv(ARRAYS["int32"]() * 0, 0, tag=1)[1] == 1

@@ -148,7 +148,7 @@ def test_the_table_knows_what_no_receive_has_asked_for(check: str) -> None:
             comm.recv(np.zeros(1), last, 8)  # by then, the others have come, too
             watched = comm._engine.watched
             assert watched is not None
-            if not comm._engine.fabric.messages_by_library:
+            if not comm._engine.fabric.messages.by_library:
                 assert watched.status(None).unreceived == [(last, 5, 24), (last, 6, 18)]
             comm.recv(np.zeros(3), last, 5)
             assert comm.recv_object(last, 6) == "abc"
@@ -156,7 +156,7 @@ def test_the_table_knows_what_no_receive_has_asked_for(check: str) -> None:
 
 @pytest.mark.mpi(min_size=2)
 def test_a_rank_that_waits_in_probe_leaves_its_core_alone(comm: mpicoll.Communicator) -> None:
-    if comm._engine.fabric.messages_by_library:
+    if comm._engine.fabric.messages.by_library:
         pytest.skip("MPI's own probe cannot sleep")
     if comm.rank == 1:
         comm.recv_object(0)

@@ -136,7 +136,7 @@ def test_threads_with_communicators_of_their_own(comm: mpicoll.Communicator) -> 
 @pytest.mark.mpi(min_size=2)
 def test_a_handler_that_raises_while_an_object_is_received(comm: mpicoll.Communicator, tmp_path: Path) -> None:
     """Where MPI has found the object, it is lost, as any result of a call that raises. Its sender goes on."""
-    by_library = comm._engine.fabric.messages_by_library
+    by_library = comm._engine.fabric.messages.by_library
     has_raised = Path(comm.bcast_object(str(tmp_path / "has_raised")))
     if comm.rank == 0:
         MPI.COMM_WORLD.recv(source=1)
@@ -221,13 +221,13 @@ def test_another_way_to_pickle(comm: mpicoll.Communicator) -> None:
 def test_more_than_2_to_the_31_bytes(comm: mpicoll.Communicator) -> None:
     if comm.size > 2:
         pytest.skip("the memory is there for two ranks")
-    n, parcels = 2**31 + 11, comm._engine.fabric.objects
+    n, fabric = 2**31 + 11, comm._engine.fabric
     data = bytes(n - 1) + b"\1" if comm.rank == 0 else None
-    moved = parcels.bcast(data, 0)
+    moved = fabric.objects.bcast(data, 0)
     assert (len(moved), moved[0], moved[n - 1]) == (n, 0, 1)
     del moved
     if data is not None:
-        parcels.send(data, 1, 0, None)
+        fabric.messages.send_object(data, 1, 0, None)
     else:
-        taken = parcels.recv(None, 0, None)
+        taken = fabric.messages.recv_object(None, 0, None)
         assert (len(taken), taken[0], taken[n - 1]) == (n, 0, 1)

@@ -337,7 +337,7 @@ def _unreceived(fabric: weakref.ref[Fabric], tells_kinds: bool, looks: bool) -> 
     """The messages that have come and that no receive has asked for, with the program's tags. Who watches the
     communicator must not keep it: a program may drop it."""
     there = fabric()
-    found = there.unreceived(looks) if there is not None else ()
+    found = there.messages.unreceived(looks) if there is not None else ()
     return [each._replace(tag=kinds.of_program(each.tag)) for each in found] if tells_kinds else found
 
 

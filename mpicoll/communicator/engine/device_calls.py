@@ -152,7 +152,7 @@ class DeviceCalls:
     def for_message(self, b: Buffer) -> Buffer | None:
         """A device's buffer, as MPI can send or receive it where it lies. None where this rank does not know that MPI
         takes messages of such memory. What the caller has queued is done when this returns."""
-        if b.device == "cpu" or not b.plain or not self._fabric.info.library or not self._fabric.messages_by_library:
+        if b.device == "cpu" or not b.plain or not self._fabric.info.library or not self._fabric.messages.by_library:
             return None
         kept = self._kept_for(b)
         if kept.sends is None:

@@ -162,11 +162,13 @@ class MessageCalls(Base):
         nobody = other == self.fabric.nobody
         about = self.about(operation, other, tag, receives, memory)
         if receives:
-            bind: Callable[[Buffer], Transfer | None] = partial(self.fabric.incoming, source=other, tag=about.tag)
+            bind: Callable[[Buffer], Transfer | None] = partial(
+                self.fabric.messages.incoming, source=other, tag=about.tag
+            )
         else:
             assert other is not None
             assert about.tag is not None
-            bind = partial(self.fabric.outgoing, dest=other, tag=about.tag)
+            bind = partial(self.fabric.messages.outgoing, dest=other, tag=about.tag)
 
         def bound(wire: Buffer) -> Message:
             end = End(wire, not receives, receives)
@@ -240,7 +242,7 @@ class MessageCalls(Base):
         """The two messages as one call of the fabric; None if it has no such call."""
 
         def bind(sent: Buffer | None, came: Buffer) -> Transfer | None:
-            return self.fabric.both(came if sent is None else sent, to, sendtag, came, of, which)
+            return self.fabric.messages.both(came if sent is None else sent, to, sendtag, came, of, which)
 
         given, taken = (replace(b, array=None) for b in (given, taken))
         if bind(given, taken) is None:
@@ -280,11 +282,13 @@ class MessageCalls(Base):
             return Envelope(self.fabric.nobody, self.fabric.any_tag, 0)
         try:
             if not self.tells_kinds:
-                return self.fabric.probe(of, which, waits)
-            first = self.fabric.probe(of, None)
+                return self.fabric.messages.probe(of, which, waits)
+            first = self.fabric.messages.probe(of, None)
             if first is not None and which is not None and kinds.of_program(first.tag) != which:
                 tags = range(which * kinds.KINDS, (which + 1) * kinds.KINDS)  # those behind it have no order
-                first = next((found for tag in tags if (found := self.fabric.probe(of, tag)) is not None), None)
+                first = next(
+                    (found for tag in tags if (found := self.fabric.messages.probe(of, tag)) is not None), None
+                )
             return first and first._replace(tag=kinds.of_program(first.tag))
         except self.failure as e:
             raise self.error(operation, e) from e
@@ -331,7 +335,7 @@ class MessageCalls(Base):
         if self.tells_kinds and tag is not None:
             to_mpi = kinds.on_wire(tag, kind)
             if receives:
-                look = partial(kinds.look_for_others, operation, kind, other, tag, self.fabric.probe)
+                look = partial(kinds.look_for_others, operation, kind, other, tag, self.fabric.messages.probe)
         if receives:
             what, ends = self._whence(other, tag), Ends(self._at_other_end(other), tag)
         else:
@@ -354,7 +358,7 @@ class MessageCalls(Base):
         return f"came from {self._rank_named(of)} ({'any tag' if tag is None else f'tag {tag}'})"
 
     def _bound(self, pending: Pending, transfer: Transfer, receives: bool) -> Message:
-        in_time, by_library = self.under_way.timeout is not None, self.fabric.messages_by_library
+        in_time, by_library = self.under_way.timeout is not None, self.fabric.messages.by_library
         return Message(pending, transfer, receives, in_time, pending.nbytes, by_library)
 
 

@@ -50,6 +50,22 @@ def test_what_does_not_fit_is_told(words: str | None, call: Any) -> None:
         ranks.run(call)
 
 
+@pytest.mark.parametrize("at_once", [False, True])
+def test_messages_of_arrays_with_gaps(at_once: bool) -> None:
+    def moved(comm: mpicoll.Communicator) -> Any:
+        x, out, peer = np.arange(12.0).reshape(3, 4) + 100 * comm.rank, np.zeros((3, 4)), 1 - comm.rank
+        if at_once:
+            comm.sendrecv(x[:, 1], peer, out[:, 2], peer)
+        else:
+            comm.send(x[:, 1], peer)
+            comm.recv(out[:, 2], peer)
+        return out.tolist()
+
+    with mpicoll.threads(2) as ranks:
+        expected = [[[0, 0, peer + 4 * row + 1, 0] for row in range(3)] for peer in (100, 0)]
+        assert ranks.run(moved) == expected
+
+
 def test_ranks_that_do_not_run_make_no_calls() -> None:
     with mpicoll.threads(2) as ranks:
         comm, _ = ranks.run(lambda comm: comm)

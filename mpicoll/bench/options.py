@@ -134,11 +134,11 @@ def read(given: Mapping[str, Any]) -> Options:
                 return n
         raise bad(f"-{name}" if name == "n" else f"--{name}", what, repr(typed[name]))
 
-    def names(name: str, known: Iterable[str], what: str = "") -> tuple[str, ...]:
-        return _names(typed[name], f"--{name}", what or name, [*known])
+    def one(name: str, known: Iterable[str]) -> str:
+        return _checked(typed[name].strip(), f"--{name}", [*known])
 
     ranks = number("n", 1, 1 << 20, "a positive number of ranks")
-    dtype = DTYPES[names("dtype", DTYPES)[0]]
+    dtype = DTYPES[one("dtype", DTYPES)]
     osu_min, _, osu_max = typed["m"].rpartition(":")
     smallest, largest = osu_min or typed["min"], osu_max or typed["max"]
     low, high = _size(smallest, "--min", dtype), _size(largest, "--max", dtype)
@@ -148,15 +148,16 @@ def read(given: Mapping[str, Any]) -> Options:
     collectives = _names(canonic, "collective", "collective", (*COLLECTIVES, "all"))
     if "all" in collectives:
         collectives = tuple(COLLECTIVES)
-    op = names("op", (each for each in OPS if each != "premul_sum"), "operation")[0]
+    op = one("op", (each for each in OPS if each != "premul_sum"))
     try:
         for name in (name for name in collectives if COLLECTIVES[name].reduces):
             reduction(op, dtype, name)
     except DtypeError as e:
         raise bad("--op", e.expected, e.given) from None
-    device = names("device", DEVICES)[0]
-    form = names("format", FORMATS)[0]
-    backends = names("backends", BACKENDS, "backend") if typed["backends"] else ("mpicoll",) * (form == "osu")
+    device, form = one("device", DEVICES), one("format", FORMATS)
+    backends = ("mpicoll",) * (form == "osu")
+    if typed["backends"]:
+        backends = _names(typed["backends"], "--backends", "backend", BACKENDS)
     options = Options(
         collectives=collectives, ranks=ranks, backends=backends, min=low, max=high, dtype=dtype, device=device,
         factor=number("factor", 2, 1 << 40, "a whole number from 2 on"),
@@ -184,15 +185,18 @@ def _size(text: str, option: str, dtype: Dtype) -> int:
     return n
 
 
-def _names(text: str, option: str, what: str, known: Sequence[str]) -> tuple[str, ...]:
+def _names(text: str, option: str, what: str, known: Iterable[str]) -> tuple[str, ...]:
     """Comma-separated names. Each must be one of ``known``, and none may come twice."""
-    names = tuple(n.strip() for n in text.split(","))
-    for i, name in enumerate(names):
-        if name not in known:
-            raise bad(option, f"one of {', '.join(known)}", misspelt(name, known))
-        if name in names[:i]:
-            raise bad(option, f"each {what} once", repr(text))
+    names = tuple(_checked(name.strip(), option, [*known]) for name in text.split(","))
+    if len({*names}) < len(names):
+        raise bad(option, f"each {what} once", repr(text))
     return names
+
+
+def _checked(name: str, option: str, known: Sequence[str]) -> str:
+    if name not in known:
+        raise bad(option, f"one of {', '.join(known)}", misspelt(name, known))
+    return name
 
 
 def _algorithms(text: str, collectives: Sequence[str], device: str) -> tuple[str, ...]:
@@ -205,7 +209,7 @@ def _algorithms(text: str, collectives: Sequence[str], device: str) -> tuple[str
         asked = (name.strip() for name in text.split(","))
         by_route = [each for each in asked if (at := each.partition(":"))[0] in (STAGED, DEVICE) and at[2] in known]
         known |= dict.fromkeys((STAGED, DEVICE, IPC, *by_route))
-    return _names(text, "--algorithms", "algorithm", tuple(known))
+    return _names(text, "--algorithms", "algorithm", known)
 
 
 def outputs(operation: str, **typed: str | None) -> dict[str, Path | None]:

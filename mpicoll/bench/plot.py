@@ -112,6 +112,8 @@ def draw_panels(path: Path, parts: Mapping[str, Sequence[Panel]], source: str = 
 
 def legend(figure: Figure, handles: dict[str, Any]) -> float:
     """Put the legend above all panels, where it hides nothing. Returns its height in inches."""
+    if not handles:
+        return 0.0
     longest = max(map(len, handles))
     columns = max(1, min(len(handles), int(WIDTH / (0.55 + 0.068 * longest))))
     look = {"frameon": False, "handlelength": 2.8, "columnspacing": 1.2}

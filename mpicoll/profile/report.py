@@ -109,7 +109,7 @@ def draw(recording: Recording, file: Path, last: float | None) -> None:
                 axes.axhspan(at - 0.5, at + 0.5, color=_BAND, zorder=0)
         names = [f"rank {rank}{f': {ASYNCHRONOUS}' if thread else ''}" for rank, thread in rows]
         axes.set_yticks(range(len(rows)), names)
-        axes.set_ylim(len(rows) - 0.5, -0.5)
+        axes.set_ylim(max(len(rows), 1) - 0.5, -0.5)
         axes.grid(visible=False, axis="y")
         axes.tick_params(axis="y", length=0)
         axes.set_xlim(0, (end - begin) / 1e3)

@@ -75,6 +75,8 @@ def test_the_command_gives_the_same_again() -> None:
         ("collective", {"collective": "allreduce,alreduce"}),
         ("--backends", {"backends": "mpi,nickel"}),
         ("--dtype", {"dtype": "float31"}),
+        ("--dtype", {"dtype": "float32,float64"}),
+        ("--backends", {"backends": "mpi,mpi"}),
         ("--op", {"op": "premul_sum"}),
         ("--op", {"op": "avg", "dtype": "bool"}),
         ("--root", {"root": "2"}),

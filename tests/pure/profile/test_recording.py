@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -123,8 +124,8 @@ def test_the_picture(told: Told, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     told.call(SUM)
     recording = told.read(tmp_path)
-    for last in (None, 1500.0):
-        draw(recording, tmp_path / "step.png", last)
+    for shown, last in ((recording, None), (recording, 1500.0), (replace(recording, calls=[]), None)):
+        draw(shown, tmp_path / "step.png", last)
         assert (tmp_path / "step.png").read_bytes().startswith(b"\x89PNG")
 
 

@@ -22,8 +22,7 @@ from mpicoll.bench.table import by_size, environment
 from mpicoll.errors import ArgumentError
 from mpicoll.units import size_text
 
-PARTS = "parts"
-"""The folder of the records, and of what each benchmark has printed."""
+PARTS = "parts"  # the folder of the records, and of what each benchmark has printed
 NCCL = "nccl"
 _FASTEST = "The median time of the smallest size, in microseconds. Less is better."
 _WIDEST = "The largest bus bandwidth of a median, in 10^9 bytes a second. More is better."

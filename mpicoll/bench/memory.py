@@ -19,14 +19,11 @@ from mpicoll.bench.cases import Case, bits, given
 
 PAIRS = 4
 """Pairs of buffers that calls use in turns, so that no call finds in the caches what the call before it left there."""
-MOST_BYTES = 256 << 20
-"""If so many pairs need more memory than this, there are fewer, but at least two."""
-POISON = 0xEE
-"""The byte that fills the memory which a call is to write. No result consists of it."""
+MOST_BYTES = 256 << 20  # if so many pairs need more memory than this, there are fewer, but at least two
+POISON = 0xEE  # the byte that fills the memory which a call is to write. No result consists of it.
 
 Array = NDArray[Any]
-Raw = Any
-"""A 1-D array of bytes: NumPy's, or a torch tensor on a GPU."""
+Raw = Any  # a 1-D array of bytes: NumPy's, or a torch tensor on a GPU
 
 
 def _pairs(case: Case) -> int:

@@ -24,8 +24,7 @@ FAINT = "#5f6368"
 """For what stands beside the data."""
 REFERENCE = "#202124"
 """For what the data are compared with."""
-WIDTH = 7.4
-"""Inches. A page of A4 or letter paper holds a picture of this width nearly unreduced."""
+WIDTH = 7.4  # inches. A page of A4 or letter paper holds a picture of this width nearly unreduced.
 SETTINGS: Any = {
     "font.size": 9,
     "axes.spines.top": False,
@@ -43,8 +42,7 @@ SETTINGS: Any = {
 }
 
 
-FLOOR = "memory copy"
-"""The line below all times."""
+FLOOR = "memory copy"  # the line below all times
 
 
 class Panel(NamedTuple):

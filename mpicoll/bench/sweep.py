@@ -25,8 +25,7 @@ from mpicoll.bench.timing import Runner, clocks, copy_case, copy_time, measure
 from mpicoll.errors import ArgumentError, MpicollError
 from mpicoll.machine.system import free_memory
 
-FOR_COPIES = 0.05
-"""The time that a size's copy is measured for, as a part of ``--seconds``."""
+FOR_COPIES = 0.05  # the time that a size's copy is measured for, as a part of ``--seconds``
 T = TypeVar("T")
 
 

@@ -33,8 +33,7 @@ _COLUMNS = {
 _OSU = "{:<10} {:>17}"
 _UNITS = {"size": "(B)", "count": "(elems)"}
 _UNITS |= dict.fromkeys(("time", "p50", "p99"), "(us)") | dict.fromkeys(("algbw", "busbw"), "(GB/s)")
-_ALIKE = 1.05
-"""Times within this factor count as equal: the fastest backend of the size before is then named again."""
+_ALIKE = 1.05  # times within this factor count as equal: the fastest backend of the size before is then named again
 _MOST_RANGES = 4
 
 

@@ -26,12 +26,9 @@ from mpicoll.bench.cases import OUT, Case, expected, wrong
 from mpicoll.bench.memory import Arena, Buffers
 from mpicoll.bench.session import Session
 
-ROUNDS = (6, 10)
-"""The fewest and the most rounds. In a round each runner makes one batch of calls."""
-CALLS = 100
-"""The most calls of a batch."""
-UNTIMED = 2
-"""Calls at the start of a batch that do not count. After another backend's batch they find cold caches."""
+ROUNDS = (6, 10)  # the fewest and the most rounds. In a round each runner makes one batch of calls.
+CALLS = 100  # the most calls of a batch
+UNTIMED = 2  # calls at the start of a batch that do not count. After another backend's batch they find cold caches.
 
 Times = tuple[NDArray[np.float64], NDArray[np.float64]]
 

@@ -22,8 +22,7 @@ from mpicoll.errors import DeviceError, DeviceFailure, StateError
 from mpicoll.machine.cuda import Pinned, close_ipc, hidden_from_captures, ipc_handle, open_ipc, supported
 from mpicoll.machine.shared_memory import Block
 
-_DEFAULT_STREAM = 1
-"""What the interface of an array calls the default stream, which torch knows by another number."""
+_DEFAULT_STREAM = 1  # what the interface of an array calls the default stream, which torch knows by another number
 
 
 class Cuda(Device):

@@ -34,8 +34,7 @@ class Transfer(ABC):
 
     now: Callable[[], object] | None = None
     """Sends or receives at once, at less cost than ``start`` and ``wait``. None where there is no such way."""
-    overruns = False
-    """Whether a longer message than this one expects may have been written beyond its memory."""
+    overruns = False  # whether a longer message than this one expects may have been written beyond its memory
     start: Callable[[], Any]
 
     @abstractmethod
@@ -181,8 +180,7 @@ class Messages(ABC):
         return came
 
 
-not_taken: list[Callable[[], bool]] = []
-"""What holds objects that nobody has taken yet: MPI reads their memory."""
+not_taken: list[Callable[[], bool]] = []  # what holds objects that nobody has taken yet: MPI reads their memory
 
 
 class NeverRaised(Exception):

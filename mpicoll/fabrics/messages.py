@@ -27,8 +27,7 @@ if TYPE_CHECKING:
     from mpicoll.node.kernel import Exchange
     from mpicoll.node.kernel import Messages as KernelMessages
 
-_ANY = -1
-"""What the kernel calls any source, and any tag."""
+_ANY = -1  # what the kernel calls any source, and any tag
 _NEIGHBOURS = -2
 """The tag of messages among neighbours, which no receive of any tag takes. On a grid there is one for each direction,
 from here downwards."""

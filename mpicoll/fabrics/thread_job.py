@@ -104,8 +104,7 @@ class Job:
         self.size, self.world = size, Group()
         self.settings = replace(Settings.of_environment(), dump="", trace="")  # nobody watches threads
         self.changed = threading.Condition()
-        self.broken: str | None = None
-        """Why no rank can wait for anything any more; None while the job is sound."""
+        self.broken: str | None = None  # why no rank can wait for anything any more; None while the job is sound
         self.helpers: list[Helper] = []  # the threads of mpicoll's that carry out calls for ranks
         self._running: set[int] = set()  # the ranks that have not ended
         self._waits: dict[object, str] = {}  # what ranks wait for, and threads that carry out calls for them

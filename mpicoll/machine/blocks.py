@@ -23,18 +23,15 @@ import numpy as np
 from mpicoll.machine.shared_memory import Block, Mapping, fill, give_back, kept_for_later, mapped, mark_of, new_file
 from mpicoll.node.loaded import kernel
 
-LEAST = 16 << 10
-"""Bytes of the shortest array that lies in such memory. It does not pay for shorter ones."""
+LEAST = 16 << 10  # bytes of the shortest array that lies in such memory. It does not pay for shorter ones.
 MOST = 256
 """The most blocks of a process, and the most adopted files. Each holds a file open, of which many systems allow a
 process 1,024 (ulimit -n)."""
-SHARE = 0.75
-"""The part of the files that a process may open which arrays may use. The rest is the program's."""
+SHARE = 0.75  # the part of the files that a process may open which arrays may use. The rest is the program's.
 FACTOR = 2
 """All blocks keep at most so many times the bytes that were in use at once: a program that makes and drops the same
 arrays again and again finds their memory."""
-LEAST_FREE = 64 << 20
-"""Bytes that free blocks may keep in any case."""
+LEAST_FREE = 64 << 20  # bytes that free blocks may keep in any case
 
 
 class Place(NamedTuple):
@@ -52,8 +49,7 @@ class Place(NamedTuple):
 class ShmSegment:
     """Memory of this process in a file that others can open: a block."""
 
-    lasts = True
-    """Whether it is there as long as the process."""
+    lasts = True  # whether it is there as long as the process
 
     def __init__(self, start: int, nbytes: int, file: int, held: object = None) -> None:
         """``held`` is what holds the memory, if nothing else does. Raises OSError if there is no such file."""
@@ -62,8 +58,7 @@ class ShmSegment:
         found = os.fstat(file)
         self.home = file, found.st_dev, found.st_ino, start, nbytes
         """The file's number, device and inode, and the memory's address and bytes: how the kernel finds it."""
-        self.is_empty = False
-        """Whether the system has its memory back."""
+        self.is_empty = False  # whether the system has its memory back
 
     def place_of(self, address: int) -> Place:
         """Where what begins at this address lies."""
@@ -96,24 +91,21 @@ class ForeignSegment(ShmSegment):
 
     def __init__(self, holder: Any, nbytes: int, file: int) -> None:
         super().__init__(holder.data_ptr(), nbytes, file)
-        self.holder = weakref.ref(holder)
-        """None if it is gone."""
+        self.holder = weakref.ref(holder)  # None if it is gone
 
     def is_there(self) -> bool:
         holder = self.holder()
         return holder is not None and holder.data_ptr() == self.start
 
 
-versions = count(1)
-"""Numbers that this process gives to places of its memory, and each to one alone."""
+versions = count(1)  # numbers that this process gives to places of its memory, and each to one alone
 known: Sequence[ShmSegment] = ()
 """All such memory of this process, by its addresses. It is replaced and never changed. So it is another one when there
 is more memory, and whoever looks at it may be interrupted.
 
 A signal's handler, a finalizer or another thread may come in the midst of any change here. So nothing holds a lock:
 each change of a list is a single call of its methods, which nothing interrupts."""
-_all: list[ShmSegment] = []
-"""The same in no order."""
+_all: list[ShmSegment] = []  # the same in no order
 _changes = count(1)
 _last_change = 0
 
@@ -130,10 +122,8 @@ class _Pool:
     """The blocks of this process."""
 
     def __init__(self) -> None:
-        self.free: list[ShmSegment] = []
-        """In the order in which they were handed back."""
-        self._made = self._most_used = 0
-        """Bytes of all blocks, and bytes that were in use at most so far."""
+        self.free: list[ShmSegment] = []  # in the order in which they were handed back
+        self._made = self._most_used = 0  # bytes of all blocks, and bytes that were in use at most so far
 
     def take(self, nbytes: int, spare: int) -> ShmSegment | None:
         """A free block of so many bytes that has memory, the latest one, or else a new one. None if there is none."""

@@ -23,8 +23,7 @@ _LAZY_PEER_ACCESS = 1
 _BUFFER_ID = 7  # of CUpointer_attribute
 _PORTABLE = 1
 """A flag of cuMemHostRegister: the memory is pinned for all GPUs of the process."""
-_NO_CONTEXT = 201
-"""CUDA_ERROR_INVALID_CONTEXT: this thread has not worked on a GPU yet."""
+_NO_CONTEXT = 201  # CUDA_ERROR_INVALID_CONTEXT: this thread has not worked on a GPU yet
 
 _pinned_for_ever: list[Block] = []
 """What the driver did not let go of. It must never be another array's, whose pages would be others."""

@@ -22,8 +22,7 @@ from pathlib import Path
 
 SHARES = hasattr(os, "memfd_create")
 """Whether the ranks of a node can share memory: files in memory, which others open through /proc."""
-TELLS = hasattr(os, "pidfd_open")
-"""Whether a process can be told when another one ends that it has not started."""
+TELLS = hasattr(os, "pidfd_open")  # whether a process can be told when another one ends that it has not started
 
 
 def folder() -> Path:

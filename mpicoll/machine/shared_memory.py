@@ -32,10 +32,8 @@ Block = np.ndarray[Any, np.dtype[np.uint8]]
 BUDGET = 192 << 20
 """The most bytes that a rank makes for all its communicators together. A communicator holds its memory until it is
 freed, and a program may have hundreds of communicators."""
-HUGE = 2 << 20
-"""Bytes of a huge page."""
-LEAST_HUGE = 2 * HUGE
-"""Bytes of the shortest file that gets huge pages. From this length on, NumPy asks for them, too."""
+HUGE = 2 << 20  # bytes of a huge page
+LEAST_HUGE = 2 * HUGE  # bytes of the shortest file that gets huge pages. From this length on, NumPy asks for them, too.
 _NAME = "mpicoll-"
 # Linux's numbers, which Python does not name.
 _MADV_POPULATE_WRITE, _MADV_COLLAPSE = 23, 25

@@ -12,8 +12,7 @@ from mpicoll.machine.linux import cpus
 _MEMORY = Path("/proc/meminfo")
 _CGROUP = Path("/sys/fs/cgroup")
 _OWN_GROUPS = Path("/proc/self/cgroup")
-_EXITING = 4
-"""The kernel's flag of a process that is about to end."""
+_EXITING = 4  # the kernel's flag of a process that is about to end
 _HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage")
 _BELOW_HOME = {"XDG_CACHE_HOME": ".cache", "XDG_CONFIG_HOME": ".config"}
 

@@ -27,59 +27,44 @@ class RankVariables:
 class Vendor:
     """An MPI library. The values here are those of a launcher of which nothing is known."""
 
-    name: str
-    """The name that ``MPI.get_vendor()`` gives."""
-    says: str = ""
-    """What the launcher's answer to ``--version`` contains, by which it is known."""
-    wheel: str = ""
-    """The package on PyPI that has it."""
+    name: str  # the name that ``MPI.get_vendor()`` gives
+    says: str = ""  # what the launcher's answer to ``--version`` contains, by which it is known
+    wheel: str = ""  # the package on PyPI that has it
 
     # What the launcher is told. {} stands for a number.
     hostfile: str = "-f"
     ranks_a_node: tuple[str, ...] = ("-ppn", "{}")
-    here: tuple[str, ...] = ()
-    """Keeps all ranks on this node, though a batch system has allocated others."""
+    here: tuple[str, ...] = ()  # keeps all ranks on this node, though a batch system has allocated others
     crowded: tuple[str, ...] = ()
     crowded_adds: Mapping[str, str] = field(default_factory=dict)
     """Flags that permit more ranks than cores, and variables for them."""
-    unbound: tuple[str, ...] = ()
-    """Lets no rank be bound to cores."""
+    unbound: tuple[str, ...] = ()  # lets no rank be bound to cores
     rank_binds: bool = False
     """Whether a rank binds itself to its share of the cores. Other launchers do that well, or are not known."""
-    exports: str = ""
-    """The flag before a variable that ranks on other nodes get, too; empty if they get all variables."""
-    as_root: tuple[str, ...] = ()
-    """Variables that are 1 where root starts ranks."""
-    in_wheel: Mapping[str, str] = field(default_factory=dict)
-    """Variables that its wheel needs."""
+    exports: str = ""  # the flag before a variable that ranks on other nodes get, too; empty if they get all variables
+    as_root: tuple[str, ...] = ()  # variables that are 1 where root starts ranks
+    in_wheel: Mapping[str, str] = field(default_factory=dict)  # variables that its wheel needs
     passes_on: tuple[str, ...] = ()
     """Variables that list all signals which the launcher passes on to ranks, by their numbers."""
-    ended_by: tuple[int, ...] = ()
-    """Signals for the ranks that end the launcher alone: it does not pass them on."""
-    mpirun_is_a_script: bool = False
-    """Around mpiexec. A signal would end the script, and not reach the ranks."""
+    ended_by: tuple[int, ...] = ()  # signals for the ranks that end the launcher alone: it does not pass them on
+    mpirun_is_a_script: bool = False  # around mpiexec. A signal would end the script, and not reach the ranks.
     outlives: int | None = None
     outliving: tuple[str, ...] = ()
     """The first version whose ranks can outlive others (ULFM), and the flags that let them."""
 
     # Variables: patterns of their names.
     ranks: RankVariables | None = None
-    of_a_rank: str = r"(?!)"
-    """What its launcher sets for a rank. A job that a rank starts must not inherit it."""
-    places: str = r"(?!)"
-    """What says where ranks run."""
-    settings: str = r"(?!)"
-    """What says how data goes."""
+    of_a_rank: str = r"(?!)"  # what its launcher sets for a rank. A job that a rank starts must not inherit it.
+    places: str = r"(?!)"  # what says where ranks run
+    settings: str = r"(?!)"  # what says how data goes
 
     # The files behind the memory that ranks of a node share.
-    backing_folder: str = ""
-    """The variable that names their folder."""
+    backing_folder: str = ""  # the variable that names their folder
     backing_files: str = r"(?!)"
     """Those that its ranks need no longer once MPI_Init has returned: a pattern of their paths."""
 
     # How the library behaves.
-    overruns: bool = False
-    """Whether a long message is written as a whole into an array that is shorter."""
+    overruns: bool = False  # whether a long message is written as a whole into an array that is shorter
 
 
 OPEN_MPI = Vendor(

@@ -14,11 +14,9 @@ from mpicoll.profile.recording import Call, Recording, Span, total, union, withi
 
 _APART, _APART_OF_CALL = 50.0, 0.1
 """In so many microseconds, or in this part of the time of a call, a program computes next to nothing."""
-_SHORT = 64 << 10
-"""Bytes of a call that takes hardly longer than the shortest one."""
+_SHORT = 64 << 10  # bytes of a call that takes hardly longer than the shortest one
 _LEAST_TO_COALESCE = 4
-_SHARE = 0.05
-"""What part of a rank's time something must cost before it is worth a sentence."""
+_SHARE = 0.05  # what part of a rank's time something must cost before it is worth a sentence
 
 
 @dataclass(frozen=True)
@@ -27,12 +25,9 @@ class RankCosts:
 
     rank: int
     time: float
-    exposed: float
-    """In which a thread of the program was in a call, or waited for one."""
-    late: float
-    """The part of that before the ranks had come whose data the call needs."""
-    hidden: float
-    """In which calls were under way while the program went on."""
+    exposed: float  # in which a thread of the program was in a call, or waited for one
+    late: float  # the part of that before the ranks had come whose data the call needs
+    hidden: float  # in which calls were under way while the program went on
 
     @property
     def computing(self) -> float:
@@ -47,8 +42,7 @@ class SiteCosts:
     site: str
     nbytes: int
     calls: int = 0
-    blocks: bool = True
-    """Whether the program could do nothing during each of them."""
+    blocks: bool = True  # whether the program could do nothing during each of them
     exposed: float = 0.0
     late: float = 0.0
     hidden: float = 0.0
@@ -67,10 +61,8 @@ class Costs:
     """Everything that a report says."""
 
     ranks: list[RankCosts]
-    sites: list[SiteCosts]
-    """The most costly ones first."""
-    last: defaultdict[int, float]
-    """How long others have waited for which rank, in microseconds."""
+    sites: list[SiteCosts]  # the most costly ones first
+    last: defaultdict[int, float]  # how long others have waited for which rank, in microseconds
     advice: list[Advice]
 
 

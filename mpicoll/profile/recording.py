@@ -15,8 +15,7 @@ from mpicoll.errors import ArgumentError
 from mpicoll.supervise.record import UNDER_WAY
 from mpicoll.supervise.tape import WAIT
 
-Span = tuple[float, float]
-"""From when to when, in microseconds."""
+Span = tuple[float, float]  # from when to when, in microseconds
 
 
 class Communicator(NamedTuple):
@@ -33,17 +32,14 @@ class Call:
     rank: int
     thread: str
     communicator: Communicator
-    number: int | None
-    """Which of the communicator's collectives it is. None for a message."""
+    number: int | None  # which of the communicator's collectives it is. None for a message.
     operation: str
     description: str
     nbytes: int
     elements: int
     dtype: str
-    root: int | None
-    """The root's rank in the communicator."""
-    sources: tuple[int, ...]
-    """The ranks of the communicator from which a message may come."""
+    root: int | None  # the root's rank in the communicator
+    sources: tuple[int, ...]  # the ranks of the communicator from which a message may come
     source_tag: int | None
     targets: tuple[int, ...]
     target_tag: int | None
@@ -52,10 +48,8 @@ class Call:
     issued: float
     method: Span
     """The method that has made or begun it. Of an asynchronous call of torch's, what a thread of mpicoll's did."""
-    waits: tuple[Span, ...]
-    """When threads have waited for it besides."""
-    complete: float
-    """When it was complete, or the rank knew that it was."""
+    waits: tuple[Span, ...]  # when threads have waited for it besides
+    complete: float  # when it was complete, or the rank knew that it was
     backward: int | None
     """If the reducer of DistributedDataParallel has issued it, the number of the rank's backward pass."""
 
@@ -93,8 +87,7 @@ class Call:
         return not self.waits and self.thread != ASYNCHRONOUS
 
 
-ASYNCHRONOUS = "asynchronous calls"
-"""The row of the thread that carries out asynchronous calls."""
+ASYNCHRONOUS = "asynchronous calls"  # the row of the thread that carries out asynchronous calls
 
 
 @dataclass(frozen=True)

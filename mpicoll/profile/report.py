@@ -15,8 +15,7 @@ from mpicoll.profile.recording import ASYNCHRONOUS, Recording, Span
 from mpicoll.units import count, duration, named
 
 _COLUMNS = 100
-_MOST = 10
-"""Lines of the program that are listed, and ranks."""
+_MOST = 10  # lines of the program that are listed, and ranks
 _NO_CALLS = """\
 It has no calls. Not recorded are communicators of one rank, those of mpicoll.threads, and those with check="off". Calls
 of mpi4py, and of torch over gloo, are recorded where they are watched: mpicoll run --watch, or MPICOLL_WATCH=1."""
@@ -24,8 +23,7 @@ _RANKS = "{:<8} {:>10} {:>10} {:>10} {:>5}  {:>10} {:>10}"
 _SITES = "{:>10} {:>5} {:>10} {:>10} {:>7}  {}"
 _BAND = "#f1f3f4"
 """Behind every other rank."""
-_EXPOSED, _HIDDEN = 0.7, 0.25
-"""The heights of bars: while the program is in the call, and while it goes on."""
+_EXPOSED, _HIDDEN = 0.7, 0.25  # the heights of bars: while the program is in the call, and while it goes on
 
 
 def text(name: str, recording: Recording, costs: Costs) -> str:

@@ -79,8 +79,7 @@ def _made(of: type[Any], given: object, where: str) -> Any:
     return of(**found)
 
 
-_LEAST = {"eager": 0, "dims": 2}
-"""The least number of a field, where that is not 1."""
+_LEAST = {"eager": 0, "dims": 2}  # the least number of a field, where that is not 1
 
 
 def _value(kind: Any, given: Any, name: str) -> Any:

@@ -18,11 +18,9 @@ from mpicoll.analysis.cost.machines import Machine
 from mpicoll.analysis.cost.traffic import Of, TooManyError, Traffic, Wave, gathered, shortest_period, waves
 
 Ints = NDArray[np.int64]
-Times = NDArray[np.float64]
-"""Seconds, in a row for each rank, message or port, and a column for each size."""
+Times = NDArray[np.float64]  # seconds, in a row for each rank, message or port, and a column for each size
 
-PIECE = 1 << 20
-"""Bytes of the pieces of a long message, as in fabrics/transports/mpi_requests.py."""
+PIECE = 1 << 20  # bytes of the pieces of a long message, as in fabrics/transports/mpi_requests.py
 
 
 @dataclass(frozen=True)

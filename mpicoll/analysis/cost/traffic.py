@@ -23,10 +23,8 @@ from mpicoll.algorithms.steps import Blocks, Copy, RecvReduce, Schedule, Send
 from mpicoll.errors import MpicollError, ScheduleError
 
 Ints = NDArray[np.int64]
-Of = Callable[[int], Schedule]
-"""The schedule of a rank."""
-MOST = 3_000_000
-"""The most messages that are kept. To simulate more would take minutes and gigabytes."""
+Of = Callable[[int], Schedule]  # the schedule of a rank
+MOST = 3_000_000  # the most messages that are kept. To simulate more would take minutes and gigabytes.
 
 
 class TooManyError(MpicollError):

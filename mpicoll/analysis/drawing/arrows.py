@@ -16,15 +16,12 @@ from mpicoll.analysis.palette import EMPTY, FAINT, FAULT, GRID, INK, LINE, PLUS,
 # Lengths in inches.
 CELL, TALL = 0.56, 0.27
 BETWEEN_RANKS, BETWEEN_STRIPS, BETWEEN_LINES = 0.15, 0.07, 0.34
-FLAT, STEEP = 0.95, 1.9
-"""The room for arrows in a low picture, and the most room for them."""
+FLAT, STEEP = 0.95, 1.9  # the room for arrows in a low picture, and the most room for them
 LEFT, EDGE, TOP, HEAD, STRIP_NAME, FOOT = 0.74, 0.16, 0.42, 0.24, 0.13, 0.36
 WIDEST = 10.0
-TALLEST = 12.0
-"""The height of the cells of all ranks. In a taller picture nobody can follow the arrows."""
+TALLEST = 12.0  # the height of the cells of all ranks. In a taller picture nobody can follow the arrows.
 BRACKET = 0.055
-RADIUS = 0.068
-"""The radius of the sign that says that a message is combined with what is there."""
+RADIUS = 0.068  # the radius of the sign that says that a message is combined with what is there
 
 _MEANINGS = {
     (False, False): "received",

@@ -17,8 +17,7 @@ if TYPE_CHECKING:
 
 Point = tuple[float, float]
 
-MOST_PIXELS = 8000
-"""The most pixels of a PNG, across or down."""
+MOST_PIXELS = 8000  # the most pixels of a PNG, across or down
 
 _LOOKS: Any = {
     "font.family": "sans-serif",
@@ -26,8 +25,7 @@ _LOOKS: Any = {
     "svg.fonttype": "none",
     "svg.hashsalt": "mpicoll",
 }
-LEAST_WIDE = 7.5
-"""The least width of a drawing with a fault, whose lines are long."""
+LEAST_WIDE = 7.5  # the least width of a drawing with a fault, whose lines are long
 LINE_HEIGHT, LETTER = 0.16, 0.061  # of the lines about the fault
 FIRST_LINE = 0.46
 
@@ -37,8 +35,7 @@ class Canvas:
 
     def __init__(self, axes: Axes) -> None:
         self.axes = axes
-        self.fills: dict[str, list[Sequence[Point]]] = defaultdict(list)
-        """The polygons of each colour."""
+        self.fills: dict[str, list[Sequence[Point]]] = defaultdict(list)  # the polygons of each colour
         self.strokes: dict[tuple[str, float, str], list[Sequence[Point]]] = defaultdict(list)
         """The lines of each colour, width in points, and dashes."""
 

@@ -23,8 +23,7 @@ from mpicoll.errors import ArgumentError, ScheduleError, misspelt
 from mpicoll.units import count
 
 PICTURES = (".svg", ".png")
-MOST_CELLS = 12_000
-"""A picture of more cells is illegible."""
+MOST_CELLS = 12_000  # a picture of more cells is illegible
 
 
 @dataclass(frozen=True)

@@ -32,10 +32,8 @@ from mpicoll.analysis.drawing.picture import MOST_RANKS, Arrow, Picture, Shown, 
 from mpicoll.analysis.palette import of_cell
 from mpicoll.units import duration, size_text
 
-MACHINE = MACHINES["laptop"]
-"""The machine of the predicted times."""
-SIZES = (1 << 10, 1 << 16, 1 << 20, 1 << 26)
-"""Bytes of the vectors of the predicted times."""
+MACHINE = MACHINES["laptop"]  # the machine of the predicted times
+SIZES = (1 << 10, 1 << 16, 1 << 20, 1 << 26)  # bytes of the vectors of the predicted times
 _WRONG = {"": "wrong", "source": "no sender", "target": "no receiver"}
 
 Pictures = dict[str, dict[str, dict[int, dict[str, Any]]]]

@@ -13,10 +13,8 @@ from mpicoll.errors import ScheduleError
 
 MOST_RANKS = 16
 
-Spot = tuple[int, int, int]
-"""A cell of a panel: rank, strip and block."""
-Holds = Mapping[Cell, Block]
-"""What the cells hold. The cell that was written last is the last one."""
+Spot = tuple[int, int, int]  # a cell of a panel: rank, strip and block
+Holds = Mapping[Cell, Block]  # what the cells hold. The cell that was written last is the last one.
 
 
 class Shown(NamedTuple):

@@ -34,8 +34,7 @@ class Cell(NamedTuple):
     block: int
 
 
-Missing = Literal["", "source", "target"]
-"""The end of a message at which no rank sends or receives it."""
+Missing = Literal["", "source", "target"]  # the end of a message at which no rank sends or receives it
 
 
 class Move(NamedTuple):
@@ -80,8 +79,7 @@ def results(collective: str, size: int, root: int, blocks: int) -> Iterator[tupl
             yield Cell(rank, OUTPUT, b), Block(frozenset(ranks), block)
 
 
-SIGNAL = (range(1),)
-"""In a barrier, the block that holds the ranks that a rank has heard of."""
+SIGNAL = (range(1),)  # in a barrier, the block that holds the ranks that a rank has heard of
 
 
 class Tracing(Listener):
@@ -98,8 +96,7 @@ class Tracing(Listener):
         self.moves: list[Move] = []
         self.began: list[list[int]] = [[] for _ in range(size)]
         """For each step that a rank has begun, the last round before it."""
-        self.ends = [0] * size
-        """The last round of each rank so far."""
+        self.ends = [0] * size  # the last round of each rank so far
         self.waiting: dict[tuple[int, int], list[Message]] = {}
         """For each rank and step, the ends of messages that are not carried yet."""
 

@@ -21,9 +21,7 @@ from mpicoll.errors import ArgumentError, ScheduleError
 FEW = 16
 """Up to so many ranks, every root is proved, in several numbers of segments and placements of the ranks. With more
 ranks, the first and the last root are, in fewer of these: each takes longer, and shows little that is new."""
-SEGMENTS = (1, 2, 5)
-"""The numbers of segments for which a pipelined algorithm is proved, and of many ranks:"""
-SEGMENTS_OF_MANY = (2,)
+SEGMENTS, SEGMENTS_OF_MANY = (1, 2, 5), (2,)  # for which a pipelined algorithm is proved, of few ranks and of many
 _NO_SCHEDULES = ("native", "exchange", "node", "wide", "staged", "device", "ipc")
 """Names that ``algorithm=`` accepts although they are no schedules."""
 MOST_PROVED = 64

@@ -13,8 +13,7 @@ from mpicoll.analysis.proof.rules import shown, target
 from mpicoll.errors import ScheduleError
 from mpicoll.units import line_named
 
-MOST_ACTIONS = 4
-"""If a step has more actions, only those on the block at fault are shown."""
+MOST_ACTIONS = 4  # if a step has more actions, only those on the block at fault are shown
 
 
 class End(NamedTuple):

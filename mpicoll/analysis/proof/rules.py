@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from mpicoll.algorithms.collectives import Collective
 from mpicoll.algorithms.steps import INPUT, OUTPUT, SPACES, Action, Blocks, Copy, Recv, RecvReduce, Send, Space, Step
 
-Problem = tuple[int | None, str]
-"""What is wrong, and the block at which it is wrong, or None."""
+Problem = tuple[int | None, str]  # what is wrong, and the block at which it is wrong, or None
 
 _ALTERNATE = " (receive into scratch: output and scratch may take turns, so that the last step writes output)"
 

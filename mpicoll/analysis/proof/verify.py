@@ -27,17 +27,14 @@ from mpicoll.algorithms.steps import INPUT, OUTPUT, SPACES, Blocks, Copy, Messag
 from mpicoll.analysis.proof.rules import Rules, each, first, read_by, shown, target
 from mpicoll.errors import ScheduleError
 
-NOTHING = -1
-"""Stands for a symbol where nothing was written."""
-STALE = -2
-"""Stands for a symbol of INPUT after the same block of OUTPUT was written. In place, INPUT has lost it."""
+NOTHING = -1  # stands for a symbol where nothing was written
+STALE = -2  # stands for a symbol of INPUT after the same block of OUTPUT was written. In place, INPUT has lost it.
 _OVERWRITTEN = (
     "after the same block of output was written: wrong in place "
     "(to go on from what the rank has so far, read output; to keep the input, receive into scratch)"
 )
 
-MOST_OF_A_TREE = 60
-"""How many characters of a tree are shown."""
+MOST_OF_A_TREE = 60  # how many characters of a tree are shown
 
 
 class Symbols:
@@ -150,15 +147,12 @@ class _Rank:
 
     def __init__(self, rank: int, schedule: Schedule, wants: range) -> None:
         self.rank, self.steps, self.wants = rank, schedule.steps, wants
-        self.writable = wants
-        """The blocks of OUTPUT that the rank may write."""
+        self.writable = wants  # the blocks of OUTPUT that the rank may write
         self.holds: dict[Space, list[int]] = {s: [NOTHING] * schedule.blocks for s in SPACES}
-        self.heard = 1 << rank
-        """The ranks that this rank had heard of before its present step, as the bits of an int."""
+        self.heard = 1 << rank  # the ranks that this rank had heard of before its present step, as the bits of an int
         self.hears = 0
         self.step = -1
-        self.left = 0
-        """The number of messages of the present step that are not done."""
+        self.left = 0  # the number of messages of the present step that are not done
 
 
 class _Proving:

@@ -27,8 +27,7 @@ from mpicoll.fabrics.transports.mpi_requests import MPIRequests
 from mpicoll.fabrics.transports.transport import Array
 
 SHORT = 8 << 10  # bytes in the longest vector that every rank gathers as a whole
-CHUNK = 2 << 20
-"""Bytes in a chunk. So what a rank gathers stays in cache, and the scratch memory stays bounded."""
+CHUNK = 2 << 20  # bytes in a chunk. So what a rank gathers stays in cache, and the scratch memory stays bounded.
 SLICE = 64 << 10  # the fewest bytes in a rank's slice of a chunk, for which chunks of many ranks are longer
 PARTNERS = 16  # the number of ranks with which a rank exchanges messages at the same time
 

@@ -21,8 +21,7 @@ from mpicoll.calls.plan import Plan, sequence
 from mpicoll.fabrics.transports.memory import moved_as
 from mpicoll.fabrics.transports.transport import Array, BoundTransport, Region
 
-PIECE = 1 << 20
-"""Bytes in a piece of a long message. Two pieces, and what they are combined with, stay in cache."""
+PIECE = 1 << 20  # bytes in a piece of a long message. Two pieces, and what they are combined with, stay in cache.
 GATHERED = 1 << 16  # bytes in the longest message of several runs that is gathered into one
 TAGS = (1 << 15) - 2
 """The number of tags, by which two messages between the same ranks differ. MPI guarantees two more."""

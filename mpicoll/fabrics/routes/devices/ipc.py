@@ -32,8 +32,7 @@ class Peers:
         self.rank, self.size, self.device, self.tell = rank, size, device, tell
         self._known: set[tuple[int, bytes]] = set()
         """The allocations of which each rank knows that all ranks have them open."""
-        self._lent: dict[bytes, int] = {}
-        """The allocations of this rank that others may have open: an address in each."""
+        self._lent: dict[bytes, int] = {}  # the allocations of this rank that others may have open: an address in each
 
     def lend(self, address: int) -> Handle | None:
         """A handle of this rank's memory. None if nobody else can open it."""

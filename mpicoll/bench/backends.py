@@ -4,8 +4,7 @@
 signatures. One class serves all of them; it is given the module to call.
 
 NCCL writes its log to a file. The forms of the lines that tell of a connection are those of NCCL's user guide
-(Troubleshooting, Logging) and of public logs.
-"""
+(Troubleshooting, Logging) and of public logs."""
 
 from __future__ import annotations
 
@@ -48,8 +47,7 @@ class Backend(Protocol):
 
     ``new`` makes host memory of so many bytes for its buffers. It is None where the backend uses those of the others.
     ``bind`` returns the call of ``buffers.case``, which has nothing left to look up, or raises Unavailable. ``route``
-    says what has carried out the last call, as far as the backend knows. ``close`` frees what it holds.
-    """
+    says what has carried out the last call, as far as the backend knows. ``close`` frees what it holds."""
 
     new: Callable[[int], Any] | None
 

@@ -5,8 +5,7 @@ Inputs are small integers, so that every result is exact in every dtype, in any 
 number of ranks. A value depends on the rank and on the element's position in the rank's whole input. Along the input
 the values repeat with a prime period. A block that arrives in the position of another block is therefore found out.
 
-Only one period has to be computed, which an input and each block of a result repeat.
-"""
+Only one period has to be computed, which an input and each block of a result repeat."""
 
 from __future__ import annotations
 
@@ -53,8 +52,7 @@ def elements(collective: Collective, size: int, dtype: Dtype, ranks: int) -> int
     """Elements of one block if the largest buffer has ``size`` bytes, which is how nccl-tests counts.
 
     Where a rank gives or gets a block for each rank, the largest buffer holds all of these blocks. The number is
-    rounded down, but a block has at least one element.
-    """
+    rounded down, but a block has at least one element."""
     if not collective.moves:
         return 0
     blocks = ranks if collective.by_rank else 1
@@ -121,8 +119,7 @@ def given(case: Case) -> Array:
 def expected(case: Case) -> list[Array] | None:
     """One period of each block of this rank's result, as ``bits``. None if the rank has no result.
 
-    :meth:`Collective.outcome` says which blocks make up the result. Numbers are computed for this rank alone.
-    """
+    :meth:`Collective.outcome` says which blocks make up the result. Numbers are computed for this rank alone."""
     if not case.collective.moves:
         return None
     blocks = case.collective.given_blocks(case.ranks)

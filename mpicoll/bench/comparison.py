@@ -2,8 +2,7 @@
 
 Each is of one collective and one dtype. It reads the records ``FOLDER/parts/*.json``, and writes ``report.md``,
 ``results.json`` and a picture for each dtype to the folder. A part that has left its output, as ``NAME.txt``, and no
-record has failed. It loads neither MPI nor torch.
-"""
+record has failed. It loads neither MPI nor torch."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """The buffers of each size, as raw bytes. All backends use the same ones, in turns.
 
 Each buffer is an array of its own, as in programs. Buffers cut from one large array would lie on huge pages. There, MPI
-libraries that read another rank's memory directly move short vectors in half the time.
-"""
+libraries that read another rank's memory directly move short vectors in half the time."""
 
 from __future__ import annotations
 
@@ -40,8 +39,7 @@ class Buffers:
     """One pair of buffers of a case, as raw bytes: ``x`` is what this rank passes, ``out`` is where its result goes.
 
     Either is None if this rank has no such buffer. In place, one lies within the other. ``rewrite()`` writes the input
-    again and fills the memory of the result with :data:`POISON`.
-    """
+    again and fills the memory of the result with :data:`POISON`."""
 
     case: Case
     x: Raw | None
@@ -84,8 +82,7 @@ class Buffers:
 class Arena:
     """One rank's memory, on the host or on its GPU. It holds the buffers of one size at a time.
 
-    ``new`` makes an array of so many bytes in host memory. NumPy asks for huge pages from 4 MiB on.
-    """
+    ``new`` makes an array of so many bytes in host memory. NumPy asks for huge pages from 4 MiB on."""
 
     def __init__(self, device: str = "cpu", new: Callable[[int], Raw] = lambda n: np.empty(n, np.uint8)) -> None:
         self._device, self._host, self._new_on_host = device, device == "cpu", new

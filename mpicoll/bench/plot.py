@@ -1,7 +1,6 @@
 """The picture: time and bus bandwidth over size, with a line for each backend, and the floor under the times.
 
-``python -m mpicoll.bench.plot record.json picture.png`` draws it again from a record.
-"""
+``python -m mpicoll.bench.plot record.json picture.png`` draws it again from a record."""
 
 from __future__ import annotations
 

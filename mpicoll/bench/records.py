@@ -1,6 +1,5 @@
 """What a benchmark measured, as rows, each of one case on one backend, and as files: docs/how-to/benchmark.md describes
-them. Times are in microseconds, sizes in bytes, bandwidths in 10^9 bytes a second, rounded as the files have them.
-"""
+them. Times are in microseconds, sizes in bytes, bandwidths in 10^9 bytes a second, rounded as the files have them."""
 
 from __future__ import annotations
 
@@ -131,8 +130,7 @@ class Report:
     """Everything that a benchmark found.
 
     ``copies`` has the floor, by size: the median time in which each rank copies so many bytes from one buffer to
-    another while all other ranks do the same. ``clocks`` says how times were taken.
-    """
+    another while all other ranks do the same. ``clocks`` says how times were taken."""
 
     command: str
     started: str

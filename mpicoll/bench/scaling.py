@@ -1,8 +1,7 @@
 """``python -m mpicoll.bench.scaling FOLDER N``: compares N benchmarks, each on another number of nodes.
 
 It reads the records ``nodes-*.json`` in the folder, prints a table, and writes ``scaling.json`` and ``scaling.png``
-there. It loads neither MPI nor torch.
-"""
+there. It loads neither MPI nor torch."""
 
 from __future__ import annotations
 
@@ -29,8 +28,7 @@ class Point(Row):
 def gather(reports: Sequence[Report]) -> list[Point]:
     """The smallest and the largest size by collective, backend and number of nodes.
 
-    Raises ArgumentError if two records are of the same number of nodes.
-    """
+    Raises ArgumentError if two records are of the same number of nodes."""
     by_nodes = {report.environment["nodes"]: report for report in reports}
     if len(by_nodes) < len(reports):
         given = ", ".join(map(str, sorted(report.environment["nodes"] for report in reports)))

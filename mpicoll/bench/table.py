@@ -1,6 +1,5 @@
 """The table, whose line is the rows of one size on one backend, one for each placement. Below it, a sentence for each
-collective says which backend is the fastest for which sizes.
-"""
+collective says which backend is the fastest for which sizes."""
 
 from __future__ import annotations
 

@@ -2,8 +2,7 @@
 
 All backends take turns, a batch of calls at a time, in a changing order. What disturbs the machine then disturbs all of
 them. Before each call its buffers are rewritten and the ranks meet in a barrier. After each batch the last result is
-checked. The floor under all times is how long this machine takes to copy as many bytes, without any message.
-"""
+checked. The floor under all times is how long this machine takes to copy as many bytes, without any message."""
 
 from __future__ import annotations
 
@@ -39,8 +38,7 @@ class Runner:
 
     ``times`` has the microseconds of each call on its slowest rank, by the host's clock. ``on_device`` has those
     between CUDA events, where there are any. ``wrong`` counts wrong elements over all ranks and all checks. ``route``
-    says what has carried out the last call, and ``routes`` are all that it said on any rank.
-    """
+    says what has carried out the last call, and ``routes`` are all that it said on any rank."""
 
     pairs: Sequence[Buffers]
     calls: Sequence[Callable[[], object]]
@@ -187,8 +185,7 @@ def copy_case(size: int, device: str) -> Case:
 def copy_time(session: Session, arena: Arena, size: int, seconds: float) -> float:
     """The median time in microseconds in which each rank copies ``size`` bytes, all ranks at the same time. Collective.
 
-    It is measured as the backends are, for about ``seconds``. A call's time is that of the slowest rank.
-    """
+    It is measured as the backends are, for about ``seconds``. A call's time is that of the slowest rank."""
 
     def copy(pair: Buffers) -> Callable[[], object]:
         x, out = pair.torch() if session.on_gpu else pair.numpy()

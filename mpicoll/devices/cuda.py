@@ -1,7 +1,6 @@
 """CUDA GPUs, through the torch that the program has imported. Only the memory of peers goes through the CUDA driver.
 
-mpicoll allocates from torch's caches, so that a program's own memory and mpicoll's do not compete.
-"""
+mpicoll allocates from torch's caches, so that a program's own memory and mpicoll's do not compete."""
 
 from __future__ import annotations
 

@@ -2,8 +2,7 @@
 
 A device works through streams, as in CUDA. A stream does its work in order, and the host does not wait for it. An event
 marks a place in a stream. The host waits for events, and other streams can wait for them too. So nothing in mpicoll
-ever waits for a whole device.
-"""
+ever waits for a whole device."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """The interface of a fabric, which connects the ranks of a communicator.
 
-A Communicator knows only this of an MPI library, or of threads. It checks all arguments before it calls a fabric.
-"""
+A Communicator knows only this of an MPI library, or of threads. It checks all arguments before it calls a fabric."""
 
 from __future__ import annotations
 

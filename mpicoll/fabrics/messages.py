@@ -2,8 +2,7 @@
 
 A message of the library is one call, whose arguments are bound. Persistent requests in the place of the bound call cost
 more on both MPIs (benchmarks/records/message-cost-2ranks.txt). The library's collectives that do not block are here,
-too. The kernel (``mpicoll/node``) moves messages in memory that the ranks share.
-"""
+too. The kernel (``mpicoll/node``) moves messages in memory that the ranks share."""
 
 from __future__ import annotations
 

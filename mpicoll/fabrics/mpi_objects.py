@@ -2,8 +2,7 @@
 
 Each rank puts its object into a slot: the length, then the bytes, if there is room for all of them. One collective of
 the MPI library moves the slots. Most objects are short, and then it was the only one. The ranks that must know it see
-from the slots who has a longer object, and move those objects whole.
-"""
+from the slots who has a longer object, and move those objects whole."""
 
 from __future__ import annotations
 

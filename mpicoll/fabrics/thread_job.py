@@ -1,8 +1,7 @@
 """A job whose ranks are threads of one process: which rank a thread is, which ranks run, and what the others wait for.
 
 All ranks of a job share one lock. A rank that waits releases it, and wakes up whenever anything happens in the job. A
-rank that fails breaks the job, and so do ranks that all wait for each other. After that every wait raises an error.
-"""
+rank that fails breaks the job, and so do ranks that all wait for each other. After that every wait raises an error."""
 
 from __future__ import annotations
 

@@ -2,8 +2,7 @@
 
 A block is a file in memory. Another rank opens it when it meets an array that lies there, and goes on to hold it: so
 blocks are used again and again. The memory of a free block is given back to the system where free blocks are many, or
-memory is short.
-"""
+memory is short."""
 
 from __future__ import annotations
 

@@ -2,8 +2,7 @@
 
 A process hands things to others of its user. On Linux they have no names in the file system: they are gone when the
 process ends. Elsewhere they are in a folder that only this user can enter. Their names begin with the number of a
-process, and whoever uses the folder removes those whose process has ended.
-"""
+process, and whoever uses the folder removes those whose process has ended."""
 
 from __future__ import annotations
 

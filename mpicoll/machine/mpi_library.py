@@ -27,8 +27,7 @@ def takes_device_memory() -> bool:
     crash.
 
     Open MPI and its derivatives answer through ``MPIX_Query_cuda_support``. MPICH and its derivatives, such as Cray's
-    and Intel's, answer through ``MPIX_GPU_query_support``. For a library that has neither function the answer is no.
-    """
+    and Intel's, answer through ``MPIX_GPU_query_support``. For a library that has neither function the answer is no."""
     library = ctypes.CDLL(MPI.__file__)  # symbols of this extension module include those of the MPI library
     if hasattr(library, "MPIX_Query_cuda_support"):
         return bool(library.MPIX_Query_cuda_support())

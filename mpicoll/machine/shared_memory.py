@@ -4,8 +4,7 @@ Each rank makes a block of its own, near the cores that write it, and opens the 
 opens torch's shared memory. That needs Linux, and ranks that may open each other's files.
 
 Long files get huge pages, of which a processor must look up fewer. If Linux gives them none by itself, it makes them of
-small pages where a program asks for that (MADV_COLLAPSE, from Linux 6.1 on).
-"""
+small pages where a program asks for that (MADV_COLLAPSE, from Linux 6.1 on)."""
 
 from __future__ import annotations
 

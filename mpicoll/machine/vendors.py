@@ -1,7 +1,6 @@
 """One row for each MPI library: how its launcher is known and told, what it says to its ranks, and how it behaves.
 
-Whatever depends on which MPI library there is asks its row. So another library is one more row.
-"""
+Whatever depends on which MPI library there is asks its row. So another library is one more row."""
 
 from __future__ import annotations
 

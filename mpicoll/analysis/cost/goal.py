@@ -1,8 +1,7 @@
 """A schedule as GOAL text, which LogGOPSim and the simulators after it read.
 
 GOAL (Hoefler, Siebert and Lumsdaine, Group Operation Assembly Language, ICPP 2009) names each rank's operations and
-which of them require which. Sizes are in bytes. ``calc`` is work in nanoseconds.
-"""
+which of them require which. Sizes are in bytes. ``calc`` is work in nanoseconds."""
 
 from __future__ import annotations
 

@@ -7,8 +7,7 @@ units, numbered from 0, and the target's port of each message (three arrays of s
 of the links in the order in which a message takes them, of shape (messages, links), with -1 for none. A link has the
 same column in every path where the network allows it, because the simulation looks at one column after the other.
 ``hop`` is the time in seconds that each link adds to the latency. ``most`` is the number of units that the network can
-join, or None for any number.
-"""
+join, or None for any number."""
 
 from __future__ import annotations
 
@@ -32,8 +31,7 @@ class FatTree:
 
     A message goes up only as far as it must. The port of its target chooses the link at each stage, on the way up and
     on the way down (d-mod-k: G. Rodriguez and others, Oblivious routing schemes in extended generalized fat tree
-    networks, CLUSTER 2009).
-    """
+    networks, CLUSTER 2009)."""
 
     kind: str = field(default="fat-tree", init=False)
     units: tuple[int, ...]
@@ -58,8 +56,7 @@ class Dragonfly:
     a way for all.
 
     A message takes one link, by the shortest way (minimal routing). The port of its target chooses between the links of
-    two groups. J. Kim and others, Technology-driven, highly-scalable dragonfly topology, ISCA 2008.
-    """
+    two groups. J. Kim and others, Technology-driven, highly-scalable dragonfly topology, ISCA 2008."""
 
     kind: str = field(default="dragonfly", init=False)
     units: int
@@ -81,8 +78,7 @@ class Torus:
     dimension first.
 
     A message goes along one dimension after the other, each time by the shorter way (dimension-ordered routing). Where
-    both ways are equally long, it goes forward from even coordinates and backward from odd ones.
-    """
+    both ways are equally long, it goes forward from even coordinates and backward from odd ones."""
 
     kind: str = field(default="torus", init=False)
     dims: tuple[int, ...]
@@ -120,8 +116,7 @@ class Level:
 
     Two ranks talk at the innermost level that contains both. Below the innermost level, a unit is a rank. ``overlap``
     needs something else than the core of the rank to move messages. With a ``network``, a message has each link on its
-    path to itself during n gap. With None, only ports are shared.
-    """
+    path to itself during n gap. With None, only ports are shared."""
 
     name: str
     ranks: int | None = None
@@ -138,8 +133,7 @@ class Machine:
     """A machine. ``source`` says where its figures come from. docs/explanation/cost.md describes the other fields.
 
     A message longer than ``eager`` bytes asks its receiver first, which answers when it has begun the step that
-    receives it: this takes two more latencies. ``placement`` is one of PLACEMENTS.
-    """
+    receives it: this takes two more latencies. ``placement`` is one of PLACEMENTS."""
 
     name: str
     source: str

@@ -5,8 +5,7 @@ In many algorithms rank r and rank r + period do the same, with all ranks moved 
 the first period are built. They represent the others. Without any such symmetry the period is the number of ranks.
 
 A step begins when the step before it of the same rank is done. A message happens when the steps of both its ends have
-begun. All messages that can happen at once are a wave, whatever the times are.
-"""
+begun. All messages that can happen at once are a wave, whatever the times are."""
 
 from __future__ import annotations
 
@@ -62,8 +61,7 @@ class Traffic:
     ``source`` and ``target`` are representatives. ``to`` is the rank that the message of the source really goes to.
     ``send_step`` and ``recv_step`` number the steps of all representatives, one rank after the other: the steps of a
     rank begin at ``first_step[rank]``. ``send_turn`` and ``recv_turn`` number the sends and the receives of one step.
-    ``share`` is the part of the vector that a message carries, ``copied`` the part that a step copies.
-    """
+    ``share`` is the part of the vector that a message carries, ``copied`` the part that a step copies."""
 
     source: Ints
     target: Ints
@@ -89,8 +87,7 @@ class Traffic:
 def gathered(schedule_of: Of, size: int, period: int) -> Traffic:
     """The messages of the representatives. As in MPI, the first send of a pair of ranks meets their first receive.
 
-    Raises TooManyError for more than ``MOST`` messages, and ScheduleError if a message meets no receive.
-    """
+    Raises TooManyError for more than ``MOST`` messages, and ScheduleError if a message meets no receive."""
     sends, receives = array("q"), array("q")  # the numbers of one end after those of another
     first_step, copies = [0], array("q")
     blocks = 1

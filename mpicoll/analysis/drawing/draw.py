@@ -97,8 +97,7 @@ def draw(
     each rank's node, for an algorithm that goes by nodes: two nodes, unless you say otherwise.
 
     A wrong algorithm is drawn up to its fault, which is red. The result's ``fault`` is the error. Raises ScheduleError
-    if there is nothing to draw because the function itself fails.
-    """
+    if there is nothing to draw because the function itself fails."""
     found = _algorithm(collective, algorithm)
     where = Nodes.named(nodes) if isinstance(nodes, Sequence) else None
     if nodes is not None and not found.by_node:

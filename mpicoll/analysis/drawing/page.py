@@ -14,8 +14,7 @@ A picture is
 - ``times`` of its algorithm for each size: the seconds, and the same as text;
 - its ``fault``, if it has one: the text of the error, the rank, and the cells.
 
-A cell is a number: (rank * strips + strip) * blocks + block.
-"""
+A cell is a number: (rank * strips + strip) * blocks + block."""
 
 from __future__ import annotations
 

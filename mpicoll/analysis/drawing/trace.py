@@ -3,8 +3,7 @@
 The round of a message is the length of the longest chain of messages that ends with it. A copy to other blocks of the
 same rank also takes a round. A copy to the same blocks takes none, as it shows nothing new.
 
-A drawing marks the cells of the rank at fault, and messages that are wrong or never arrive.
-"""
+A drawing marks the cells of the rank at fault, and messages that are wrong or never arrive."""
 
 from __future__ import annotations
 

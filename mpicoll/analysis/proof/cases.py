@@ -44,8 +44,7 @@ def cases(algorithm: Algorithm, sizes: Iterable[int], where: Callable[[int], Nod
     are. Otherwise, an algorithm that goes by nodes is proved for several ``placements``. A pipelined algorithm is
     proved for several numbers of segments.
 
-    Cases that the algorithm declines are left out.
-    """
+    Cases that the algorithm declines are left out."""
     for size in sizes:
         roots: Iterable[int] = range(size) if size <= FEW else (0, size - 1)
         cuts: Iterable[int] = (1,)
@@ -109,8 +108,7 @@ def register(algorithm: Algorithm, replace: bool = False) -> None:
     :meth:`Communicator.bind` keeps the old one.
 
     Among up to 64 ranks, the first call with another number of ranks or segments, or from another root, proves it for
-    them, on every rank and before any data moves. With more ranks, that would take too long: the first call warns.
-    """
+    them, on every rank and before any data moves. With more ranks, that would take too long: the first call warns."""
     if not isinstance(algorithm, Algorithm):
         raise ArgumentError("register", "algorithm", "an Algorithm(collective, name, function)", repr(algorithm))
     if type(replace) is not bool:

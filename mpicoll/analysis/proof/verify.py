@@ -131,8 +131,7 @@ def verify(
     ranks do.
 
     Raises ScheduleError, which names the rank, the step (from 0) and the block of the first fault. This is the fault of
-    the earliest step, and among those the one of the lowest rank.
-    """
+    the earliest step, and among those the one of the lowest rank."""
     return _Proving(collective, root, schedules, uneven, listener or Listener()).run()
 
 

@@ -3,8 +3,7 @@
 Where all arrays of a call lie in memory that ranks can open, they are read and written where they lie. Otherwise each
 rank copies its input, piece by piece, to memory of the communicator, where the others read it. In each call the ranks
 find out which it is, at no cost: they meet anyway. Ranks that make different calls find that out, too, before data
-moves.
-"""
+moves."""
 
 from __future__ import annotations
 

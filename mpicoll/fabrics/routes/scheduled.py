@@ -1,7 +1,6 @@
 """Calls as schedules, over any transport.
 
-Here is which memory is sent, received, reduced and copied in each step. The transport says how.
-"""
+Here is which memory is sent, received, reduced and copied in each step. The transport says how."""
 
 from __future__ import annotations
 

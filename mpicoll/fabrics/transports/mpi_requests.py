@@ -1,8 +1,7 @@
 """A schedule's messages as persistent MPI requests, which are bound once and started in every call.
 
 A long message is sent in pieces. So one piece is reduced, in cache, while the next one is under way. A short message of
-several runs is sent as one, with a datatype that gathers them.
-"""
+several runs is sent as one, with a datatype that gathers them."""
 
 from __future__ import annotations
 

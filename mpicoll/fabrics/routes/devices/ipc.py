@@ -2,8 +2,7 @@
 
 A rank takes what its result is made of from the ranks' inputs, in rank order, in one pass. In an allreduce a rank
 reduces its slice of the vector and writes it to every rank's result: so each value is read once. All ranks know by what
-they tell each other whether this is possible. If it is not, the call takes another route on all of them.
-"""
+they tell each other whether this is possible. If it is not, the call takes another route on all of them."""
 
 from __future__ import annotations
 

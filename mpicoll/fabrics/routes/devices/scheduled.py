@@ -1,8 +1,7 @@
 """Calls as schedules between the memory of devices, over an MPI that takes addresses of such memory.
 
 The MPI knows nothing of streams. So before the messages of a step the host waits for what the stream has to do. The
-reductions and copies of a step are handed in to the stream, and the host goes on.
-"""
+reductions and copies of a step are handed in to the stream, and the host goes on."""
 
 from __future__ import annotations
 

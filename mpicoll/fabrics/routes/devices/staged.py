@@ -2,8 +2,7 @@
 
 A long call is cut into pieces. While the host's route works on one piece, the device copies the next one out and the
 last one in. All ranks cut alike: a vector that is combined element by element into runs of elements, and a vector of
-blocks into the same part of each block. A short call needs no streams but the caller's, and the host waits once.
-"""
+blocks into the same part of each block. A short call needs no streams but the caller's, and the host waits once."""
 
 from __future__ import annotations
 

@@ -49,20 +49,9 @@ def number_of(address: int) -> int | None:
     return None if failed else number.value
 
 
-@contextmanager
-def context_of(number: int) -> Iterator[None]:
-    """Let the context of this GPU, which CUDA's runtime uses too, be this thread's one meanwhile."""
-    cuda, context, before = driver(), _primary_context(number), ctypes.c_void_p()
-    cuda.cuCtxPushCurrent_v2(context)
-    try:
-        yield
-    finally:
-        cuda.cuCtxPopCurrent_v2(ctypes.byref(before))
-
-
 @cache
 def _primary_context(number: int) -> ctypes.c_void_p:
-    """It stays as long as the process."""
+    """The context of a GPU that CUDA's runtime uses, too. It stays as long as the process."""
     device, context = ctypes.c_int(), ctypes.c_void_p()
     driver().cuDeviceGet(ctypes.byref(device), ctypes.c_int(number))
     driver().cuDevicePrimaryCtxRetain(ctypes.byref(context), device)
@@ -141,13 +130,17 @@ def _unpin(memory: Block, gpu: int, process: int) -> None:
 
 
 def _asked(gpu: int, function: str, *arguments: Any) -> int:
-    """The driver's answer, 0 if it did what was asked."""
-    call = getattr(driver(), function)
+    """The driver's answer, 0 if it did what was asked. A thread without a context has the GPU's one meanwhile."""
+    cuda, before = driver(), ctypes.c_void_p()
+    call = getattr(cuda, function)
     with hidden_from_captures():
         answer: int = call(*arguments)
         if answer == _NO_CONTEXT:
-            with context_of(gpu):
+            cuda.cuCtxPushCurrent_v2(_primary_context(gpu))
+            try:
                 answer = call(*arguments)
+            finally:
+                cuda.cuCtxPopCurrent_v2(ctypes.byref(before))
     return answer
 
 

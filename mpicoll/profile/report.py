@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import textwrap
 from collections import defaultdict
+from math import inf
 from pathlib import Path
 from typing import Any
 
 from mpicoll.analysis.palette import styles
 from mpicoll.bench.plot import SETTINGS, WIDTH, legend
+from mpicoll.errors import ArgumentError
 from mpicoll.profile.costs import Costs
 from mpicoll.profile.recording import ASYNCHRONOUS, Recording, Span
 from mpicoll.units import count, duration, named
@@ -77,7 +79,9 @@ def _time(us: float) -> str:
 
 
 def draw(recording: Recording, file: Path, last: float | None) -> None:
-    """Draw it, or its last milliseconds alone. The name of the file chooses the format."""
+    """Draw it, or its last milliseconds alone. The name of the file chooses the format. Raises ArgumentError."""
+    if last is not None and not 0 < last < inf:
+        raise ArgumentError("report", "--last", "a positive number of milliseconds", str(last))
     import matplotlib
     from matplotlib.figure import Figure
 

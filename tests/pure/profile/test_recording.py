@@ -127,6 +127,9 @@ def test_the_picture(told: Told, tmp_path: Path) -> None:
     for shown, last in ((recording, None), (recording, 1500.0), (replace(recording, calls=[]), None)):
         draw(shown, tmp_path / "step.png", last)
         assert (tmp_path / "step.png").read_bytes().startswith(b"\x89PNG")
+    for last in (0.0, -1.0, float("nan")):
+        with pytest.raises(ArgumentError, match="--last"):
+            draw(recording, tmp_path / "step.png", last)
 
 
 NO_COMMUNICATORS = '{"traceEvents": [], "mpicoll": {"communicators": []}}'

@@ -147,8 +147,14 @@ class _Messages(Messages):
 
     def probe(self, source: int | None, tag: int | None, waits: bool = False) -> Envelope | None:
         wanted = Awaited(source, tag)
+
+        def first() -> Message | None:
+            return next((m for m in self._group.mailboxes[self._rank] if wanted.takes(m)), None)
+
         with self._job.changed:
-            found = next((m for m in self._group.mailboxes[self._rank] if wanted.takes(m)), None)
+            if waits:
+                self._wait_until(lambda: first() is not None, wanted)
+            found = first()
         return None if found is None else Envelope(found.source, found.tag, found.content.nbytes)
 
     def put(self, dest: int, tag: int, content: Any) -> None:
@@ -176,12 +182,14 @@ class _Messages(Messages):
         return awaited
 
     def arrived(self, awaited: Awaited) -> Message:
-        sender = "any rank" if awaited.source is None else f"rank {awaited.source}"
         with self._job.changed:
-            what = f"rank {self._rank} waits for a message from {sender}"
-            self._job.wait_until(lambda: awaited.message is not None, what)
+            self._wait_until(lambda: awaited.message is not None, awaited)
         assert awaited.message is not None
         return awaited.message
+
+    def _wait_until(self, has_come: Callable[[], bool], awaited: Awaited) -> None:
+        sender = "any rank" if awaited.source is None else f"rank {awaited.source}"
+        self._job.wait_until(has_come, f"rank {self._rank} waits for a message from {sender}")
 
     def give_up(self, awaited: Awaited) -> bool:
         """End a receive that waits. Returns False if its message has come already."""

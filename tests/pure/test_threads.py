@@ -155,6 +155,7 @@ def test_a_rank_that_fails_ends_all() -> None:
     [
         (lambda comm: comm.barrier(), "rank 0 in barrier"),
         (lambda comm: comm.recv(np.ones(1), 2), "rank 0 waits for a message from rank 2"),
+        (lambda comm: comm.probe(2), "rank 0 waits for a message from rank 2"),
         (lambda comm: comm.allgather_object(1), "rank 0 in allgather_object"),
         (lambda comm: comm.split(0), "rank 0 in split"),
     ],

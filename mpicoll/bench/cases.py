@@ -49,10 +49,9 @@ numbers x, if it gives one. Results then stay within int8's 127: the sum of 16 s
 
 
 def elements(collective: Collective, size: int, dtype: Dtype, ranks: int) -> int:
-    """Elements of one block if the largest buffer has ``size`` bytes, which is how nccl-tests counts.
-
-    Where a rank gives or gets a block for each rank, the largest buffer holds all of these blocks. The number is
-    rounded down, but a block has at least one element."""
+    """Elements of one block if the largest buffer has ``size`` bytes, which is how nccl-tests counts. Where a rank
+    gives or gets a block for each rank, the largest buffer holds all of these blocks. The number is rounded down, but a
+    block has at least one element."""
     if not collective.moves:
         return 0
     blocks = ranks if collective.by_rank else 1
@@ -118,7 +117,6 @@ def given(case: Case) -> Array:
 
 def expected(case: Case) -> list[Array] | None:
     """One period of each block of this rank's result, as ``bits``. None if the rank has no result.
-
     :meth:`Collective.outcome` says which blocks make up the result. Numbers are computed for this rank alone."""
     if not case.collective.moves:
         return None
@@ -129,10 +127,8 @@ def expected(case: Case) -> list[Array] | None:
 
 
 def wrong(result: Array, periods: Sequence[Array]) -> int:
-    """How many elements of ``result`` are wrong.
-
-    ``result`` consists of blocks of equal length. Block i is right if it repeats ``periods[i]``. All arrays are flat.
-    """
+    """How many elements of ``result`` are wrong. ``result`` consists of blocks of equal length. Block i is right if it
+    repeats ``periods[i]``. All arrays are flat."""
     found = 0
     for block, period in zip(result.reshape(len(periods), -1), periods, strict=True):
         whole = block.size - block.size % period.size

@@ -37,7 +37,6 @@ def arena_bytes(cases: Sequence[Case]) -> int:
 @dataclass
 class Buffers:
     """One pair of buffers of a case, as raw bytes: ``x`` is what this rank passes, ``out`` is where its result goes.
-
     Either is None if this rank has no such buffer. In place, one lies within the other. ``rewrite()`` writes the input
     again and fills the memory of the result with :data:`POISON`."""
 
@@ -80,9 +79,8 @@ class Buffers:
 
 
 class Arena:
-    """One rank's memory, on the host or on its GPU. It holds the buffers of one size at a time.
-
-    ``new`` makes an array of so many bytes in host memory. NumPy asks for huge pages from 4 MiB on."""
+    """One rank's memory, on the host or on its GPU. It holds the buffers of one size at a time. ``new`` makes an array
+    of so many bytes in host memory. NumPy asks for huge pages from 4 MiB on."""
 
     def __init__(self, device: str = "cpu", new: Callable[[int], Raw] = lambda n: np.empty(n, np.uint8)) -> None:
         self._device, self._host, self._new_on_host = device, device == "cpu", new

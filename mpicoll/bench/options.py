@@ -62,10 +62,9 @@ OPTIONS: tuple[tuple[str, str, str | None], ...] = (
 
 @dataclass(frozen=True)
 class Options:
-    """A benchmark's settings, which are the options of the command line. Sizes are bytes.
-
-    If ``backends`` is empty, the ranks take what their machine has. Each of ``algorithms`` is a line of the table; if
-    there are none, mpicoll has one line and chooses the algorithm itself."""
+    """A benchmark's settings, which are the options of the command line. Sizes are bytes. If ``backends`` is empty, the
+    ranks take what their machine has. Each of ``algorithms`` is a line of the table; if there are none, mpicoll has one
+    line and chooses the algorithm itself."""
 
     collectives: tuple[str, ...]
     ranks: int

@@ -127,10 +127,8 @@ class Note:
 
 @dataclass
 class Report:
-    """Everything that a benchmark found.
-
-    ``copies`` has the floor, by size: the median time in which each rank copies so many bytes from one buffer to
-    another while all other ranks do the same. ``clocks`` says how times were taken."""
+    """Everything that a benchmark found. ``copies`` has the floor, by size: the median time in which each rank copies
+    so many bytes from one buffer to another while all other ranks do the same. ``clocks`` says how times were taken."""
 
     command: str
     started: str

@@ -26,9 +26,8 @@ class Point(Row):
 
 
 def gather(reports: Sequence[Report]) -> list[Point]:
-    """The smallest and the largest size by collective, backend and number of nodes.
-
-    Raises ArgumentError if two records are of the same number of nodes."""
+    """The smallest and the largest size by collective, backend and number of nodes. Raises ArgumentError if two records
+    are of the same number of nodes."""
     by_nodes = {report.environment["nodes"]: report for report in reports}
     if len(by_nodes) < len(reports):
         given = ", ".join(map(str, sorted(report.environment["nodes"] for report in reports)))

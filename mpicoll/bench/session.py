@@ -29,7 +29,6 @@ _DRIVER = Path("/proc/driver/nvidia/version")
 @dataclass(frozen=True)
 class Session:
     """The ranks of a benchmark, those of this rank's node, and the device that holds its buffers (as ``cuda:0``).
-
     ``sharing`` is the most ranks that have their buffers on one GPU."""
 
     world: MPI.Intracomm

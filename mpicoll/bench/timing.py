@@ -115,10 +115,9 @@ def clocks(device: str) -> dict[str, str]:
 
 
 def measure(world: MPI.Intracomm, runners: Sequence[Runner], seconds: float) -> None:
-    """Run all runners in turns for about ``seconds``, or longer if even the fewest calls take longer.
-
-    How many calls a batch has follows from the fastest batch so far. If it followed from one try, a try that was
-    disturbed would leave the runner with few calls, each with cold caches, and those would seem to take long."""
+    """Run all runners in turns for about ``seconds``, or longer if even the fewest calls take longer. How many calls a
+    batch has follows from the fastest batch so far. If it followed from one try, a try that was disturbed would leave
+    the runner with few calls, each with cold caches, and those would seem to take long."""
     for runner in runners:
         runner.batch(world, 1)  # makes what later calls find
     costs, calls = [inf] * len(runners), [1] * len(runners)
@@ -184,7 +183,6 @@ def copy_case(size: int, device: str) -> Case:
 
 def copy_time(session: Session, arena: Arena, size: int, seconds: float) -> float:
     """The median time in microseconds in which each rank copies ``size`` bytes, all ranks at the same time. Collective.
-
     It is measured as the backends are, for about ``seconds``. A call's time is that of the slowest rank."""
 
     def copy(pair: Buffers) -> Callable[[], object]:

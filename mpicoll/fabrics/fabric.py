@@ -27,9 +27,8 @@ if TYPE_CHECKING:
 
 
 class Transfer(ABC):
-    """A message bound to its memory, its peer and its tag. It can be started any number of times.
-
-    ``start`` returns what stands for the message while it is under way; only this object knows what that is."""
+    """A message bound to its memory, its peer and its tag. It can be started any number of times. ``start`` returns
+    what stands for the message while it is under way; only this object knows what that is."""
 
     now: Callable[[], object] | None = None
     """Sends or receives at once, at less cost than ``start`` and ``wait``. None where there is no such way."""

@@ -253,10 +253,9 @@ class _Sent(Transfer):
 
 
 class _Received(Transfer):
-    """A message that comes. While it is under way, the library's request and status stand for it.
-
-    If the handler of a signal ends a wait with an exception, MPI has completed the message. Then the request is null,
-    and the status has what is known of the message: MPI must not be asked again."""
+    """A message that comes. While it is under way, the library's request and status stand for it. If the handler of a
+    signal ends a wait with an exception, MPI has completed the message. Then the request is null, and the status has
+    what is known of the message: MPI must not be asked again."""
 
     overruns = vendor_of(MPI.get_vendor()[0]).overruns
 

@@ -24,9 +24,8 @@ it does neither."""
 
 
 def make(how: Callable[..., Made], *arguments: Any) -> Made:
-    """What this method of a communicator makes. Raises StateError where MPI makes none.
-
-    If MPI has no room for more, all ranks raise it, because MPI looks for a number that is free on all of them."""
+    """What this method of a communicator makes. Raises StateError where MPI makes none. If MPI has no room for more,
+    all ranks raise it, because MPI looks for a number that is free on all of them."""
     try:
         return how(*arguments)
     except MPI.Exception as e:

@@ -63,9 +63,8 @@ class Comparison:
 def compared(
     collective: str, names: Sequence[str], ranks: int, root: int, machine: Machine, sizes: Sequence[int]
 ) -> Comparison:
-    """Cost these algorithms, or without any name all that serve so many ranks and this root.
-
-    Raises ArgumentError for ranks that the machine cannot hold, or an algorithm that cannot serve them."""
+    """Cost these algorithms, or without any name all that serve so many ranks and this root. Raises ArgumentError for
+    ranks that the machine cannot hold, or an algorithm that cannot serve them."""
     chosen = names or [a.name for a in algorithms.algorithms(collective) if not a.declines(ranks, root)]
     found = {name: costs(collective, name, ranks, machine, sizes, root) for name in chosen}
     notes = {name: each.note for name, each in found.items() if each.note}

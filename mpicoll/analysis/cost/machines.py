@@ -130,10 +130,9 @@ class Level:
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """A machine. ``source`` says where its figures come from. docs/explanation/cost.md describes the other fields.
-
-    A message longer than ``eager`` bytes asks its receiver first, which answers when it has begun the step that
-    receives it: this takes two more latencies. ``placement`` is one of PLACEMENTS."""
+    """A machine. ``source`` says where its figures come from. docs/explanation/cost.md describes the other fields. A
+    message longer than ``eager`` bytes asks its receiver first, which answers when it has begun the step that receives
+    it: this takes two more latencies. ``placement`` is one of PLACEMENTS."""
 
     name: str
     source: str

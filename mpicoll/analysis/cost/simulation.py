@@ -38,7 +38,6 @@ def costs(collective: str, algorithm: str, size: int, machine: Machine, nbytes: 
 
 def costs_of(chosen: algorithms.Algorithm, size: int, machine: Machine, nbytes: Sequence[int], root: int = 0) -> Costs:
     """The times of an algorithm among ``size`` ranks for vectors of ``nbytes``, which are cut as a call would cut them.
-
     Raises ArgumentError if the algorithm does not serve so many ranks, or if the machine does not hold them."""
     nodes = machine.nodes(size) if chosen.by_node else None
     alike: dict[int, list[int]] = {}  # by segments: a pipelined algorithm cuts a long vector into more
@@ -56,10 +55,9 @@ def costs_of(chosen: algorithms.Algorithm, size: int, machine: Machine, nbytes: 
 
 
 def simulated(schedule_of: Of, size: int, machine: Machine, nbytes: Times) -> Times:
-    """Seconds until the last of ``size`` ranks is done, for vectors of ``nbytes`` (1-D) bytes.
-
-    Only one of several ranks is simulated if they do the same at the same place of the machine. A sample of the
-    schedules shows whether they do. Raises TooManyError for more messages than can be kept."""
+    """Seconds until the last of ``size`` ranks is done, for vectors of ``nbytes`` (1-D) bytes. Only one of several
+    ranks is simulated if they do the same at the same place of the machine. A sample of the schedules shows whether
+    they do. Raises TooManyError for more messages than can be kept."""
     alike = machine.placement == "block" and machine.levels[-1].network is None
     period = shortest_period(schedule_of, size, machine.period if alike else size)
     return Structure(schedule_of, size, period).seconds(machine, nbytes)
@@ -165,9 +163,8 @@ def _paths(machine: Machine, level: Ints, leaving: tuple[Ints, Ints], arriving: 
 
 
 def served(free: Times, server: Ints, ready: Times, busy: Times) -> Times:
-    """When each job starts. A server does its jobs one after another, in the order in which they are ready.
-
-    ``free`` is the time from which each server is free, and is updated."""
+    """When each job starts. A server does its jobs one after another, in the order in which they are ready. ``free`` is
+    the time from which each server is free, and is updated."""
     order = np.argsort(server, kind="stable")
     first = _changes(server[order])
     if len(first) >= len(server):  # no two jobs have the same server

@@ -86,7 +86,6 @@ class Traffic:
 
 def gathered(schedule_of: Of, size: int, period: int) -> Traffic:
     """The messages of the representatives. As in MPI, the first send of a pair of ranks meets their first receive.
-
     Raises TooManyError for more than ``MOST`` messages, and ScheduleError if a message meets no receive."""
     sends, receives = array("q"), array("q")  # the numbers of one end after those of another
     first_step, copies = [0], array("q")

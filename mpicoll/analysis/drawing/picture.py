@@ -75,7 +75,6 @@ def meaning(collective: str, size: int, root: int) -> Picture:
 
 def picture(found: Tracing, fault: Fault | None = None) -> Picture:
     """The panels of what was traced: one before it, and one after each round. The last shows the result or the fault.
-
     The spaces of a rank are one strip, whose cells show what was written last, unless some message reads anything else.
     """
     rounds, marks = (fault.rounds, fault.marks) if fault else (found.rounds, ())

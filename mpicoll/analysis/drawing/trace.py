@@ -82,10 +82,9 @@ SIGNAL = (range(1),)  # in a barrier, the block that holds the ranks that a rank
 
 
 class Tracing(Listener):
-    """Follows the ranks while their schedules are proved.
-
-    Rounds count from 1. In round 0, the ``writes`` are what the ranks give, and what they copy before the first
-    message. A barrier has one block, which holds the ranks that a rank has heard of."""
+    """Follows the ranks while their schedules are proved. Rounds count from 1. In round 0, the ``writes`` are what the
+    ranks give, and what they copy before the first message. A barrier has one block, which holds the ranks that a rank
+    has heard of."""
 
     def __init__(self, collective: str, size: int, root: int, blocks: int) -> None:
         self.collective, self.size, self.root, self.blocks = collective, size, root, max(1, blocks)

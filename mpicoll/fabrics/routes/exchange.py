@@ -113,10 +113,8 @@ class _Exchange:
         return result, [*self._messages(slices, rows), partial(self._reduce, rows, result)]
 
     def _messages(self, gives: Sequence[Array | None], takes: Sequence[Array | None]) -> list[Plan]:
-        """Messages to and from each other rank; there is none where an array is None or empty.
-
-        A step has messages with a few ranks only: where there are many ranks, all messages at once would be too many
-        for a rank to store."""
+        """Messages to and from each other rank; there is none where an array is None or empty. A step has messages with
+        a few ranks only: where there are many ranks, all messages at once would be too many for a rank to store."""
         size, rank, transport = self._comm.size, self._comm.rank, self._transport
         steps_before = len(transport.steps)
         for first in range(1, size, PARTNERS):

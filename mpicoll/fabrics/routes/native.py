@@ -175,9 +175,8 @@ def _in_messages(comm: MPI.Intracomm, call: Call) -> Plan:
 
 def compared(comm: MPI.Intracomm, call: Call) -> Callable[[], bool]:
     """A function that compares what ranks send in an alltoallv with what others expect of them, and returns whether a
-    rank's buffers are too long for one call. MPI takes a message that is too short, and says nothing.
-
-    It raises MessageError on the rank that expects another number."""
+    rank's buffers are too long for one call. MPI takes a message that is too short, and says nothing. It raises
+    MessageError on the rank that expects another number."""
     assert call.sendcounts is not None
     assert call.recvcounts is not None
     tells, told = np.array(call.sendcounts, np.int64), np.empty(comm.size, np.int64)

@@ -57,9 +57,8 @@ _PREFIXES = {None: 0, "inclusive": 1, "exclusive": 2}
 
 def meet(comm: MPI.Intracomm, crowded: bool) -> tuple[Node, Messages] | None:
     """Memory in which these ranks of one node meet, and that through which their messages go. None if one of them
-    cannot map memory of the others, or has no kernel. Collective.
-
-    ``crowded`` says whether ranks take turns on cores."""
+    cannot map memory of the others, or has no kernel. Collective. ``crowded`` says whether ranks take turns on
+    cores."""
     nbytes, start = None, 0
     if kernel is not None and comm.size <= MOST_RANKS:
         start = kernel.head_size(comm.size) + _UNITS * UNIT

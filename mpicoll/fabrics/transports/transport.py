@@ -15,10 +15,8 @@ Region = list[Array]
 
 
 class Transport(ABC):
-    """Brings the memory of blocks to other ranks.
-
-    The calls between two calls of ``end_step`` are the actions of one step, which may proceed at the same time. The
-    messages between two ranks are matched in the order of the calls."""
+    """Brings the memory of blocks to other ranks. The calls between two calls of ``end_step`` are the actions of one
+    step, which may proceed at the same time. The messages between two ranks are matched in the order of the calls."""
 
     @abstractmethod
     def send(self, peer: int, region: Region) -> None:

@@ -22,10 +22,9 @@ Addresses = Sequence[int | None]  # of memory of each rank
 
 
 class Peers:
-    """The ranks of a communicator on one node, whose memory a device of this rank opens.
-
-    As long as a process has memory of another one open, its owner cannot give it back. So a rank tells in its next call
-    which of its allocations are no more, and the others close them."""
+    """The ranks of a communicator on one node, whose memory a device of this rank opens. As long as a process has
+    memory of another one open, its owner cannot give it back. So a rank tells in its next call which of its allocations
+    are no more, and the others close them."""
 
     def __init__(self, rank: int, size: int, device: Device, tell: Tell) -> None:
         self.rank, self.size, self.device, self.tell = rank, size, device, tell

@@ -16,10 +16,9 @@ ALIGNED = 256
 
 
 class Scratch:
-    """Memory that grows, and never shrinks. Plans that were bound before use what they were bound to.
-
-    Calls of several streams use the same memory. Each call comes after the one before, and says when it is done. The
-    memory is given back in the turn of a stream of its own, which waits for them all."""
+    """Memory that grows, and never shrinks. Plans that were bound before use what they were bound to. Calls of several
+    streams use the same memory. Each call comes after the one before, and says when it is done. The memory is given
+    back in the turn of a stream of its own, which waits for them all."""
 
     def __init__(self, device: Device) -> None:
         self._device = device

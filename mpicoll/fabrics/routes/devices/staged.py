@@ -57,10 +57,9 @@ class _Slot:
 
 
 class Ring:
-    """The slots of one communicator for one device, and the streams that fill and empty them.
-
-    Slots grow, and never shrink. A plan that was bound before keeps the slots that it was bound to. If ranks share
-    arrays, slots lie in memory that they share: then the host's route need not copy."""
+    """The slots of one communicator for one device, and the streams that fill and empty them. Slots grow, and never
+    shrink. A plan that was bound before keeps the slots that it was bound to. If ranks share arrays, slots lie in
+    memory that they share: then the host's route need not copy."""
 
     def __init__(self, device: Device, shares_memory: bool) -> None:
         self.device, self._shares_memory = device, shares_memory
@@ -158,9 +157,8 @@ def _bytes_of_slot(call: Call, size: int, count: int) -> int:
 
 
 class _Part:
-    """The elements ``start`` to ``start + count`` of each block of a call, and their places in a slot.
-
-    On the host, everything that can be is done in place: so a slot needs less memory."""
+    """The elements ``start`` to ``start + count`` of each block of a call, and their places in a slot. On the host,
+    everything that can be is done in place: so a slot needs less memory."""
 
     def __init__(self, call: Call, rank: int, size: int, slot: _Slot, start: int, count: int, length: int) -> None:
         self._call, self._rank, self._size = call, rank, size

@@ -18,7 +18,7 @@ from mpicoll.arrays.kernels import COMBINE
 from mpicoll.arrays.libraries import Described, loaded_torch, owners
 from mpicoll.devices.device import Device, Event, Handle, Stream
 from mpicoll.errors import DeviceError, DeviceFailure, StateError
-from mpicoll.machine.cuda import Pinned, close_ipc, hidden_from_captures, ipc_handle, open_ipc, supported
+from mpicoll.machine.cuda import close_ipc, hidden_from_captures, ipc_handle, open_ipc, pinned, supported
 from mpicoll.machine.shared_memory import Block
 
 _DEFAULT_STREAM = 1  # what the interface of an array calls the default stream, which torch knows by another number
@@ -80,7 +80,7 @@ class Cuda(Device):
 
     def pin(self, memory: Block) -> Block:
         with self._torch.cuda.device(self._device):
-            return np.asarray(Pinned(memory, self._device.index))
+            return pinned(memory, self._device.index)
 
     def view(self, b: Buffer) -> Any:
         torch = self._torch

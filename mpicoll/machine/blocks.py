@@ -19,7 +19,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mpicoll.machine.shared_memory import Block, Mapping, fill, give_back, kept_for_later, mapped, mark_of, new_file
+from mpicoll.machine.shared_memory import (
+    Block,
+    Lease,
+    Mapping,
+    fill,
+    give_back,
+    kept_for_later,
+    mapped,
+    mark_of,
+    new_file,
+)
 from mpicoll.node.loaded import kernel
 
 LEAST = 16 << 10  # bytes of the shortest array that lies in such memory. It does not pay for shorter ones.
@@ -109,14 +119,6 @@ _changes = count(1)
 _last_change = 0
 
 
-class _Lease:
-    """Memory of a block, which is free again when nothing refers to this object any more."""
-
-    def __init__(self, block: ShmSegment, nbytes: int) -> None:
-        self.__array_interface__ = block.bytes(nbytes).__array_interface__
-        weakref.finalize(self, _pool.free.append, block).atexit = False
-
-
 class _Pool:
     """The blocks of this process."""
 
@@ -182,7 +184,7 @@ def allocate(nbytes: int, spare: int = 0) -> Block | None:
     """Uninitialised memory of so many bytes. None if it is short, or if the system or ``MOST`` allows no more:
     ``refusal`` says which. A new block leaves ``spare`` of ``MOST``."""
     block = _pool.take(_rounded(nbytes), spare) if nbytes >= LEAST else None
-    return None if block is None else np.asarray(_Lease(block, nbytes))
+    return None if block is None else np.asarray(Lease(block.bytes(nbytes), _pool.free.append, block))
 
 
 def refusal(nbytes: int) -> str:

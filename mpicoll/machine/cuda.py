@@ -8,13 +8,14 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
-import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache, lru_cache
 from typing import Any
 
-from mpicoll.machine.shared_memory import Block
+import numpy as np
+
+from mpicoll.machine.shared_memory import Block, Lease
 
 _DEVICE_ORDINAL = 9  # of CUpointer_attribute
 _RELAXED = 2  # of CUstreamCaptureMode
@@ -110,18 +111,15 @@ def close_ipc(start: int) -> None:
     driver().cuIpcCloseMemHandle(ctypes.c_uint64(start))
 
 
-class Pinned:
-    """Memory that is pinned as long as there is a reference to this. It begins at a page."""
-
-    def __init__(self, memory: Block, gpu: int) -> None:
-        """``gpu`` is the number of the one that copies. Raises MemoryError if the driver does not pin the memory."""
-        pages = -(-memory.nbytes // mmap.PAGESIZE)
-        nbytes, flags = ctypes.c_size_t(pages * mmap.PAGESIZE), ctypes.c_uint(_PORTABLE)
-        failed = _asked(gpu, "cuMemHostRegister_v2", _pointer(memory), nbytes, flags)
-        if failed:
-            raise MemoryError(f"{memory.nbytes} bytes cannot be pinned (CUDA's error {failed})")
-        self.__array_interface__ = memory.__array_interface__
-        weakref.finalize(self, _unpin, memory, gpu, os.getpid()).atexit = False  # it holds the memory until then
+def pinned(memory: Block, gpu: int) -> Block:
+    """Memory that begins at a page, pinned as long as there is a reference to the result. ``gpu`` is the number of the
+    one that copies. Raises MemoryError if the driver does not pin the memory."""
+    pages = -(-memory.nbytes // mmap.PAGESIZE)
+    nbytes, flags = ctypes.c_size_t(pages * mmap.PAGESIZE), ctypes.c_uint(_PORTABLE)
+    failed = _asked(gpu, "cuMemHostRegister_v2", _pointer(memory), nbytes, flags)
+    if failed:
+        raise MemoryError(f"{memory.nbytes} bytes cannot be pinned (CUDA's error {failed})")
+    return np.asarray(Lease(memory, _unpin, memory, gpu, os.getpid()))
 
 
 def _unpin(memory: Block, gpu: int, process: int) -> None:

@@ -131,6 +131,15 @@ def mapped(pid: int, file: int, mark: int, nbytes: int, inherited: bool = False)
         os.close(other)
 
 
+class Lease:
+    """Memory as NumPy takes it. When nothing refers to this any more, ``give_back`` is called. It holds its
+    ``arguments`` until then."""
+
+    def __init__(self, memory: Block, give_back: Callable[..., object], *arguments: object) -> None:
+        self.__array_interface__ = memory.__array_interface__
+        weakref.finalize(self, give_back, *arguments).atexit = False
+
+
 class Mapping:
     """A file that is mapped into memory as long as anything refers to this object. Python's mmap would also keep a file
     open, and a forked child would keep the memory. Only if the memory is ``inherited``, a child may use it."""

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from mpicoll.machine import cuda
-from mpicoll.machine.cuda import Pinned
+from mpicoll.machine.cuda import pinned
 
 
 class Driver:
@@ -53,7 +53,7 @@ def memory() -> np.ndarray[Any, np.dtype[np.uint8]]:
 
 def test_whole_pages_as_long_as_there_is_an_array(driver: Driver) -> None:
     given = memory()
-    array = np.asarray(Pinned(given, 0))[100:]
+    array = pinned(given, 0)[100:]
     assert driver.pinned == {given.ctypes.data: 8192}
     assert array.ctypes.data == given.ctypes.data + 100
     del array
@@ -64,14 +64,14 @@ def test_whole_pages_as_long_as_there_is_an_array(driver: Driver) -> None:
 def test_a_refusal(driver: Driver) -> None:
     driver.answers["cuMemHostRegister_v2"] = [801]
     with pytest.raises(MemoryError, match="6144 bytes cannot be pinned \\(CUDA's error 801\\)"):
-        Pinned(memory(), 0)
+        pinned(memory(), 0)
     assert "cuMemHostUnregister" not in driver.asked
 
 
 @pytest.mark.parametrize("function", ["cuMemHostRegister_v2", "cuMemHostUnregister"])
 def test_a_thread_that_has_no_context(driver: Driver, function: str) -> None:
     driver.answers[function] = [201]
-    array = np.asarray(Pinned(memory(), 1))
+    array = pinned(memory(), 1)
     assert len(driver.pinned) == 1
     del array
     gc.collect()
@@ -83,7 +83,7 @@ def test_a_thread_that_has_no_context(driver: Driver, function: str) -> None:
 def test_memory_that_stays_pinned_is_nobody_else_s(driver: Driver) -> None:
     driver.answers["cuMemHostUnregister"] = [999]
     given = memory()
-    array = np.asarray(Pinned(given, 0))
+    array = pinned(given, 0)
     address = given.ctypes.data
     del array, given
     gc.collect()
@@ -92,7 +92,7 @@ def test_memory_that_stays_pinned_is_nobody_else_s(driver: Driver) -> None:
 
 
 def test_a_forked_child_unpins_nothing(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
-    array = np.asarray(Pinned(memory(), 0))
+    array = pinned(memory(), 0)
     monkeypatch.setattr(os, "getpid", lambda: -1)
     del array
     gc.collect()

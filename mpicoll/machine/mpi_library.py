@@ -56,5 +56,5 @@ def ucx_version() -> str:
 
 def _mapped(library: str) -> str | None:
     """The file of a library that this process has loaded; None if the system does not say it."""
-    name = re.compile(rf"/\S*/{library}[.\d-]*so\S*")
+    name = re.compile(rf"/.*/{library}[.\d-]*so[^ /]*")
     return next(filter(name.fullmatch, loaded_files()), None)

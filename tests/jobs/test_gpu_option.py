@@ -96,7 +96,8 @@ def test_without_the_package(package: Path) -> None:
 @ON_LINUX
 def test_a_ucx_that_knows_cuda_is_noticed(tmp_path: Path) -> None:
     """By the library that it loads where there is a CUDA driver. Of it, MPI itself says nothing."""
-    part = tmp_path / "libuct_cuda.so.0.0.0"
+    part = tmp_path / "a folder" / "libuct_cuda.so.0.0.0"
+    part.parent.mkdir()
     mapped = [line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines()]
     shutil.copy(next(file for file in mapped if "/libm.so" in file), part)
     asks = "from mpicoll.machine.mpi_library import *; print(takes_device_memory(), may_take_device_memory())"

@@ -14,8 +14,7 @@ if TYPE_CHECKING:
     from mpicoll.algorithms import Algorithm
     from mpicoll.algorithms.steps import Nodes
 
-Where = Callable[[int], "Nodes"]
-"""The nodes of so many ranks."""
+Where = Callable[[int], "Nodes"]  # the nodes of so many ranks
 
 
 def option(parser: argparse._ActionsContainer, typed: str, about: str, **more: Any) -> argparse.Action:

@@ -12,7 +12,7 @@ import signal
 import sys
 from typing import TYPE_CHECKING, Any
 
-from mpicoll.bench.options import OPTIONS, OUTPUTS
+from mpicoll.bench.options import OPTIONS, OUTPUTS, Options, bad, read
 from mpicoll.cli.arguments import collectives, completes, option, writing
 from mpicoll.errors import ArgumentError
 from mpicoll.jobs.launcher import Job
@@ -21,8 +21,6 @@ from mpicoll.launch.launch_env import check_not_alone, under_launcher
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
-
-    from mpicoll.bench.options import Options
 
 
 def add(p: argparse.ArgumentParser) -> None:
@@ -35,8 +33,6 @@ def add(p: argparse.ArgumentParser) -> None:
 
 def handle(args: argparse.Namespace) -> int:
     """Start the ranks with the same arguments, or be one of them."""
-    from mpicoll.bench.options import read
-
     if under_launcher():
         return _rank(vars(args))
     ranks = read(vars(args) | {"n": args.n or "2"}).ranks
@@ -67,8 +63,6 @@ def _rank(typed: dict[str, Any]) -> int:
 
 
 def _read(typed: dict[str, Any], size: int) -> tuple[Options | None, str | None]:
-    from mpicoll.bench.options import bad, read
-
     try:
         options = read({**typed, "n": typed["n"] or str(size)})
         if options.ranks != size:

@@ -31,7 +31,14 @@ def add(p: argparse.ArgumentParser) -> None:
     about = "go on when ranks are lost: the others get RankLost, and can shrink the communicator (Open MPI 5)"
     option(p, "--elastic", about)
     option(p, "--gpu", "let the wheel of Open MPI take GPU memory, through the UCX of the extra `cuda`")
-    _add_torchruns(p)
+    group = p.add_argument_group("options of torchrun")
+    about = "the number of ranks on each node, instead of -n; auto and cpu take one for each core of this node"
+    option(group, "--nproc-per-node --nproc_per_node N", about, type=_ranks_of_a_node)
+    about = "the number of nodes, of a hostfile or a batch job (1)"
+    option(group, "--nnodes K", about, type=partial(number, least=1), default=1)
+    about = "start the whole job again if it fails, at most this many times (0)"
+    option(group, "--max-restarts --max_restarts R", about, dest="restarts", type=number, default=0)
+    option(group, "--standalone", "accepted; MPI needs nothing for it")
     option(p, "--dry-run", "print the command instead of running it")
     p.add_argument("-m", dest="module", nargs=argparse.REMAINDER, help="run a module, as python -m does")
     p.add_argument("-c", dest="code", nargs=argparse.REMAINDER, help="run code, as python -c does")
@@ -44,23 +51,6 @@ def _words(text: str) -> list[str]:
         return shlex.split(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(f"expected words as a shell takes them ({error}); given {text!r}") from error
-
-
-def _add_torchruns(parser: argparse.ArgumentParser) -> None:
-    """Add the options of torchrun's that have a meaning here."""
-    group = parser.add_argument_group("options of torchrun")
-    about = "the number of ranks on each node, instead of -n; auto and cpu take one for each core of this node"
-    option(group, "--nproc-per-node --nproc_per_node N", about, type=_ranks_of_a_node)
-    option(
-        group,
-        "--nnodes K",
-        "the number of nodes, of a hostfile or a batch job (1)",
-        type=partial(number, least=1),
-        default=1,
-    )
-    about = "start the whole job again if it fails, at most this many times (0)"
-    option(group, "--max-restarts --max_restarts R", about, dest="restarts", type=number, default=0)
-    option(group, "--standalone", "accepted; MPI needs nothing for it")
 
 
 def _ranks_of_a_node(text: str) -> int:

@@ -16,8 +16,7 @@ from mpicoll.machine.system import free_memory, home, huge_pages, overload, vers
 from mpicoll.machine.vendors import RANK_VARIABLES, VENDORS
 from mpicoll.node.loaded import missing
 
-SIZES = {8: "8 bytes", 64 << 10: "64 KiB", 16 << 20: "16 MiB"}
-"""The all-reduces whose algorithm the doctor names."""
+SIZES = {8: "8 bytes", 64 << 10: "64 KiB", 16 << 20: "16 MiB"}  # the all-reduces whose algorithm the doctor names
 _PACKAGES = "mpicoll", "mpi4py", "numpy", "torch"
 
 
@@ -53,8 +52,7 @@ class Start:
     """The interface through which the launcher tells ranks how to find each other."""
     number: int | None = field(default_factory=lambda: started_as()[0])
     """The number of this process among those that were started together."""
-    together: int = field(default_factory=lambda: started_as()[1])
-    """How many processes were started together."""
+    together: int = field(default_factory=lambda: started_as()[1])  # how many processes were started together
     tasks: int | None = field(default_factory=partial(_number, "SLURM_NTASKS"))
     """The ranks for which Slurm has allocated the job."""
 
@@ -83,20 +81,15 @@ class Machine:
     """What a process sees of its machine: None where the system does not say it, or has no limit (``locked``)."""
 
     node: str = field(default_factory=platform.node)
-    linux: bool = SHARES
-    """Whether the system has memory that mpicoll's ranks can share, as Linux has."""
+    linux: bool = SHARES  # whether the system has memory that mpicoll's ranks can share, as Linux has
     cpu: str = field(default_factory=lambda: cpu_name() or "unknown")
-    cores: tuple[int, ...] = field(default_factory=lambda: tuple(sorted(cpus())))
-    """The CPUs that the process may use."""
-    overload: str = field(default_factory=overload)
-    """What leaves the process less time than its cores have."""
+    cores: tuple[int, ...] = field(default_factory=lambda: tuple(sorted(cpus())))  # the CPUs that the process may use
+    overload: str = field(default_factory=overload)  # what leaves the process less time than its cores have
     omp_threads: int | None = field(default_factory=partial(_number, "OMP_NUM_THREADS"))
-    memory: int | None = field(default_factory=free_memory)
-    """Bytes of memory that are free."""
+    memory: int | None = field(default_factory=free_memory)  # bytes of memory that are free
     shm_size: int | None = field(default_factory=partial(_of_shm, "f_blocks"))
     shm_free: int | None = field(default_factory=partial(_of_shm, "f_bavail"))
-    locked: int | None = field(default_factory=_locked)
-    """Bytes that the process may lock in memory."""
+    locked: int | None = field(default_factory=_locked)  # bytes that the process may lock in memory
     files: int = field(default_factory=lambda: resource.getrlimit(resource.RLIMIT_NOFILE)[0])
     """Files that the process may open."""
     rdma: bool = field(default_factory=lambda: any(Path("/sys/class/infiniband").glob("*")))
@@ -121,14 +114,10 @@ class World:
     rank: int
     size: int
     library: str
-    threads: str
-    """The level of support for threads: MULTIPLE, or less."""
-    shares: bool
-    """Whether the ranks of this node can share memory."""
-    reads: bool
-    """Whether this process may read the memory of another one."""
-    shares_memory: bool = False
-    """Whether collectives are carried out where arrays lie in memory that the ranks share."""
+    threads: str  # the level of support for threads: MULTIPLE, or less
+    shares: bool  # whether the ranks of this node can share memory
+    reads: bool  # whether this process may read the memory of another one
+    shares_memory: bool = False  # whether collectives are carried out where arrays lie in memory that the ranks share
     chosen: tuple[tuple[int, str, str], ...] = ()
     refused: str = ""
 

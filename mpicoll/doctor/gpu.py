@@ -28,27 +28,19 @@ _NO_DEVICE = 100  # CUDA_ERROR_NO_DEVICE
 class Gpu:
     """What the driver, torch and MPI answered: None where there is no GPU, or where a question before has failed."""
 
-    driver: str | None = None
-    """The newest CUDA that the driver supports."""
+    driver: str | None = None  # the newest CUDA that the driver supports
     devices: tuple[str, ...] = ()
-    error: int = 0
-    """CUDA's error number, if the driver does not work."""
-    torch_cuda: str | None = None
-    """The CUDA for which torch was built."""
+    error: int = 0  # CUDA's error number, if the driver does not work
+    torch_cuda: str | None = None  # the CUDA for which torch was built
     torch_works: bool | None = None
     nccl: str | None = None
-    mpi_takes: bool | None = None
-    """Whether the MPI library reports support for GPU memory."""
+    mpi_takes: bool | None = None  # whether the MPI library reports support for GPU memory
     paths: tuple[tuple[str, str], ...] = ()
     """What is wrong with each path on which MPI may take GPU memory, nothing if it works. A rank of each node tries."""
-    kept: str = ""
-    """The file that keeps it."""
-    failed: tuple[str, str] = "", ""
-    """The question that brought no answer, and what happened instead."""
-    segments: str = ""
-    """The variable that lets torch allocate expandable segments, empty if none does."""
-    visible: str | None = None
-    """CUDA_VISIBLE_DEVICES."""
+    kept: str = ""  # the file that keeps it
+    failed: tuple[str, str] = "", ""  # the question that brought no answer, and what happened instead
+    segments: str = ""  # the variable that lets torch allocate expandable segments, empty if none does
+    visible: str | None = None  # CUDA_VISIBLE_DEVICES
 
 
 def gpu_here() -> Gpu:

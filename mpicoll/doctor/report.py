@@ -19,8 +19,7 @@ TOPICS = (
     "locked memory", "open files", "huge pages", "GPU", "CPU", "versions", "settings", "algorithm",
 )  # fmt: skip
 """What findings are about, in the report's order."""
-_PLACES = ("cores", "GPU")
-"""Those that say where the ranks are."""
+_PLACES = ("cores", "GPU")  # those that say where the ranks are
 
 
 @dataclass(frozen=True)

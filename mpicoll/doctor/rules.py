@@ -23,20 +23,16 @@ VARIABLES = {
     )
 }  # fmt: skip
 """mpicoll's environment variables."""
-_ALIKE = 0.85
-"""Names that are so much alike, or more, are taken for one that was misspelt."""
+_ALIKE = 0.85  # names that are so much alike, or more, are taken for one that was misspelt
 _SHM_OF_A_RANK = 8 << 20
 """Bytes that an MPI library may want in /dev/shm for each rank. The wheel of MPICH 5.0 takes 5 MiB."""
 _LEAST_SHM = 1 << 20
-_LOCKED = 1 << 30
-"""Bytes that a network card with remote memory access may want to lock for a rank."""
-_FILES = 1024
-"""Files that a process may open on most systems."""
+_LOCKED = 1 << 30  # bytes that a network card with remote memory access may want to lock for a rank
+_FILES = 1024  # files that a process may open on most systems
 
 Rule = tuple[Level, Callable[[Facts], object], str]
 
-_OF_LINUX = "memory access", "/dev/shm", "huge pages"
-"""Topics of which there is nothing to say elsewhere."""
+_OF_LINUX = "memory access", "/dev/shm", "huge pages"  # topics of which there is nothing to say elsewhere
 _FREE_SHM = "Delete what earlier jobs have left in /dev/shm, or give it more memory (docker run --shm-size=1g)"
 _RAISE_LIMIT = "Remove the limit: `ulimit -l unlimited`, memlock in limits.conf, or LimitMEMLOCK=infinity of slurmd"
 _FITTING_TORCH = "Install a torch that fits the driver: https://pytorch.org/get-started/locally"

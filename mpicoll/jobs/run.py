@@ -79,8 +79,7 @@ class _Attempt:
         self._interrupted = 0.0  # when Ctrl-C was pressed
         self._changed, self._seen = 0.0, (0, 0)
         """When the ranks' answers to Ctrl-C have changed last, and what they are."""
-        self._waits_in_vain = False
-        """Whether the job was ended because ranks wait in MPI_Init for one that has ended."""
+        self._waits_in_vain = False  # whether the job was ended because ranks wait in MPI_Init for one that has ended
         self._hangs_since = 0.0
         self._ends = [signal.SIGKILL, signal.SIGTERM]
         """What has not been sent yet to a launcher that does not end, the last one first."""

@@ -23,8 +23,7 @@ from mpicoll.jobs.run import run
 from mpicoll.launch.launch_env import launched_rank, under_launcher
 from mpicoll.machine import linux
 
-_CALL, _FAILURE = "call", "failure"
-"""Files in the folder: the pickled call, and the first failed rank's report."""
+_CALL, _FAILURE = "call", "failure"  # files in the folder: the pickled call, and the first failed rank's report
 
 Arguments = TypeVarTuple("Arguments")
 

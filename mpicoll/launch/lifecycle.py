@@ -130,8 +130,7 @@ def set_excepthook(hook: ExceptHook) -> ExceptHook:
     return previous
 
 
-exit_now = os._exit
-"""Python's own ``os._exit``."""
+exit_now = os._exit  # Python's own
 
 
 def set_exit(exit_: Callable[[int], NoReturn]) -> None:
@@ -152,14 +151,10 @@ class Closable(Protocol):
         """Do the same in a process that must not call MPI."""
 
 
-_living: weakref.WeakSet[Closable] = weakref.WeakSet()
-"""All such objects that exist."""
-
+_living: weakref.WeakSet[Closable] = weakref.WeakSet()  # all such objects that exist
 FORKED = "this process was forked from the one that initialised it, which MPI does not serve: communicate in the parent"
-_forked = False
-"""Whether this process was forked from one in which MPI was initialised."""
-_code: int | None = None
-"""The code with which this process exits, if that is known."""
+_forked = False  # whether this process was forked from one in which MPI was initialised
+_code: int | None = None  # the code with which this process exits, if that is known
 
 
 def watch(closable: Closable) -> None:

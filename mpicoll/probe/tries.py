@@ -18,8 +18,7 @@ from mpicoll.errors import LaunchError
 from mpicoll.launch.mpi_init import checked_world
 
 RANKS = 2  # a message from a rank to itself takes another way than one to another rank
-BEGUN, RIGHT, WRONG = "begun", "right", "wrong"
-"""What a rank notes: that it has begun, and then a word for each path."""
+BEGUN, RIGHT, WRONG = "begun", "right", "wrong"  # what a rank notes: that it has begun, and then a word for each path
 LENGTHS = (2, 1 << 18)
 """Elements of a short and of a long message. MPI libraries send them in different ways."""
 _FLOAT = DTYPES["float32"]

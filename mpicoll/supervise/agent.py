@@ -40,8 +40,7 @@ _CHANGES, _SECONDS_TO_DUMP = 2.0, 5.0
 _SECONDS_FOR_LAUNCHER = 2.0
 """A launcher ends all ranks when one has ended. Only where it does not, a rank does so, and says why."""
 _RECORDINGS = 4  # how many of them a process keeps, because other ranks may come to their ends later
-_END = "coordinator"
-"""What one rank of a node does: it says that the coordinator does not answer, and ends the job."""
+_END = "coordinator"  # what one rank of a node does: it says that the coordinator does not answer, and ends the job
 T = TypeVar("T")
 Write = Callable[[str, dict[str, int]], msg.Files]
 AllWatched = Callable[[], list[Watched]]
@@ -55,10 +54,8 @@ class Agent:
         self._recordings: dict[str, msg.Rows] = {}  # by their files
         self.trace = ""  # the file of the whole job's trace, if there is one
         self.watched: dict[str, Watched] = {}
-        self.reached: Future[str] = Future()
-        """Empty when the coordinator has answered, or why it cannot be reached."""
-        self.writer: asyncio.StreamWriter | None = None
-        """The connection to the coordinator, if there is one."""
+        self.reached: Future[str] = Future()  # empty when the coordinator has answered, or why it cannot be reached
+        self.writer: asyncio.StreamWriter | None = None  # the connection to the coordinator, if there is one
         self._coordinator: msg.Process | None = None
         self._silent = self._since_told = self._since_heartbeat = self._since_lost = 0.0
         """Seconds since the coordinator was heard, told of all changes, asked for an answer, and lost."""

@@ -28,8 +28,7 @@ _SECONDS_OF_A_FAILURE = 5.0
 """How long others wait in a call that has ended midway on a rank, until nobody expects them to come out of it."""
 _SECONDS_TO_FOLLOW = 2.0
 """How long others have to come to their ends, too, when a rank has: the report names those that do what few do."""
-_SECONDS_OF_A_LOSS = 0.1
-"""What ranks have to say what they do, when the launcher may end them at any time."""
+_SECONDS_OF_A_LOSS = 0.1  # what ranks have to say what they do, when the launcher may end them at any time
 _SECONDS_OF_THE_LAUNCHER = 5.0  # how long a launcher may take to end a job of which a process has ended
 
 

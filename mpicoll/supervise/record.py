@@ -66,10 +66,8 @@ class Record:
         self.nbytes, self.elements, self.dtype = nbytes, elements, dtype
         """What the longest array of the call has. ``elements`` is 0 where a rank does not know how many others have."""
         self.root = root  # the root's rank, None if the call has no root
-        self.route = ""
-        """What carries it out, once that is chosen: as in ``native``, ``ring`` or ``staged:ring``."""
-        self.digest = blake2b(self.description.encode(), digest_size=8).digest()
-        """A hash of the description."""
+        self.route = ""  # what carries it out, once that is chosen: as in ``native``, ``ring`` or ``staged:ring``
+        self.digest = blake2b(self.description.encode(), digest_size=8).digest()  # a hash of the description
         self.number = next(_numbers)
         board.note(self.number, self.description)
 
@@ -136,8 +134,7 @@ class Waits(list[Begun]):
         """Nobody had to wait for this: a test has shown that it is complete."""
 
 
-Queued = tuple[str, Site, float]
-"""A call that was handed in: what the program has called, where, and when."""
+Queued = tuple[str, Site, float]  # a call that was handed in: what the program has called, where, and when
 
 
 class Made(NamedTuple):
@@ -245,10 +242,8 @@ class Recorder(_Ring):
         """The numbers of asynchronous calls, and when the program has handed them in."""
         self.queued: deque[Queued] = deque()
         """Asynchronous calls that were handed in to another thread and have not begun."""
-        self._looks: deque[tuple[int, float]] = deque(maxlen=LENGTH)
-        """How many calls had begun at what time."""
-        self.unsure: set[int] = set()
-        """The numbers of calls on which the ranks agree later, and have not agreed yet."""
+        self._looks: deque[tuple[int, float]] = deque(maxlen=LENGTH)  # how many calls had begun at what time
+        self.unsure: set[int] = set()  # the numbers of calls on which the ranks agree later, and have not agreed yet
         self.state = OPEN  # whether more calls can come
         self.name = ""  # the communicator's, once it is watched
         self._tape: Tape | None = None

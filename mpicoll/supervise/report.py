@@ -60,8 +60,7 @@ class Silence(Enum):
 Missing = Silence | str
 """What is said in the place of a rank's status. If it is in words, these are of this rank alone."""
 MOST_NAMED = 5  # calls and messages that are named of a rank
-_MORE = "allreduce", "reduce_scatter", "allgather"
-"""How the operations begin that a program calls for each batch."""
+_MORE = "allreduce", "reduce_scatter", "allgather"  # how the operations begin that a program calls for each batch
 _WAITING = ": waiting"  # how the lines end of which a duration is said
 
 

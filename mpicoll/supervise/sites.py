@@ -44,8 +44,7 @@ class _Here(threading.local):
     handed_in: float | None = None
 
 
-here = _Here()
-"""Where and when (by ``time.monotonic``) another thread has handed in what this thread does now."""
+here = _Here()  # where and when (by ``time.monotonic``) another thread has handed in what this thread does now
 
 
 def site_of(frame: FrameType) -> tuple[Site, int]:

@@ -39,8 +39,7 @@ class TapedCall:
         self.returned: float | None = None
         """When the method has returned that has made or begun it. None for a message that may block."""
         self.waits: list[Wait] = []  # when threads have waited for it, besides within that method
-        self.complete: float | None = None
-        """When it was complete, if anybody knows that besides by waiting."""
+        self.complete: float | None = None  # when it was complete, if anybody knows that besides by waiting
         self.backward: int | None = None
         """The number of the backward pass if DistributedDataParallel's reducer has issued it, which waits in C++."""
         self.state = UNDER_WAY
@@ -88,18 +87,15 @@ class Tape:
         self.begin, self.users = monotonic(), 0  # how many recordings and traces need it
         self.calls: deque[TapedCall] = deque()
         self.is_full = False  # whether the first calls are not kept any more
-        self.last: dict[Recorder, TapedCall] = {}
-        """The last collective of each communicator that makes more."""
+        self.last: dict[Recorder, TapedCall] = {}  # the last collective of each communicator that makes more
         self._under_way: defaultdict[int, list[TapedCall]] = defaultdict(list)
         """What nobody has waited for: messages, and collectives that do not block, by the number of what is pending."""
         self._waits: dict[int, tuple[TapedCall, float, int]] = {}
         """What threads wait for, by the number of what was begun, since when, and which thread."""
-        self._submitted: dict[float, TapedCall] = {}
-        """What was handed in to a thread of mpicoll's, by that time."""
+        self._submitted: dict[float, TapedCall] = {}  # what was handed in to a thread of mpicoll's, by that time
         self.communicators: dict[str, list[int]] = {}  # their ranks in the job's world, by their names
         self.threads: dict[int, str] = {}
-        self._backward_of: dict[float, int] = {}
-        """The backward passes in which something was handed in, by that time."""
+        self._backward_of: dict[float, int] = {}  # the backward passes in which something was handed in, by that time
 
     def _add(self, call: TapedCall) -> TapedCall:
         if len(self.calls) == MOST:

@@ -15,8 +15,7 @@ from mpicoll.supervise.messages import Clock, Rows, RowsFrom
 
 _LOOKS, _SECONDS_TO_TELL = 8, 60.0
 """How often a clock is asked, whose fastest answer counts; and what a rank has to tell its calls."""
-Reading = tuple[float, float]
-"""A time by the clock of this process, and how much later it was then by a rank's clock."""
+Reading = tuple[float, float]  # a time by the clock of this process, and how much later it was then by a rank's clock
 
 AskRanks = Callable[..., Awaitable[dict[int, Any]]]
 """Puts a question to ranks, and returns the answers of those that answer in time: ``Processes.ask``."""

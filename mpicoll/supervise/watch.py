@@ -31,10 +31,8 @@ if TYPE_CHECKING:
 _SECONDS_TO_COMPARE = _SECONDS_TO_DUMP = 10.0
 _SECONDS_TO_PROGRESS, _SECONDS_TO_FAIL, _SECONDS_TO_WRITE = 0.02, 1.0, 120.0
 
-_watchers: dict[Rendezvous, AgentThread] = {}
-"""One for each coordinator that this process has: usually one."""
-_first: list[int] = []
-"""The lowest rank with which this process has communicators, perhaps by way of others."""
+_watchers: dict[Rendezvous, AgentThread] = {}  # one for each coordinator that this process has: usually one
+_first: list[int] = []  # the lowest rank with which this process has communicators, perhaps by way of others
 
 
 class Group(NamedTuple):

@@ -16,8 +16,7 @@ from mpi4py import MPI
 
 from mpicoll.errors import StateError
 
-Size = tuple[int, object] | None
-"""Bytes, and a dtype whose text is its name; None if they cannot be known here."""
+Size = tuple[int, object] | None  # bytes, and a dtype whose text is its name; None if they cannot be known here
 
 _OPERATIONS = {
     getattr(MPI, name).handle: name.lower()

@@ -32,8 +32,7 @@ from mpicoll.watching.calls import Calls, UnderWay, around, not_complete, waited
 Call = Callable[..., Any]
 
 _PATIENCE = timedelta(seconds=60)  # how long a rank may take to come to where a group is made
-_REDUCTIONS = "sum", "avg", "product", "min", "max", "band", "bor", "bxor", "premul_sum"
-"""As torch numbers them."""
+_REDUCTIONS = "sum", "avg", "product", "min", "max", "band", "bor", "bxor", "premul_sum"  # as torch numbers them
 
 
 class Operator(NamedTuple):

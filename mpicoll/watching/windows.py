@@ -38,8 +38,7 @@ class _Opened:
         number = calls.recorder.begun  # the same on all ranks
         self.name = f"{calls.watched.name if calls.watched else ''} {number}"
         self.tag = -1 - number  # what tells its epochs from those of other windows, and from messages
-        self.started: list[int] = []
-        """The ranks that must have posted before this rank's accesses can be complete."""
+        self.started: list[int] = []  # the ranks that must have posted before this rank's accesses can be complete
         self.posted: list[int] = []
         """The ranks that may access this rank's memory, until this rank has waited for them."""
 

@@ -105,13 +105,6 @@ def rank_above() -> int | None:
     return int(process) if names == its_names and connection in ("", its_connection) else None
 
 
-def program_is_imported() -> bool:
-    """Whether this process is a child of a rank by multiprocessing, and imports the rank's program just now."""
-    from multiprocessing.process import current_process
-
-    return launched_rank() is not None and getattr(current_process(), "_inheriting", False)
-
-
 # By the variable that says how many processes were started together: the one with the number of each, and why they do
 # not connect. Those of MPI launchers come first. Under mpirun, SLURM_* describes mpirun's own daemon, and WORLD_SIZE
 # describes the processes of which one started mpirun.

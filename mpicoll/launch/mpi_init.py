@@ -27,15 +27,7 @@ from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from mpicoll.errors import LaunchError, MpicollError, StateError
-from mpicoll.launch import board, failure, interrupt, lifecycle
-from mpicoll.launch.launch_env import (
-    check_has_own_place,
-    check_may_initialise,
-    check_not_alone,
-    note_rank,
-    program_is_imported,
-    rank_above,
-)
+from mpicoll.launch import board, failure, interrupt, launch_env, lifecycle
 from mpicoll.machine.linux import loaded_files
 from mpicoll.machine.vendors import BACKING_FILES, OPEN_MPI, empty_wheels
 
@@ -130,10 +122,10 @@ def remove_names() -> None:
 def checked_world() -> MPI.Intracomm:
     """MPI.COMM_WORLD. Raises LaunchError or StateError if this process cannot use MPI, or is alone by mistake."""
     refuse_import()
-    check_may_initialise()
+    launch_env.check_may_initialise()
     if lifecycle.is_forked():
         raise StateError(f"Communicator: MPI cannot be used here: {lifecycle.FORKED}")
-    check_has_own_place()
+    launch_env.check_has_own_place()
     watch_for_init()
     try:
         from mpi4py import MPI
@@ -149,11 +141,13 @@ def checked_world() -> MPI.Intracomm:
 
 
 def refuse_import() -> None:
-    """Raise LaunchError if this process is a child of a rank that imports the rank's program. A multiprocessing.Pool
+    """Raise LaunchError if this process is a child of a rank by multiprocessing that imports the rank's program. A Pool
     starts such children again without end. So the error ends the job if the program does not catch it."""
-    if not program_is_imported():
+    from multiprocessing.process import current_process
+
+    if launch_env.launched_rank() is None or not getattr(current_process(), "_inheriting", False):
         return
-    rank = rank_above()
+    rank = launch_env.rank_above()
 
     def hook(kind: type[BaseException], value: BaseException, trace: TracebackType | None) -> None:
         failure.report(kind, value, trace)
@@ -176,7 +170,7 @@ def _prepare() -> None:
 
     remove_names()
     try:
-        check_not_alone(MPI.COMM_WORLD.size)
+        launch_env.check_not_alone(MPI.COMM_WORLD.size)
     except LaunchError as e:
         if file := os.environ.get("TORCHELASTIC_ERROR_FILE"):  # torchrun prints it last, below its own traceback
             lifecycle.set_excepthook(failure.report)
@@ -184,7 +178,7 @@ def _prepare() -> None:
             more = {"py_callstack": error, "timestamp": str(int(time.time()))}
             Path(file).write_text(json.dumps({"message": {"message": error, "extraInfo": more}}))
         raise
-    note_rank()
+    launch_env.note_rank()
     check_arithmetic()
     lifecycle.run_at_finalize()
     if MPI.COMM_WORLD.size > 1:

@@ -21,20 +21,13 @@ from mpicoll.supervise import messages as msg
 from mpicoll.supervise.dump import DumpWriter, when_asked
 from mpicoll.supervise.host import Rendezvous
 from mpicoll.supervise.sites import DaemonThread
-from mpicoll.supervise.watched import (
-    HEARTBEAT,
-    HEARTBEAT_WHILE_WAITING,
-    LONG,
-    LOOK,
-    SECONDS_TO_HEAR,
-    Watched,
-    patience_at_end,
-)
+from mpicoll.supervise.watched import HEARTBEAT, LONG, LOOK, SECONDS_TO_HEAR, Watched, patience_at_end
 from mpicoll.supervise.wire import Questions, connect, happens, heard, say
 
 if TYPE_CHECKING:
     from mpicoll.supervise.coordinator import Coordinator
 
+_HEARTBEAT_WHILE_WAITING = 3.0
 _CHANGES, _SECONDS_TO_DUMP = 2.0, 5.0
 """Seconds between two messages that say no more than that calls were made, and what files may take."""
 _SECONDS_FOR_LAUNCHER = 2.0
@@ -148,7 +141,7 @@ class Agent:
                 each.reported = state
         if states or (self._leaving and everything):
             self._update(states)
-        if self._since_heartbeat >= (HEARTBEAT_WHILE_WAITING if waits else HEARTBEAT):
+        if self._since_heartbeat >= (_HEARTBEAT_WHILE_WAITING if waits else HEARTBEAT):
             self._since_heartbeat = 0.0
             say(self.writer, msg.Heartbeat())
 

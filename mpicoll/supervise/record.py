@@ -1,9 +1,8 @@
 """The last calls of one communicator, and a hash of all its calls so far. Always on.
 
 What is kept of a call is a record: an operation, a description that is the same on all ranks, and a digest of that. It
-has no array. The call is noted in a ring, with its place in the program. The hash
-is made when a ring is full, or when somebody asks, so that most of its cost is paid once for many calls. Two ranks that
-have the same hash have made the same calls in the same order.
+has no array. The call is noted in a ring, with its place in the program. The hash is made when a ring is full, or when
+somebody asks. Two ranks that have the same hash have made the same calls in the same order.
 """
 
 from __future__ import annotations
@@ -102,10 +101,6 @@ Begun = tuple[Pending, float]
 """What was begun, and when, in seconds of ``time.monotonic``. Each time it is another object."""
 
 
-def _none_came(looks: bool) -> Sequence[tuple[int, int, int]]:
-    return ()
-
-
 class Waits(list[Begun]):
     """What threads wait for besides collectives that block. The first one has waited for longest."""
 
@@ -116,7 +111,7 @@ class Waits(list[Begun]):
         self.name = ""  # the communicator's
         self.tape: Tape | None = None
         self._followed: deque[tuple[Begun, Callable[[], bool]]] = deque()
-        self.unreceived: Callable[[bool], Sequence[tuple[int, int, int]]] = _none_came
+        self.unreceived: Callable[[bool], Sequence[tuple[int, int, int]]] = lambda _: ()
         """The source, the tag and the bytes of each message that has come and that no receive has asked for. With True,
         this looks for more, which the thread that makes the calls may do."""
 

@@ -33,11 +33,6 @@ class Why(Enum):
         goes_on = self in (Why.MEANWHILE, Why.SLOW) or not job_ends
         return self.value if goes_on else f"{self.value}. The job ends"
 
-    def title(self, ranks: Sequence[int], look_at: Sequence[int], job_ends: bool = True) -> str:
-        """The first line of a table of these ranks. It says which ones to ``look_at``, unless they are all."""
-        look = f". Look at {named(look_at)}" if 0 < len(look_at) < len(ranks) else ""
-        return f"mpicoll: {self.said(job_ends)} (communicator of {named(sorted(ranks))}){look}:"
-
 
 class Silence(Enum):
     """Why a rank gives no status of a call: what is said of one rank, and of several."""
@@ -89,8 +84,10 @@ def text(
         table.append((who, said + (f" for {seconds:.0f} s" if seconds >= 1 else "")))
     hint = _likeliest(statuses) if why == Why.HAS_LEFT else []
     hint += _unreceived(statuses, missing) if why in (Why.IS_GONE, Why.IS_LOST) else []
-    look_at = _concerned(why, statuses, missing) if first is None else [first]
-    return "\n".join([why.title(ranks, look_at, job_ends), *rows(table), *hint])
+    concerned = _concerned(why, statuses, missing) if first is None else [first]
+    look = f". Look at {named(concerned)}" if 0 < len(concerned) < len(ranks) else ""
+    title = f"mpicoll: {why.said(job_ends)} (communicator of {named(sorted(ranks))}){look}:"
+    return "\n".join([title, *rows(table), *hint])
 
 
 def _concerned(why: Why, statuses: dict[int, RankStatus], missing: dict[int, Missing]) -> list[int]:

@@ -16,8 +16,7 @@ from mpicoll.supervise.sites import failed_test, handled, is_alone, place_of, wh
 from mpicoll.supervise.tape import Tape, TapedWaits
 
 LOOK = 0.5  # seconds between two looks at a process's communicators
-HEARTBEAT, HEARTBEAT_WHILE_WAITING = 30.0, 3.0
-"""Seconds between two messages to which the coordinator answers that it is there."""
+HEARTBEAT = 30.0  # seconds between two messages to which the coordinator answers that it is there
 LATE = 5.0  # seconds of a wait, until it is asked whether it can end at all
 SECONDS_TO_HEAR = 10.0  # seconds that a process has beyond a timeout, until others think that it does not answer
 _LONG, _VERY_LONG = 1.0, 60.0  # seconds after which the coordinator is told of a wait, and after which it warns
@@ -25,7 +24,6 @@ _GRACE = 10.0
 """Seconds in which a rank's own exception may end the program, where ranks agree on calls and bound them themselves."""
 _BY_KERNEL = "node"
 """The route of a call that the kernel carries out through its own memory: ``NODE`` in ``mpicoll.calls.choose``."""
-
 
 GIVES, TAKES = 1, 2
 under_way: list[Callable[[bool, object], int]] = []

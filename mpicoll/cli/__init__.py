@@ -2,8 +2,7 @@
 """The command line: one file a command. The file's docstring is what the command says of itself: a line in the list of
 commands, and then the text of its --help. ``add`` adds its arguments, and ``handle`` returns its exit code.
 
-Only the file of the command that is given is imported: the start of ``mpicoll run`` took 6 % more with all of them.
-"""
+Only the file of the command that is given is imported: the start of ``mpicoll run`` took 6 % more with all of them."""
 
 from __future__ import annotations
 

@@ -2,8 +2,7 @@
 
 Lists the algorithms of one collective, or of all. Each entry has the name that algorithm= takes, the cost in time, what
 the algorithm serves, and its source. In a cost, p is the number of ranks, n the bytes of the vector, and s the number
-of segments. a is the time of a message, b the time of each byte that is sent, and g that of each byte combined.
-"""
+of segments. a is the time of a message, b the time of each byte that is sent, and g that of each byte combined."""
 
 from __future__ import annotations
 

@@ -2,8 +2,7 @@
 
 Measures collectives on several backends in one job, on the same buffers, and checks every element of their results.
 Started by itself, the command starts its own ranks. Inside `mpicoll run`, mpirun or srun, it is one of the ranks.
-Ctrl-C ends it after the current size, and keeps what was measured.
-"""
+Ctrl-C ends it after the current size, and keeps what was measured."""
 
 from __future__ import annotations
 

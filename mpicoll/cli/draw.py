@@ -6,8 +6,7 @@ If everything comes from the root, the label names the block. The round of a mes
 of messages that must come before it. If there are too many cells for arrows, each round is a matrix of ranks and
 blocks. An HTML file is a page that plays the rounds in a browser, and needs nothing else. It says the time that
 mpicoll simulate predicts. An algorithm that is wrong is drawn up to its first fault, which is red. The exit code is
-then 1.
-"""
+then 1."""
 
 from __future__ import annotations
 

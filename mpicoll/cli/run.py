@@ -2,8 +2,7 @@
 
 Starts N ranks of a Python program with the MPI of this environment. An uncaught exception in one rank ends all ranks.
 In a batch job, the ranks run on the nodes of the job. Elsewhere they run on this machine, or on the nodes of
-a hostfile.
-"""
+a hostfile."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """predict which algorithm is the fastest
 
 Predicts how long each algorithm of a collective takes on a described machine, for any number of ranks, and says which
-is the fastest for which vectors. It needs no MPI.
-"""
+is the fastest for which vectors. It needs no MPI."""
 
 from __future__ import annotations
 

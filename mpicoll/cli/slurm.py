@@ -2,8 +2,7 @@
 
 Prints a job script for sbatch. The script is one file; its job uses the installed mpicoll. Without a template, this
 command lists the templates and the presets of sites. What you do not give comes from ~/.config/mpicoll/slurm.toml or
-/etc/mpicoll/slurm.toml, or else from the template. You can pass any other option of sbatch to sbatch itself.
-"""
+/etc/mpicoll/slurm.toml, or else from the template. You can pass any other option of sbatch to sbatch itself."""
 
 from __future__ import annotations
 

@@ -5,8 +5,7 @@ each message waits until its receiver is ready. For each algorithm, it prints th
 proved. With up to 16 ranks, a pipelined algorithm is proved with 1, 2 and 5 segments. With more, it proves only the
 first and the last root, two segments, and fewer placements of the ranks. It also prints two counts for the largest
 number of ranks: the messages, and the depth. The depth is how often a contribution is combined on its way into the
-result, and so how often a 16-bit reduction rounds it. The exit code is 1 if a proof fails.
-"""
+result, and so how often a 16-bit reduction rounds it. The exit code is 1 if a proof fails."""
 
 from __future__ import annotations
 

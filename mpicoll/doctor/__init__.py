@@ -1,8 +1,7 @@
 """What this machine and this job will do: facts of every rank, what is wrong with them, and what to do about it.
 
 Each rank's process gathers facts and starts a child that becomes the rank. Rank 0 gets the facts of all, and judges
-them. If MPI ends the child, or does not let it go on, this process is still there, and says so.
-"""
+them. If MPI ends the child, or does not let it go on, this process is still there, and says so."""
 
 from __future__ import annotations
 

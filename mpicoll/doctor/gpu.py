@@ -1,7 +1,6 @@
 """The GPUs of a rank: what the driver, torch and MPI say of them.
 
-A question to them may crash the process, or never be answered. So a child process asks, one question after another.
-"""
+A question to them may crash the process, or never be answered. So a child process asks, one question after another."""
 
 from __future__ import annotations
 

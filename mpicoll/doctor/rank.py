@@ -28,8 +28,7 @@ _LEVELS = ("SINGLE", "FUNNELED", "SERIALIZED", "MULTIPLE")
 
 
 def all_facts(facts: Facts, of_doctor: Mark) -> Iterator[list[Facts] | LaunchError | None]:
-    """None when MPI has started, and then the facts of all ranks, which rank 0 alone has. An error if the process must
-    not use MPI."""
+    """None when MPI has started, then the facts of all ranks on rank 0. An error if the process must not use MPI."""
     try:
         world = checked_world()
     except (LaunchError, StateError) as error:

@@ -10,8 +10,7 @@ import mpicoll
 from mpicoll.units import count, named
 
 Level = Literal["ok", "warning", "problem"]
-"""A problem breaks a program, makes its results wrong, or makes it much slower. A warning does none of that, or only to
-some programs."""
+"""A problem breaks a program, makes it wrong, or much slower. A warning does none of that, or only to some programs."""
 
 
 TOPICS = (
@@ -24,8 +23,7 @@ _PLACES = ("cores", "GPU")  # those that say where the ranks are
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was found. ``remedy`` says what to do about it; it is empty where nothing is to be done. ``ranks``
-    are the ranks that it is about; none are all."""
+    """One thing that was found, what to do about it (empty: nothing), and on which ranks it is so (empty: on all)."""
 
     topic: str
     level: Level
@@ -46,8 +44,7 @@ def together(findings: Iterable[Finding], ranks: Iterable[int]) -> list[Finding]
 
 @dataclass(frozen=True)
 class Report:
-    """All findings of a job. ``nodes`` has the node of each rank. ``mpi`` is the MPI library, None where it does not
-    connect this process to the others."""
+    """All findings of a job, the node of each rank, and the MPI library, None where it does not connect the ranks."""
 
     nodes: Mapping[int, str]
     mpi: str | None

@@ -78,10 +78,7 @@ def of_no_rank() -> dict[str, str]:
 
 
 def find_launcher() -> Launcher:
-    """The launcher in the directory of the running interpreter, or else the one on PATH.
-
-    Raises LaunchError if there is none, or if it does not start.
-    """
+    """The launcher beside this Python, or else the one on PATH. Raises LaunchError if none is there, or starts."""
     places = os.path.dirname(sys.executable), None
     beside_python, on_path = (shutil.which("mpirun", path=p) or shutil.which("mpiexec", path=p) for p in places)
     path = beside_python or on_path
@@ -173,10 +170,8 @@ def _check_outlives(launcher: Launcher) -> None:
 
 
 def ucx_for_gpus() -> Path | None:
-    """Where the package libucx-cu13 has its libraries; None where it is not installed.
-
-    They replace the UCX in the wheel of Open MPI, which knows nothing of GPUs. They have no part for InfiniBand, which
-    the wheel's have."""
+    """Where the package libucx-cu13 has its libraries; None where it is not installed. They replace the UCX in Open
+    MPI's wheel, which knows nothing of GPUs. They have no part for InfiniBand, which the wheel's have."""
     found = find_spec("libucx")
     if found is None or found.origin is None:
         return None

@@ -1,7 +1,5 @@
-"""``mpicoll run``: start a job, stay beside its launcher, hand signals on to it, and say how it has ended.
-
-Ctrl-C goes to the ranks first. The launcher has a session of its own: one that saw the terminal's Ctrl-C could end the
-ranks at once."""
+"""``mpicoll run``: start a job, stay beside its launcher, hand signals on to it, and say how it has ended. Ctrl-C goes
+to the ranks first. The launcher has a session of its own: one that saw the terminal's Ctrl-C could end them at once."""
 
 from __future__ import annotations
 
@@ -113,10 +111,8 @@ class _Attempt:
             return self._code(launcher.returncode, monitor.first)
 
     def _start(self, variables: dict[str, str]) -> subprocess.Popen[bytes]:
-        """Start the launcher, while no other thread runs. It reads stdin where rank 0 does not do so itself.
-
-        It has a session of its own: a Ctrl-C in the terminal reaches this process alone. On Linux, it gets SIGTERM when
-        this process is killed."""
+        """Start the launcher, while no other thread runs. It reads stdin where rank 0 does not do so itself. On Linux,
+        it gets SIGTERM when this process is killed."""
         self._launcher = launcher = subprocess.Popen(
             self._launch.argv,
             env=self._launch.environment | variables | self._board.variables() | self._stdin,
@@ -292,9 +288,9 @@ class ExitMonitor:
     def _first_of(self, early: Iterable[int]) -> list[int]:
         """Which of these ranks, which have ended between two looks, ended first.
 
-        A launcher ends the others as soon as it sees that a rank ends, which it may see before that rank's process has
-        gone. So a rank that is about to end may be the first, too. If one of them has ended by itself, it is the first:
-        a launcher ends processes by SIGKILL or SIGTERM."""
+        A launcher may see that a rank ends, and end the others, before that rank's process has gone. So one that is
+        about to end may be the first, too. One that has ended otherwise than by SIGKILL or SIGTERM, by which launchers
+        end processes, is the first."""
         codes: dict[int, int | None] = {}
         for rank in {*early, *(rank for rank in self._running if not self._board.is_over(rank))}:
             codes[rank] = 0
@@ -305,11 +301,10 @@ class ExitMonitor:
 
 
 def _given_to_rank_0() -> dict[str, str]:
-    """What rank 0 must find in its environment to read this process's stdin. Empty if the launcher reads it.
+    """What rank 0 must find in its environment to open this process's stdin itself. Empty if the launcher reads it.
 
     Open MPI's launcher passes stdin on without its end, so that rank 0 waits for ever (openpmix/prrte#2373), and may
-    repeat parts of a long one (#2579). MPICH's lets the other ranks wait for ever. So rank 0 opens the stdin of
-    ``mpicoll run`` itself, and that of the others is empty."""
+    repeat parts of a long one (#2579). With MPICH's, the other ranks wait for ever: their stdin is empty instead."""
     try:
         found = os.fstat(0)
     except OSError:  # it is closed: the next file that is opened would be taken for it

@@ -48,8 +48,7 @@ def spawn(fn: Callable[..., object], args: Sequence[Any] = (), nprocs: int = 1) 
     No rank outlives the call, even if the calling process is killed.
 
     Raises ArgumentError if ``fn`` cannot be called, or ``fn`` or ``args`` cannot be pickled; StateError in a process
-    that is a rank already; and LaunchError if there is no MPI, or if a rank fails, with its number and traceback.
-    """
+    that is a rank already; and LaunchError if there is no MPI, or if a rank fails, with its number and traceback."""
     if not callable(fn):
         raise ArgumentError("spawn", "fn", "a function", repr(fn))
     if isinstance(nprocs, bool) or not isinstance(nprocs, int) or nprocs < 1:
@@ -72,11 +71,10 @@ def call_in_ranks(
     call: bytes, nprocs: int, *, seconds: float | None = None, quiet: bool = False
 ) -> tuple[int | None, str]:
     """Let new ranks on this node make a call that ``pickled_call`` has pickled, and wait for their ends. After so
-    many ``seconds`` the job is ended. If it is ``quiet``, nobody sees what its ranks print.
+    many ``seconds`` the job is ended. If it is ``quiet``, nobody sees what its ranks print. The job is one of its own,
+    even if this process is a rank. Raises LaunchError if there is no MPI.
 
-    Returns the job's exit code, None if it was ended at its deadline, and the traceback of the first rank that raised,
-    empty if none did. The job is one of its own, even if this process is a rank. Raises LaunchError if there is no
-    MPI."""
+    Returns the exit code, None if the job was ended, and the first failed rank's traceback, empty if none failed."""
     with tempfile.TemporaryDirectory(prefix="mpicoll-") as folder:
         Path(folder, _CALL).write_bytes(call)
         find_launcher()  # it raises the error here
@@ -117,9 +115,7 @@ def end(process: subprocess.Popen[bytes], seconds: float = 10.0) -> None:
 
 def pickled_call(fn: Callable[..., Any], args: Sequence[Any], imports_main: bool = True) -> bytes:
     """``fn`` and ``args``, with what a new process needs to unpickle them. Raises ArgumentError if it could not.
-
-    Without ``imports_main``, the new process does not import the script of this one, which may be no more than a
-    program, and would run again."""
+    Without ``imports_main``, the new process does not import this one's script, which might run again."""
     from multiprocessing import spawn as by_multiprocessing
 
     pickled = []

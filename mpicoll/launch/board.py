@@ -2,9 +2,8 @@
 
 A rank may end without a word: MPICH ends the whole job where a message is longer than the memory for it, and any rank
 may be killed. So each rank notes its calls on the board, and ``mpicoll run`` says after such an end what they were.
-The board is a file that ranks of the same node map. A call is a number there. What the number means is noted once,
-when the call is prepared. A rank that no ``mpicoll run`` of its node has started notes all that in memory of its own,
-which nobody reads."""
+The board is a file that ranks of the same node map. A call is a number there. What the number means is noted once, when
+the call is prepared. A rank that no ``mpicoll run`` of its node has started has a board that nobody reads."""
 
 from __future__ import annotations
 
@@ -144,8 +143,8 @@ class CrashBoard(Board):
 
 
 def _mapped(given: str, rank: int | None) -> Board | None:
-    """The board of ``mpicoll run``. None if this rank was not started so, or on another node, or if another rank has
-    spawned this process by MPI: its number is another rank's."""
+    """The board of ``mpicoll run``. None if it has not started this rank, or runs on another node, or if another rank
+    has spawned this process by MPI: its number is another rank's."""
     mark, _, path = given.partition(":")
     try:
         if not mark or rank is None or not linux.is_called(path, _NAME):

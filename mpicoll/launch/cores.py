@@ -1,8 +1,6 @@
-"""The cores of a node, in equal shares for its ranks. ``mpicoll run`` asks for that, and each rank takes its share
-before the program begins.
-
-Launchers do not agree: Open MPI binds each of two ranks to one core, however many there are, and MPICH binds none. So
-Open MPI is told to bind none, and a rank binds itself."""
+"""The cores of a node, in equal shares for its ranks. ``mpicoll run`` asks for that, and each rank binds itself to its
+share before the program begins. Launchers do not agree: Open MPI, which is told to bind none here, binds each of two
+ranks to one core, however many there are, and MPICH binds none."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """``mpicoll run --elastic``: a job that goes on when ranks are lost, and what its exit code says of that.
 
 Open MPI's launcher ends with 0 though ranks were killed. So the coordinator, which is beside it in ``mpicoll run``,
-hears from each rank at its end without which ranks it has gone on.
-"""
+hears from each rank at its end without which ranks it has gone on."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
-"""What a rank does when it fails: it reports the error, once for all ranks with the same one, and ends the job.
-
-It does so on its stderr as that was when the rank began. A test runner puts a file of its own in its place, and what is
-in that is lost when the job ends."""
+"""What a rank does when it fails: it reports the error, once for all ranks with the same one, and ends the job. It does
+so on its stderr as that was when the rank began: what is in a test runner's own file is lost when the job ends."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """What the environment of this process says about the launcher that started it, and whether others were started too.
 
 If ranks are started so that they cannot connect, each is alone in a world of size 1. A program that sums over its world
-then goes on with its own numbers, and nobody notices. The checks in this module turn that into an error.
-"""
+then goes on with its own numbers, and nobody notices. The checks in this module turn that into an error."""
 
 from __future__ import annotations
 
@@ -66,11 +65,8 @@ def launched_rank() -> int | None:
 
 
 def under_launcher() -> bool:
-    """Whether an MPI launcher, or srun with a PMI, started this process as a rank of a job.
-
-    A program that is typed into an interactive shell under Slurm is no rank. It has the variables of a rank, because
-    the shell itself is a Slurm step of one task.
-    """
+    """Whether an MPI launcher, or srun with a PMI, started this process as a rank of a job. One that is typed into an
+    interactive shell under Slurm is none, but has a rank's variables: the shell is a Slurm step of one task."""
     if any(told.local_size in os.environ for told in RANK_VARIABLES):
         return True
     return launched_rank() is not None and (_is_rank or _number("SLURM_STEP_NUM_TASKS") != 1)

@@ -1,8 +1,7 @@
 """What mpicoll does when a process forks, fails or ends, and whether the process can call MPI.
 
 ``Hook`` lists all of it, in order. Other modules hand their functions in with ``add``. No other file registers
-functions with atexit, os.register_at_fork, sys.excepthook or MPI_Finalize, or replaces os._exit.
-"""
+functions with atexit, os.register_at_fork, sys.excepthook or MPI_Finalize, or replaces os._exit."""
 
 from __future__ import annotations
 
@@ -24,8 +23,7 @@ class Event(Enum):
     """When functions are called.
 
     Python calls what was registered with atexit last first. An event at exit is registered when its first function is
-    handed in. So it comes after all that the program registers later, and before what the program has registered until
-    then."""
+    handed in: it comes after all that the program registers later, and before what it has registered until then."""
 
     FORK = auto()
     """In a child that was just forked."""

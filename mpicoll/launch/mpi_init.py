@@ -3,9 +3,7 @@
 Open MPI 5 calls the file behind a rank's shared memory ``sm_segment.NODE.USER.JOB.RANK``, in /dev/shm. JOB is a hash of
 16 bits of the job's name, and Open MPI takes a file that is there as its own. So two jobs of one user on a node whose
 hashes are equal would write into the same memory. Each rank gets a folder of its own for its file while MPI begins.
-Once MPI_Init has returned, all ranks of the node have opened these files, and their names are removed: none is left if
-the job is killed later.
-"""
+Once MPI_Init has returned, all ranks of the node have opened these files, and their names are removed."""
 
 from __future__ import annotations
 

@@ -2,8 +2,7 @@
 
 ``python -m mpi4py`` ends the job with MPI_Abort, but only where MPI is initialised. If a rank fails before that, the
 others may wait for it in MPI_Init for ever. This module also sets the variables that programs written for torchrun
-read, gives the rank its cores, and makes its output appear line by line.
-"""
+read, gives the rank its cores, and makes its output appear line by line."""
 
 from __future__ import annotations
 

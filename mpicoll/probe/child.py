@@ -1,9 +1,8 @@
 """A process of its own for a question whose answer may crash the process, or never come.
 
-``python -m mpicoll.probe.child QUESTION FILE PARENT`` is that process. QUESTION names a generator function, as
-``module:function``. It gets its arguments from the process PARENT through the connection that has this file number, and
-sends there what it yields.
-"""
+``python -m mpicoll.probe.child QUESTION FILE PARENT`` is that process. QUESTION names a generator, as
+``module:function``. Its arguments come from the process PARENT through the connection FILE, and what it yields goes
+there."""
 
 from __future__ import annotations
 
@@ -59,8 +58,7 @@ class Child:
         return self
 
     def answer(self, seconds: float) -> Any:
-        """What the function yields next. Raises LaunchError, which says how the process has ended instead, or that
-        there is no answer within so many seconds."""
+        """What the generator yields next. Raises LaunchError: how the process has ended instead, or that time is up."""
         try:
             if self._here.poll(seconds):
                 return self._here.recv()

@@ -27,8 +27,7 @@ from mpicoll.probe.tries import RANKS, RIGHT, attempt
 LEAST = 5.0  # a test job is not started if fewer seconds are left for it
 
 Key = Mapping[str, Any]
-"""What an answer holds for: the MPI library and its version, the version of the UCX in use, the device with its driver,
-and the settings that tell the MPI library how data goes."""
+"""What an answer holds for: the MPI library, the UCX in use, the device with its driver, and MPI's path settings."""
 
 _known: dict[str, Mapping[str, str]] = {}  # the answers of this process, by the names of their keys
 

@@ -1,8 +1,5 @@
-"""Slurm job scripts, made from the templates of ``slurm/``. Each script is one file that needs no other.
-
-A value that can be set is on a line of its own: ``#SBATCH --option=value`` or ``NAME=${NAME:-default}``. The comment at
-its end or above it says why.
-"""
+"""Slurm job scripts, made from the templates of ``slurm/``. Each script is one file that needs no other. A value that
+can be set is on a line of its own, with a comment: ``#SBATCH --option=value`` or ``NAME=${NAME:-default}``."""
 
 from __future__ import annotations
 
@@ -97,10 +94,8 @@ def about(file: str) -> str:
 
 
 def script(template: str, site: str, options: Mapping[str, str], variables: Mapping[str, str]) -> str:
-    """The template with these values instead of its own. The files that it sources are copied into it.
-
-    Raises ArgumentError for a value that its option cannot have, and for a variable that the template does not have.
-    """
+    """The template with these values instead of its own. The files that it sources are copied into it. Raises
+    ArgumentError for a value that its option cannot have, and for a variable that the template does not have."""
     shebang, *lines = _with_preset(_composed(TEMPLATES[template], site), site)
     lines = _with_options(lines, _checked(template, lines, options))
     lines = _with_variables(template, lines, variables)

@@ -50,8 +50,7 @@ class Wait(NamedTuple):
 
 
 def stuck(waits: Mapping[int, Wait], begun: Begun, left: Set[int], silent: Set[int] = frozenset()) -> set[int]:
-    """The ranks that wait for ever. ``left`` are ranks that do nothing more, and from the ``silent`` ones no message
-    comes any more."""
+    """The ranks that wait for ever. Ranks that have ``left`` do nothing more, and the ``silent`` ones send no more."""
     # What would end it must be known, and nothing else of the rank may go on.
     known = {r: w for r, w in waits.items() if w.status.alone and (w.status.waits or w.others or w.status.ends.lock)}
     while free := {r for r, w in known.items() if _may_go_on(r, known, begun, left if w.sends else left | silent)}:

@@ -116,8 +116,7 @@ def file_of_part(file: Path, first: int) -> Path:
 
 
 def checked_trace(given: str, first: int) -> Path:
-    """The file of ranks of which this is the ``first``. It is not made yet. Raises ArgumentError unless it can be
-    written."""
+    """The file of ranks of which this is the first, not made yet. Raises ArgumentError unless it can be written."""
     file = file_of_part(Path(given).absolute(), first)
     existed = file.exists()
     try:
@@ -337,10 +336,7 @@ def ask_for_dump(pid: int) -> Path:
 
 def ask_slurm_job(job: str) -> None:
     """Ask all ranks of a Slurm job that runs for their files, from any machine with Slurm's commands. The job's output
-    says where the files are.
-
-    ``scancel`` reaches either what srun has started or what the job script has started. Which of them the ranks are
-    depends on the launcher, so both are asked."""
+    says where they are. ``scancel`` reaches either what srun has started or what the job script has: ask both."""
     for options in ([], ["--full"]):
         command = ["scancel", *options, f"--signal={SIGNAL.name.removeprefix('SIG')}", job]
         try:

@@ -94,10 +94,8 @@ def _make_room(rank: int | None, ranks: int) -> None:
 
 class Host:
     """Listens as soon as it is made, so that ranks can be told where. ``serve`` is to run in a thread that begins after
-    the launcher has started: what it loads must not delay that.
-
-    Ranks on other nodes may not reach this process, as where it is on a login node. Their job has its coordinator in
-    its first rank, unless ranks may be lost."""
+    the launcher has started: what it loads must not delay that. Ranks on other nodes may not reach this process, as on
+    a login node. Their job has its coordinator in its first rank, unless ranks may be lost."""
 
     def __init__(self, job: Job, board: CrashBoard) -> None:
         self.outcome = Outcome() if job.elastic else None

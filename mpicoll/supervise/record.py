@@ -2,8 +2,7 @@
 
 What is kept of a call is a record: an operation, a description that is the same on all ranks, and a digest of that. It
 has no array. The call is noted in a ring, with its place in the program. The hash is made when a ring is full, or when
-somebody asks. Two ranks that have the same hash have made the same calls in the same order.
-"""
+somebody asks. Two ranks that have the same hash have made the same calls in the same order."""
 
 from __future__ import annotations
 
@@ -42,10 +41,8 @@ _numbers = count(1)
 
 
 class Record:
-    """What is noted of a call. All calls of one plan share it.
-
-    All ranks of a collective must have the same ``description``. What a rank may know better than others is beside
-    it."""
+    """What is noted of a call. All calls of one plan share it. All ranks of a collective must have the same
+    ``description``. What a rank may know better than others is beside it."""
 
     __slots__ = ("description", "digest", "dtype", "elements", "nbytes", "number", "operation", "root", "route")
 

@@ -69,8 +69,7 @@ def text(
     first: int | None = None,
 ) -> str:
     """The table: a line for all ranks that do the same. The statuses are of the ranks' ``latest`` calls, or else of one
-    call of all. ``missing`` says why some ranks give none. Where it is known that a rank was lost ``first``, only that
-    one is to be looked at: the launcher has ended the others."""
+    call of all. ``missing`` says why some ranks give none. If a rank was lost ``first``, only it is to be looked at."""
     furthest = max((status.begun for status in statuses.values()), default=0) if latest else 0
 
     def line(rank: int, many: bool = False) -> str:

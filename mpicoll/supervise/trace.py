@@ -104,10 +104,8 @@ class Traces:
 
 
 def difference(readings: list[tuple[float, float, float]]) -> Reading:
-    """How much later it is by another clock, from readings of it between two of this one.
-
-    Where no difference at all explains the fastest reading, too, it is the same clock: that of one node.
-    """
+    """How much later it is by another clock, from readings of it between two of this one. Where no difference at all
+    explains the fastest reading, too, it is the same clock: that of one node."""
     before, other, after = min(readings, key=lambda reading: reading[2] - reading[0])
     middle = (before + after) / 2
     return middle, 0.0 if before <= other <= after else other - middle

@@ -135,8 +135,7 @@ def record(file: str | os.PathLike[str]) -> Iterator[None]:
 
     Of an mpi4py program, and of torch over gloo, calls are recorded where they are watched: see :func:`watch`.
 
-    Raises ArgumentError if the file cannot be in its folder, and StateError if it could not be written.
-    """
+    Raises ArgumentError if the file cannot be in its folder, and StateError if it could not be written."""
     try:
         path = Path(file).absolute()
     except TypeError:

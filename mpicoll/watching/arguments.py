@@ -1,8 +1,7 @@
 """What the ranks of one of mpi4py's collectives must give alike, read from its arguments.
 
 Only what all ranks must have in common is read: bytes, because a datatype may be described in many ways, the
-operation, and the root. The dtype is compared where MPI computes with it.
-"""
+operation, and the root. The dtype is compared where MPI computes with it."""
 
 from __future__ import annotations
 

@@ -120,9 +120,8 @@ def watch_world(settings: Settings) -> None:
 
 
 def watch_part(comm: MPI.Comm, of: CommunicatorCalls | None, tag: object, made_by: MPI.Request | None = None) -> None:
-    """Watch over a communicator from now on, which was made ``of`` another one's ranks, or of those of the world that
-    have met by this ``tag``. All its ranks have made the same ones of the same ranks before, and so give it the same
-    name. It is complete when the request is, if there is one."""
+    """Watch over a communicator, which was made ``of`` another one's ranks, or of those of the world that have met by
+    this ``tag``. Its ranks give it the same name, as they have made the same ones before. It may be complete later."""
     parent = of or communicators.get(MPI.COMM_WORLD.handle)
     if comm == MPI.COMM_NULL or parent is None or parent.watched is None:
         return

@@ -3,9 +3,7 @@
 Each method of mpi4py's communicators and requests that sends, receives or waits gets a function around it. So a
 communicator stays what it is: it may come from anywhere, and libraries in C take it. It is known by its handle.
 
-The types of an extension cannot be assigned to. What stands in their dictionaries is found all the same, as a
-debugger does it: through the mapping that Python shows of them.
-"""
+The types of an extension cannot be assigned to. Their dictionaries are found through the mapping that Python shows."""
 
 from __future__ import annotations
 

@@ -2,8 +2,7 @@
 
 Each call of a process group goes through an operator of torch's dispatcher: those of torch.distributed, of DDP's
 reducer in C++, and of functional collectives. A function of ours stands before each operator's kernels. It notes the
-call and hands it on. The ranks meet through the group's store.
-"""
+call and hands it on. The ranks meet through the group's store."""
 
 from __future__ import annotations
 

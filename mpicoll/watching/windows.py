@@ -1,8 +1,7 @@
 """The windows and files of communicators. What their ranks must call together counts among the communicator's calls.
 
 A rank may also wait for others alone: until they have posted a window or completed their accesses to it, which is told
-as a message is, and for a lock that another rank holds.
-"""
+as a message is, and for a lock that another rank holds."""
 
 from __future__ import annotations
 

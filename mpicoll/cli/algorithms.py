@@ -56,6 +56,5 @@ def _shown(each: dict[str, Any]) -> str:
     if each["segment"]:
         serves.append(f"pipelined in segments of {each['segment'] >> 10} KiB")
     lines = [("", each["summary"]), ("cost", each["cost"]), ("serves", ", ".join(serves)), ("source", each["source"])]
-    return "\n".join(
-        [f"{each['collective']} {each['name']}", *(f"    {k:6}  {v}" if k else f"    {v}" for k, v in lines if v)]
-    )
+    shown = [f"    {k:6}  {v}" if k else f"    {v}" for k, v in lines if v]
+    return "\n".join([f"{each['collective']} {each['name']}", *shown])

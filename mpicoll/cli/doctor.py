@@ -64,6 +64,5 @@ def _asked(given: str) -> int | str:
         return job
     if given.isdecimal():
         return int(given)
-    raise argparse.ArgumentTypeError(
-        f"expected a process of this node, as 1234, or a job of Slurm's, as job:1234; given {given!r}"
-    )
+    expected = "expected a process of this node, as 1234, or a job of Slurm's, as job:1234"
+    raise argparse.ArgumentTypeError(f"{expected}; given {given!r}")

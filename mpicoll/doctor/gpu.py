@@ -62,10 +62,15 @@ def gpu_here() -> Gpu:
 
 
 def answers(gpu: Gpu, tries: bool) -> Iterator[Gpu]:
-    """What is known after each question. Torch and MPI are asked if the driver shows a GPU."""
+    """What is known after each question. Torch and MPI are asked if the driver shows a GPU. To ask MPI, this process
+    becomes an MPI world of its own."""
     yield (gpu := _ask_driver(gpu))
     yield (gpu := _ask_torch(gpu) if gpu.devices and version_of("torch") else gpu)
-    yield (gpu := _ask_mpi(gpu) if gpu.devices else gpu)
+    if gpu.devices:
+        from mpicoll.machine.mpi_library import may_take_device_memory
+
+        gpu = replace(gpu, mpi_takes=may_take_device_memory())
+    yield gpu
     yield _try_paths(gpu) if tries and gpu.mpi_takes and gpu.torch_works else gpu
 
 
@@ -90,13 +95,6 @@ def _ask_torch(gpu: Gpu) -> Gpu:
     if works and torch.distributed.is_nccl_available():
         nccl = ".".join(map(str, torch.cuda.nccl.version()))
     return replace(gpu, torch_cuda=torch.version.cuda, torch_works=works, nccl=nccl)
-
-
-def _ask_mpi(gpu: Gpu) -> Gpu:
-    """To ask MPI, this process becomes an MPI world of its own."""
-    from mpicoll.machine.mpi_library import may_take_device_memory
-
-    return replace(gpu, mpi_takes=may_take_device_memory())
 
 
 def _try_paths(gpu: Gpu) -> Gpu:

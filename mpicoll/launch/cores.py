@@ -32,17 +32,12 @@ def places_ranks(flags: Sequence[str], variables: Iterable[str]) -> bool:
     return any(map(_FLAGS.fullmatch, flags)) or any(map(PLACES.fullmatch, variables))
 
 
-def numa_nodes(cpus: Iterable[int]) -> set[int]:
-    """The NUMA nodes of these CPUs; empty where the system does not say them."""
-    return {int(node.name[4:]) for cpu in cpus for node in (_SYSTEM / f"cpu/cpu{cpu}").glob("node[0-9]*")}
-
-
 def physical(cpus: Iterable[int]) -> list[list[int]]:
     """These CPUs as cores: the hardware threads of a core are together. Cores of a NUMA node are side by side."""
     cores: dict[tuple[int, str], list[int]] = {}
     for cpu in sorted(cpus):
         folder = _SYSTEM / f"cpu/cpu{cpu}"
-        numa = min(numa_nodes([cpu]), default=0)
+        numa = min((int(node.name[4:]) for node in folder.glob("node[0-9]*")), default=0)
         siblings = folder / "topology/thread_siblings_list"
         cores.setdefault((numa, siblings.read_text() if siblings.exists() else str(cpu)), []).append(cpu)
     return [cores[key] for key in sorted(cores, key=lambda key: (key[0], cores[key]))]

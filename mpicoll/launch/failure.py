@@ -129,7 +129,8 @@ def _ranks_with(report: str, until_printed: ExitStack) -> list[int]:
 def _meet(what: str) -> tuple[bool, socket.socket]:
     """Meet the ranks of the job on this node that ask for the same. The first one gets a socket that listens, and the
     others one that is connected to it. Raises OSError where they cannot meet, as where another user has the name."""
-    name, sock = _socket_name(what), socket.socket(socket.AF_UNIX)
+    job = os.environ.get("PMIX_NAMESPACE") or os.getppid()
+    name, sock = linux.socket_name(f"mpicoll-{os.getuid()}-{job}-{what}"), socket.socket(socket.AF_UNIX)
     try:
         try:
             sock.bind(name)
@@ -137,7 +138,7 @@ def _meet(what: str) -> tuple[bool, socket.socket]:
         except OSError as e:
             if e.errno != errno.EADDRINUSE:
                 raise
-            _connect(sock, name, _SECONDS_TO_READ)
+            _connect(sock, name)
             if not linux.is_own(sock):
                 raise
             return False, sock
@@ -147,9 +148,9 @@ def _meet(what: str) -> tuple[bool, socket.socket]:
     return True, sock
 
 
-def _connect(sock: socket.socket, name: str, seconds: float) -> None:
-    """Connect to the first rank. One that has just bound the name listens soon: this waits so many seconds for it."""
-    deadline = time.monotonic() + seconds
+def _connect(sock: socket.socket, name: str) -> None:
+    """Connect to the first rank. One that has just bound the name listens soon: this waits for it."""
+    deadline = time.monotonic() + _SECONDS_TO_READ
     while True:
         try:
             return sock.connect(name)
@@ -173,11 +174,6 @@ def is_first(what: str) -> bool:
     else:
         sock.close()
     return first
-
-
-def _socket_name(what: str) -> str:
-    job = os.environ.get("PMIX_NAMESPACE") or os.getppid()
-    return linux.socket_name(f"mpicoll-{os.getuid()}-{job}-{what}")
 
 
 def end_job(status: int) -> None:

@@ -36,7 +36,8 @@ def probed(device: Device, tries: bool = True) -> Mapping[str, str]:
     """By path, what is wrong with it: nothing if the MPI library takes the device's memory there.
 
     A library that says no is believed. To find out the rest, this starts jobs of two ranks, and waits for them. What
-    could not be tried counts as not working in this process, and the next one tries again."""
+    could not be tried counts as not working in this process, and the next one tries again. Without ``tries``, nothing
+    is tried, and what nobody has tried counts as not working."""
     if not device.known_to_mpi():
         return dict.fromkeys(PATHS, "the MPI library says that it takes no such memory")
     key = key_of(device)
@@ -48,11 +49,6 @@ def probed(device: Device, tries: bool = True) -> Mapping[str, str]:
             keep(key, shown)
         found = _known[_name(key)] = {**now, **shown}
     return {**dict.fromkeys(PATHS, "nobody has tried"), **found}
-
-
-def known(device: Device) -> Mapping[str, str]:
-    """The same, but nothing is tried: what nobody has tried counts as not working."""
-    return probed(device, tries=False)
 
 
 # -- the user's cache ------------------------------------------------------------------------------------------------

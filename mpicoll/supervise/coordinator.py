@@ -65,13 +65,11 @@ class Coordinator:
         self.writers.add(writer)
         hello = await greeted(reader, writer, self._token)
         if hello is not None and not self._dismissed.is_set():
-            await self._serve_process(hello, reader, writer)
+            await self._serve_rank(hello, reader, writer)
         self.writers.discard(writer)
         writer.close()
 
-    async def _serve_process(
-        self, hello: msg.Hello, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> None:
+    async def _serve_rank(self, hello: msg.Hello, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         rank = hello.rank
         here = self._processes[rank] = RankProcess(writer, hello.process)
         if self._outcome is not None:

@@ -116,9 +116,7 @@ def failed_test() -> str:
     """The last test that has failed, as in ``test_sum.py::test_all failed with AssertionError: 3 != 4``, if pytest runs
     tests in the main thread. It tells of it at its end, to which this rank may not come."""
     frames = _outward(frames_now().get(threading.main_thread().ident or 0))
-    session = next(
-        (each.f_locals.get("session") for each in frames if each.f_code.co_name == "pytest_runtestloop"), None
-    )
+    session = next((f.f_locals.get("session") for f in frames if f.f_code.co_name == "pytest_runtestloop"), None)
     reporter = session and session.config.pluginmanager.get_plugin("terminalreporter")
     stats = getattr(reporter, "stats", {})
     failed = [*stats.get("error", []), *stats.get("failed", [])]

@@ -139,6 +139,7 @@ class Watched:
         by_kernel = kernel is not None and made is not None and made.record.route == _BY_KERNEL
         in_call, first = begun if recorder.under_way else None, waits[0] if waits else None
         ends = first[0].ends if first else Ends()
+        sources, targets = ([self.ranks[rank] for rank in each] for each in (ends.sources, ends.targets))
         return RankStatus(
             begun=begun,
             state=recorder.state,
@@ -152,9 +153,7 @@ class Watched:
             waits=recorder.under_way and number == begun - 1,
             message=self._missing(first[0]) if first else None,
             unreceived=[(self.ranks[each[0]], *each[1:]) for each in self.waits.unreceived(False)[:MOST_NAMED]],
-            ends=ends.changed(
-                sources=[self.ranks[rank] for rank in ends.sources], targets=[self.ranks[rank] for rank in ends.targets]
-            ),
+            ends=ends.changed(sources=sources, targets=targets),
             locks=[*locks],
             alone=(alone := is_alone()),
             under_way=alone and seconds >= LATE and any(each(False, first) for each in under_way),

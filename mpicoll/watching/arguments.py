@@ -138,11 +138,10 @@ def _for_each(send: Any, recv: Any, size: int) -> Size:
 
 def _part(given: Any, size: int) -> Size:
     found = size_of(given)
-    if found is None or (
-        isinstance(given, (list, tuple)) and len(given) > 1 and not isinstance(given[1], (MPI.Datatype, str))
-    ):
-        return found  # its count is that of one rank
-    return found[0] // size, found[1]
+    if found is None:
+        return None
+    counted = isinstance(given, (list, tuple)) and len(given) > 1 and not isinstance(given[1], (MPI.Datatype, str))
+    return found if counted else (found[0] // size, found[1])  # a count is that of one rank
 
 
 COLLECTIVES = {

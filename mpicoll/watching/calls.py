@@ -131,9 +131,8 @@ class UnderWay(dict[int, InFlight]):
 
     def has_messages(self, besides: object) -> int:
         """Which messages may be under way, besides the one that is given: see ``watched.under_way``."""
-        return (GIVES | TAKES) * any(
-            number is None and begun is not besides for _, _, begun, number in [*self.values()]
-        )
+        messages = [begun for _, _, begun, number in [*self.values()] if number is None]
+        return (GIVES | TAKES) * any(begun is not besides for begun in messages)
 
 
 def not_complete(operation: str, record: Record) -> Pending:

@@ -130,9 +130,8 @@ def watch_part(comm: MPI.Comm, of: CommunicatorCalls | None, tag: object, made_b
         made = blake2b(repr((of and parent.watched.name, tag, calls.ranks)).encode(), digest_size=6).hexdigest()
         _parts[made] += 1
         calls.made_by = made_by or MPI.REQUEST_NULL
-        calls.watched = watch.watch_part(
-            parent.watched, f"{made}.{_parts[made]}", calls.ranks, calls.recorder, calls.waits
-        )
+        name = f"{made}.{_parts[made]}"
+        calls.watched = watch.watch_part(parent.watched, name, calls.ranks, calls.recorder, calls.waits)
         communicators[comm.handle] = calls
 
 

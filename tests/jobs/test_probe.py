@@ -15,7 +15,7 @@ from mpicoll.calls.choose import PATHS
 from mpicoll.doctor import gpu
 from mpicoll.jobs import spawn
 from mpicoll.probe import device_memory
-from mpicoll.probe.device_memory import Key, cached, file_of, keep, key_of, known, probed
+from mpicoll.probe.device_memory import Key, cached, file_of, keep, key_of, probed
 from mpicoll.probe.tries import BEGUN
 from tests.devices.faulty import Faulty
 from tests.devices.simulated import Simulated
@@ -120,7 +120,7 @@ def test_what_may_pass_is_not_kept(
     (file,) = cache.iterdir()
     assert json.loads(file.read_text())["key"]["device"] == "simulated"
     in_another_process(monkeypatch)
-    assert known(device)[PATHS[-1]].startswith(why if is_kept else "nobody has tried")
+    assert probed(device, tries=False)[PATHS[-1]].startswith(why if is_kept else "nobody has tried")
     assert (probed(device), jobs["count"]) == (found, 1 if is_kept else 2)
 
 

@@ -133,13 +133,13 @@ class DeviceCalls:
         What nobody has tried is tried now if ``tries``. Collective where it is not known yet."""
         if self._found is not None and (self._found.tried or not tries):
             return self._found
-        from mpicoll.probe.device_memory import known, probed  # it loads MPI, which ranks that are threads do not need
+        from mpicoll.probe.device_memory import probed  # it loads MPI, which ranks that are threads do not need
 
         fabric = self._fabric
         places = fabric.allgather((os.uname().nodename, device.identity))
         nodes = [node for node, _ in places]
         first = nodes.index(nodes[fabric.rank]) == fabric.rank
-        told = fabric.allgather((probed if tries else known)(device) if first else None)
+        told = fabric.allgather(probed(device, tries) if first else None)
         works = frozenset(path for path in PATHS if not any(paths is not None and paths[path] for paths in told))
         self._found = _Found(works, len({*places}) == 1, tries)
         return self._found
@@ -156,9 +156,9 @@ class DeviceCalls:
             return None
         kept = self._kept_for(b)
         if kept.sends is None:
-            from mpicoll.probe.device_memory import known
+            from mpicoll.probe.device_memory import probed
 
-            kept.sends = not known(kept.device)["messages"]
+            kept.sends = not probed(kept.device, tries=False)["messages"]
         if not kept.sends:
             return None
         settled(b)

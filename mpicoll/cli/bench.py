@@ -45,7 +45,13 @@ def _rank(typed: dict[str, Any]) -> int:
     world = MPI.COMM_WORLD
     rank = world.rank
     check_not_alone(world.size)
-    options, error = _read(typed, world.size)
+    options, error = None, ""
+    try:
+        options = read({**typed, "n": typed["n"] or str(world.size)})
+        if options.ranks != world.size:
+            raise bad("-n", f"{world.size}, the ranks that were started, or nothing", options.ranks)
+    except ArgumentError as e:
+        error = str(e)
     errors = [e for e in world.allgather(error) if e]
     code = 2
     if options is not None and not errors:
@@ -59,16 +65,6 @@ def _rank(typed: dict[str, Any]) -> int:
     sys.stdout.flush()
     MPI.Finalize()
     return code if rank == 0 else 0
-
-
-def _read(typed: dict[str, Any], size: int) -> tuple[Options | None, str | None]:
-    try:
-        options = read({**typed, "n": typed["n"] or str(size)})
-        if options.ranks != size:
-            raise bad("-n", f"{size}, the ranks that were started, or nothing", options.ranks)
-    except ArgumentError as e:
-        return None, str(e)
-    return options, None
 
 
 def _measure(options: Options, world: Intracomm) -> int:

@@ -10,10 +10,8 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
-import shutil
 import signal
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stderr, suppress
@@ -21,6 +19,7 @@ from functools import lru_cache, wraps
 from importlib.machinery import ModuleSpec
 from io import StringIO
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
@@ -101,8 +100,8 @@ def _own_folder() -> Iterator[None]:
     with ExitStack() as until_begun:
         if given.startswith(_PREFIX) and "PMIX_RANK" in os.environ:  # else it is alone, or MPICH's launcher started it
             with suppress(OSError):
-                folder = os.environ[OPEN_MPI.backing_folder] = tempfile.mkdtemp(prefix=_PREFIX, dir="/dev/shm")
-                until_begun.callback(shutil.rmtree, folder, ignore_errors=True)
+                folder = TemporaryDirectory(prefix=_PREFIX, dir="/dev/shm", ignore_cleanup_errors=True)
+                os.environ[OPEN_MPI.backing_folder] = until_begun.enter_context(folder)
                 until_begun.callback(os.environ.pop, OPEN_MPI.backing_folder, None)
         yield
 

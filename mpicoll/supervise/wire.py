@@ -27,21 +27,21 @@ async def connect(
     process. Both show that they know the token. Raises OSError if it answers at none of its addresses."""
     failures = []
     for address in addresses:
-        nonce = secrets.token_hex(16)
+        nonce, writer = secrets.token_hex(16), None
         try:
             async with asyncio.timeout(_SECONDS_TO_CONNECT):
                 reader, writer = await asyncio.open_connection(address, port, limit=LIMIT)
             say(writer, Nonce(nonce))
             async with asyncio.timeout(_SECONDS_TO_BE_GREETED):
                 welcome = await heard(reader)
+            if isinstance(welcome, Welcome) and _is(welcome.proof, token, "coordinator", nonce):
+                say(writer, Hello(_proof(token, "agent", welcome.nonce), rank, ending.this_process()))
+                return reader, writer, welcome.coordinator
+            failures.append(f"{address}: another program listens there")  # it learns nothing of the token
         except OSError as e:  # TimeoutError is one
-            failures.append(f"{address}: {e or 'no answer'}")
-            continue
-        if isinstance(welcome, Welcome) and _is(welcome.proof, token, "coordinator", nonce):
-            say(writer, Hello(_proof(token, "agent", welcome.nonce), rank, ending.this_process()))
-            return reader, writer, welcome.coordinator
-        writer.close()  # it learns nothing of the token
-        failures.append(f"{address}: another program listens there")
+            failures.append(f"{address}: {str(e) or 'no answer'}")
+        if writer is not None:
+            writer.close()
     raise OSError("; ".join(failures))
 
 

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from mpicoll.supervise import coordinator, ending
+from mpicoll.supervise import coordinator, ending, wire
 from mpicoll.supervise.messages import Ends
 from mpicoll.supervise.record import BROKEN, FREED, OPEN, Pending, Record, Recorder, Waits
 from mpicoll.supervise.report import Why
@@ -150,13 +150,22 @@ def test_a_communicator_ends_during_a_look(makes_one: bool, told: tuple[int, str
     assert (found.calls, found.state) == told
 
 
-def test_a_stranger_who_listens_learns_nothing() -> None:
-    """The port of a job may be another program's on another node: it gets no token."""
+@pytest.mark.parametrize(
+    ("says", "refused"),
+    [
+        (b'{"Welcome": ["guess", "mine", {"Process": [1, "host", 1]}]}\n', "another program listens there"),
+        (b"", "127.0.0.1: no answer"),
+    ],
+)
+def test_a_stranger_who_listens_learns_nothing(says: bytes, refused: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The port of a job may be another program's on another node: it gets no token, and no connection stays open."""
     heard_there: list[bytes] = []
+    if not says:
+        monkeypatch.setattr(wire, "_SECONDS_TO_BE_GREETED", 0.1)
 
     async def stranger(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         heard_there.append(await reader.readline())
-        writer.write(b'{"Welcome": ["guess", "mine", {"Process": [1, "host", 1]}]}\n')
+        writer.write(says)
         heard_there.append(await reader.read(1000))
         writer.close()
         done.set()
@@ -166,9 +175,9 @@ def test_a_stranger_who_listens_learns_nothing() -> None:
     async def scene() -> None:
         server = await asyncio.start_server(stranger, "127.0.0.1", 0)
         port = server.sockets[0].getsockname()[1]
-        with pytest.raises(OSError, match="another program listens there"):
+        with pytest.raises(OSError, match=refused):
             await connect(["127.0.0.1"], port, "the token of the job", 1)
-        await done.wait()
+        await asyncio.wait_for(done.wait(), 60)
         server.close()
 
     asyncio.run(scene())

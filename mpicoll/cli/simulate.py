@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -17,8 +18,6 @@ from mpicoll.errors import ArgumentError
 from mpicoll.units import count, nbytes, size_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from mpicoll.analysis.cost.comparison import Comparison
 
 _bad = partial(ArgumentError, "simulate")

@@ -12,14 +12,13 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from mpicoll.cli.arguments import chosen, of_collective, option, placed, placement
 from mpicoll.errors import ArgumentError, ScheduleError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from mpicoll.algorithms import Algorithm
     from mpicoll.analysis.proof.cases import Case
 

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from mpicoll.doctor.gpu import Gpu, gpu_here
-from mpicoll.launch.launch_env import RANK, launched_rank, started_as, under_launcher
+from mpicoll.launch.launch_env import RANK, launched_rank, number_in, started_as, under_launcher
 from mpicoll.machine.linux import SHARES, cpu_name, cpus
 from mpicoll.machine.system import free_memory, home, huge_pages, overload, version_of
 from mpicoll.machine.vendors import RANK_VARIABLES, VENDORS
@@ -37,12 +37,6 @@ def _pmi() -> str | None:
     return "PMIx" if pmix else "PMI" if launched_rank() is not None else None
 
 
-def _number(variable: str) -> int | None:
-    """The first number of a variable; None where it has none."""
-    text = os.environ.get(variable, "").partition(",")[0].strip()
-    return int(text) if text.isdecimal() else None
-
-
 @dataclass(frozen=True)
 class Start:
     """How a process was started, as its environment says it."""
@@ -53,7 +47,7 @@ class Start:
     number: int | None = field(default_factory=lambda: started_as()[0])
     """The number of this process among those that were started together."""
     together: int = field(default_factory=lambda: started_as()[1])  # how many processes were started together
-    tasks: int | None = field(default_factory=partial(_number, "SLURM_NTASKS"))
+    tasks: int | None = field(default_factory=partial(number_in, "SLURM_NTASKS"))
     """The ranks for which Slurm has allocated the job."""
 
 
@@ -85,7 +79,7 @@ class Machine:
     cpu: str = field(default_factory=lambda: cpu_name() or "unknown")
     cores: tuple[int, ...] = field(default_factory=lambda: tuple(sorted(cpus())))  # the CPUs that the process may use
     overload: str = field(default_factory=overload)  # what leaves the process less time than its cores have
-    omp_threads: int | None = field(default_factory=partial(_number, "OMP_NUM_THREADS"))
+    omp_threads: int | None = field(default_factory=partial(number_in, "OMP_NUM_THREADS"))
     memory: int | None = field(default_factory=free_memory)  # bytes of memory that are free
     shm_size: int | None = field(default_factory=partial(_of_shm, "f_blocks"))
     shm_free: int | None = field(default_factory=partial(_of_shm, "f_bavail"))

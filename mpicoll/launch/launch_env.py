@@ -29,13 +29,14 @@ _is_rank = False
 """Whether a launcher has started ``mpicoll.rank`` here. No program of an interactive shell is started in that way."""
 
 
-def _number(variable: str) -> int | None:
-    value = os.environ.get(variable, "")
+def number_in(variable: str) -> int | None:
+    """The first number of a variable of the environment; None where it has none."""
+    value = os.environ.get(variable, "").partition(",")[0].strip()
     return int(value) if value.isdecimal() else None
 
 
 def _first_number(*variables: str) -> int | None:
-    return next((n for n in map(_number, variables) if n is not None), None)
+    return next((n for n in map(number_in, variables) if n is not None), None)
 
 
 def is_elastic() -> bool:
@@ -69,7 +70,7 @@ def under_launcher() -> bool:
     interactive shell under Slurm is none, but has a rank's variables: the shell is a Slurm step of one task."""
     if any(told.local_size in os.environ for told in RANK_VARIABLES):
         return True
-    return launched_rank() is not None and (_is_rank or _number("SLURM_STEP_NUM_TASKS") != 1)
+    return launched_rank() is not None and (_is_rank or number_in("SLURM_STEP_NUM_TASKS") != 1)
 
 
 def note_rank(by_launcher: bool = False) -> None:
@@ -115,14 +116,14 @@ _COUNTS = {
 def _counted() -> tuple[str, int]:
     """The variable that says how many processes were started together with this one, and their number."""
     own = {told.size for told in RANK_VARIABLES}
-    found = ((variable, _number(variable) or 0) for variable in _COUNTS)
+    found = ((variable, number_in(variable) or 0) for variable in _COUNTS)
     return next(((name, size) for name, size in found if size > 1 or (size == 1 and name in own)), ("", 1))
 
 
 def started_as() -> tuple[int | None, int]:
     """The number of this process (None if nobody says it) among those started together, and how many they are."""
     variable, size = _counted()
-    return _number(_COUNTS[variable][0]) if variable else launched_rank(), size
+    return number_in(_COUNTS[variable][0]) if variable else launched_rank(), size
 
 
 def check_place(name: str, given: int | str, actual: int, who: str = "MPI") -> None:
@@ -163,7 +164,7 @@ def check_may_initialise() -> None:
             raise LaunchError(
                 "this process was started by Open MPI's mpirun (OMPI_COMM_WORLD_SIZE is set), but mpi4py loads MPICH, "
                 "which mpirun cannot connect",
-                _HOW.format(n=_number("OMPI_COMM_WORLD_SIZE")),
+                _HOW.format(n=number_in("OMPI_COMM_WORLD_SIZE")),
             )
 
 

@@ -21,7 +21,7 @@ from io import StringIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import ModuleType, TracebackType
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from mpicoll.errors import LaunchError, MpicollError, StateError
 from mpicoll.launch import board, failure, interrupt, launch_env, lifecycle
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 _MPI, _PREFIX = "mpi4py.MPI", "mpicoll-"
 """The module that begins MPI, mostly when it is imported; and how the names of the ranks' own folders begin."""
 
-P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -71,15 +70,15 @@ class _Finder:
         return spec
 
 
-def _watched(begin: Callable[P, T]) -> Callable[P, T]:
+def _watched(begin: Callable[..., T]) -> Callable[..., T]:
     """The function ``begin``, which may begin MPI. ``mpicoll run`` is told where it is."""
 
     @wraps(begin)
-    def watched(*args: P.args, **kwargs: P.kwargs) -> T:
+    def watched(*args: Any, **named: Any) -> T:
         board.me.mpi = board.BEGINS
         try:
             with _own_folder():
-                result = begin(*args, **kwargs)
+                result = begin(*args, **named)
                 remove_names()
         finally:
             mpi: Any = sys.modules.get(_MPI)  # it may be half imported

@@ -16,8 +16,7 @@ from mpicoll.machine.cuda import driver, supported
 from mpicoll.machine.system import version_of
 from mpicoll.probe.child import SECONDS, SECONDS_OF_ALL_JOBS, Child
 
-TRIES = SECONDS_OF_ALL_JOBS + SECONDS
-"""How many seconds it may take to find out what MPI does with GPU memory. The other ranks wait for that in MPI."""
+TRIES = SECONDS_OF_ALL_JOBS + SECONDS  # how long the tries of GPU memory may take, while other ranks wait in MPI
 _QUESTIONS = {"driver": SECONDS, "torch": SECONDS, "mpi": SECONDS, "paths": TRIES}
 """What is asked, in this order, and how many seconds the answer may take."""
 _NO_DEVICE = 100  # CUDA_ERROR_NO_DEVICE

@@ -23,6 +23,7 @@ _SECONDS_TO_SEE = 2.0  # how long a rank that runs may take to see what has come
 _SECONDS_ON_A_NETWORK = 180.0
 """How long a message may be on its way between nodes. After an outage, TCP may wait as long again before it sends."""
 
+Communicators = Mapping[str, CommunicatorState]
 Begun = Mapping[str, Mapping[int, int]]
 """How many calls of a communicator each of its ranks has begun, as far as that is known."""
 
@@ -101,9 +102,7 @@ def _may_serve(its: Wait, mine: Wait, other: int, rank: int) -> bool:
     return sends or takes
 
 
-async def found(
-    processes: Processes, communicators: Mapping[str, CommunicatorState]
-) -> tuple[CommunicatorState, Why, set[int]] | None:
+async def found(processes: Processes, communicators: Communicators) -> tuple[CommunicatorState, Why, set[int]] | None:
     """A communicator in which ranks wait for ever, why, and which ranks. None if nobody does as far as is known."""
     before, begun = await _late(processes, communicators)
     if not stuck(before, begun, _left(processes), _left(processes, GIVES)):
@@ -128,7 +127,7 @@ def _patience(processes: Processes) -> float:
     return LATE if len(hosts) == 1 else _SECONDS_ON_A_NETWORK
 
 
-async def _late(processes: Processes, communicators: Mapping[str, CommunicatorState]) -> tuple[dict[int, Wait], Begun]:
+async def _late(processes: Processes, communicators: Communicators) -> tuple[dict[int, Wait], Begun]:
     """What those ranks wait for that have waited for long, and how many calls they have begun."""
     patience = _patience(processes)
     known = [each for each in communicators.values() if each.ranks and each.longest() != SHORT]

@@ -49,12 +49,8 @@ class TapedCall:
     def rows(self, now: float, waits_now: Sequence[Wait], rows_of: Mapping[int, int]) -> list[dict[str, Any]]:
         """The row of the call, and of the waits for it, also of those that go on. ``rows_of`` has threads' rows."""
         what, waits = self.what, [(since, until, rows_of[thread]) for since, until, thread in [*self.waits, *waits_now]]
-        route, root, ends, name = "", None, Ends(), what.description
-        if isinstance(what, Record):
-            route, root = what.route, what.root
-        else:
-            ends = what.ends
-        whole = {"cat": what.operation, "name": name, "ph": "X", "tid": rows_of[self.thread]}
+        route, root, ends = (what.route, what.root, Ends()) if isinstance(what, Record) else ("", None, what.ends)
+        whole = {"cat": what.operation, "name": what.description, "ph": "X", "tid": rows_of[self.thread]}
         start, end = self.begun, now if self.returned is None else self.returned
         if self.returned is None and waits:
             (start, end, _), *waits = waits
@@ -75,7 +71,7 @@ class TapedCall:
             "complete": complete,
             "waits": [(since, until) for since, until, _ in waits],
         }
-        of_waits = whole | {"cat": WAIT, "name": f"wait: {name}"}
+        of_waits = whole | {"cat": WAIT, "name": f"wait: {what.description}"}
         found = [{**whole, "ts": start, "dur": end - start, "args": about}]
         return found + [{**of_waits, "tid": tid, "ts": since, "dur": until - since} for since, until, tid in waits]
 

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from mpicoll.algorithms import Algorithm
     from mpicoll.algorithms.steps import Nodes
 
-Where = Callable[[int], "Nodes"]  # the nodes of so many ranks
-
 
 def option(parser: argparse._ActionsContainer, typed: str, about: str, **more: Any) -> argparse.Action:
     """Add an option that is ``typed`` so: ``-o --output FILE``. If no value follows its names, it is a flag."""
@@ -93,23 +91,17 @@ def placed(parser: argparse.ArgumentParser, otherwise: str) -> None:
     option(parser, "--nodes N|NODES", f"{about} ({otherwise})", type=_nodes)
 
 
-def placement(given: int | list[str] | None, command: str) -> Where | None:
-    """Where the ranks are, as the option that ``placed`` adds says it. None if it says nothing."""
+def placement(command: str, given: int | list[str], size: int) -> Nodes:
+    """Where so many ranks are, as the option that ``placed`` adds says it."""
     from mpicoll.algorithms.steps import Nodes
 
-    if given is None:
-        return None
-
-    def of_all(size: int) -> Nodes:
-        if isinstance(given, int) and given <= size:
-            return Nodes.block(size, given)
-        if isinstance(given, list) and len(given) == size:
-            return Nodes.named(given)
-        if isinstance(given, int):
-            raise ArgumentError(command, "--nodes", f"at most the {size} ranks", str(given))
-        raise ArgumentError(command, "--nodes", f"the nodes of {size} ranks", ",".join(given))
-
-    return of_all
+    if isinstance(given, int) and given <= size:
+        return Nodes.block(size, given)
+    if isinstance(given, list) and len(given) == size:
+        return Nodes.named(given)
+    if isinstance(given, int):
+        raise ArgumentError(command, "--nodes", f"at most the {size} ranks", str(given))
+    raise ArgumentError(command, "--nodes", f"the nodes of {size} ranks", ",".join(given))
 
 
 @contextmanager

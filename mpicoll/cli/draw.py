@@ -43,8 +43,7 @@ def handle(args: argparse.Namespace) -> int:
     try:
         in_file = re.fullmatch(r"(.+\.py)(?::(\w+))?", args.algorithm)
         algorithm = _of_file(args.collective, Path(in_file[1]), in_file[2]) if in_file else args.algorithm
-        where = placement(args.nodes, "draw")
-        nodes = None if where is None else where(args.size).of
+        nodes = None if args.nodes is None else placement("draw", args.nodes, args.size).of
         drawing = draw(args.collective, algorithm, args.size, args.root, args.segments, nodes)
         with writing(args.file, "draw", "file"):
             drawing.save(args.file)

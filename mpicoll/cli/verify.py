@@ -13,6 +13,7 @@ import argparse
 import sys
 import time
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from mpicoll.cli.arguments import chosen, of_collective, option, placed, placement
@@ -50,7 +51,7 @@ def handle(args: argparse.Namespace) -> int:
     if args.all == (args.collective is not None):
         args.parser.error("expected a collective or --all")
     found = chosen("verify", args.collective, args.algorithm)
-    where = placement(args.nodes, "verify")
+    where = None if args.nodes is None else partial(placement, "verify", args.nodes)
     if where and not any(a.by_node for a in found):
         names = " or ".join(sorted({a.name for a in found}))
         raise ArgumentError("verify", "--nodes", f"none, as {names} does not go by nodes", str(args.nodes))

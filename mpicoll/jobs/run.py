@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import ExitStack, suppress
 from functools import partial
 from math import inf
@@ -84,11 +84,9 @@ class _Attempt:
 
     def run(self, variables: dict[str, str]) -> int:
         """Start the launcher, wait for its end, and return the exit code of the job."""
-        handlers: dict[int, Callable[[int, FrameType | None], None]] = dict.fromkeys(
-            (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT), self._end
-        )
+        handlers = {signal.SIGINT: self._interrupt, signal.SIGTSTP: self._stop}
+        handlers |= dict.fromkeys((signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT), self._end)
         handlers |= dict.fromkeys(HANDED_ON, self._hand_on)
-        handlers |= {signal.SIGINT: self._interrupt, signal.SIGTSTP: self._stop}
         for number, handler in handlers.items():
             if signal.getsignal(number) != signal.SIG_IGN:
                 signal.signal(number, handler)

@@ -96,29 +96,25 @@ def about(file: str) -> str:
 def script(template: str, site: str, options: Mapping[str, str], variables: Mapping[str, str]) -> str:
     """The template with these values instead of its own. The files that it sources are copied into it. Raises
     ArgumentError for a value that its option cannot have, and for a variable that the template does not have."""
-    shebang, *lines = _with_preset(_composed(TEMPLATES[template], site), site)
+    shebang, *lines = _with_preset(template, site)
     lines = _with_options(lines, _checked(template, lines, options))
     lines = _with_variables(template, lines, variables)
     given = [f"--{name}={value}" for name, value in options.items()]
     given += [f"--set={name}={value}" for name, value in variables.items()]
     command = shlex.join(["mpicoll", "slurm", template, f"--site={site}", *given])
-    return _text([shebang, f"# Written by: {command}", *lines])
+    return "\n".join([shebang, f"# Written by: {command}", *lines, ""])
 
 
 def variables(template: str, site: str = "auto") -> list[str]:
     """The variables of a template, with those of the preset that is written into it."""
-    return [*_variables(_with_preset(_composed(TEMPLATES[template], site), site))]
+    return [*_variables(_with_preset(template, site))]
 
 
 def launching(site: str = "") -> str:
     """What a job runs to start ranks: slurm/launch.sh, with this preset in it."""
     if site not in sites():
         raise ArgumentError("slurm", "SITE", f"one of {', '.join(sites())}", repr(site))
-    return _text(_composed("launch.sh", site))
-
-
-def _text(lines: Iterable[str]) -> str:
-    return "".join(f"{line}\n" for line in lines)
+    return "\n".join([*_composed("launch.sh", site), ""])
 
 
 def _composed(file: str, site: str) -> Iterator[str]:
@@ -130,9 +126,9 @@ def _composed(file: str, site: str) -> Iterator[str]:
             yield line
 
 
-def _with_preset(lines: Iterable[str], site: str) -> Iterator[str]:
-    """The script with this preset in it. With ``auto``, the job looks at its network and takes a preset itself."""
-    for line in lines:
+def _with_preset(template: str, site: str) -> Iterator[str]:
+    """The template with this preset in it. With ``auto``, the job looks at its network and takes a preset itself."""
+    for line in _composed(TEMPLATES[template], site):
         if site == "auto":
             yield line
         elif _part(line, "variable") == "SITE":  # the environment cannot change what is written here

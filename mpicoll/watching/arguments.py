@@ -42,9 +42,9 @@ def by_position(parameters: Sequence[str], args: Sequence[Any], named: Mapping[s
     return [*args, *map(named.get, parameters[len(args) :])]
 
 
-def by_name(parameters: Sequence[str], args: Sequence[Any], named: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments that a call gives by position or by name, by the names of the parameters."""
-    return dict(zip(parameters, args, strict=False), **named)
+def by_name(method: Callable[..., object], args: Sequence[Any], named: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments that a call gives by position or by name, by the names of the method's parameters."""
+    return dict(zip(parameters_of(method), args, strict=False), **named)
 
 
 def size_of(given: Any) -> Size:

@@ -226,7 +226,7 @@ def _make(real: Any, comm: MPI.Comm, *args: Any, **named: Any) -> Any:
     calls, name = communicators.get(comm.handle), real.__name__
     if (calls is None and name != "Create_intercomm") or _is_ours():  # by that, a rank alone gets others
         return real(comm, *args, **named)
-    tag = by_name(parameters_of(real), args, named).get("tag", 0)
+    tag = by_name(real, args, named).get("tag", 0)
     if calls is None or name == "Create_group":  # ranks that are not in it do not come
         found = real(comm, *args, **named)
     else:
@@ -245,7 +245,7 @@ def _make_of_groups(real: Any, cls: type, *args: Any, **named: Any) -> Any:
     """The same of groups alone."""
     found = real(*args, **named)
     if not _is_ours():
-        watch_part(found, None, by_name(parameters_of(real), args, named).get("stringtag"))
+        watch_part(found, None, by_name(real, args, named).get("stringtag"))
     return found
 
 

@@ -17,7 +17,7 @@ from mpicoll.supervise.messages import Ends, Lock
 from mpicoll.supervise.record import Pending
 from mpicoll.supervise.watched import GIVES, TAKES, locks
 from mpicoll.units import named as named_ranks
-from mpicoll.watching.arguments import by_name, parameters_of
+from mpicoll.watching.arguments import by_name
 from mpicoll.watching.calls import around
 from mpicoll.watching.communicators import CommunicatorCalls, communicators
 
@@ -64,7 +64,7 @@ def is_exposed(looks: bool, besides: object) -> int:
 
 
 def _open(real: Any, cls: type, *args: Any, **named: Any) -> Any:
-    comm = by_name(parameters_of(real), args, named).get("comm")
+    comm = by_name(real, args, named).get("comm")
     calls = communicators.get(comm.handle) if isinstance(comm, MPI.Comm) else None
     if calls is None:
         return real(*args, **named)
@@ -81,7 +81,7 @@ def _use(real: Any, opened: Any, *args: Any, **named: Any) -> Any:
     if it is None:
         return go()
     if owner is MPI.Win and name in _EPOCHS:
-        return _in_epoch(it, name, go, opened, by_name(parameters_of(real), args, named))
+        return _in_epoch(it, name, go, opened, by_name(real, args, named))
     return it.together(f"{owner.__name__}.{name}", go)
 
 

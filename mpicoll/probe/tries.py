@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +37,8 @@ def attempt(rank: int, make: Callable[[], Device], cuda: str, paths: tuple[str, 
     with open(Path(folder, str(rank)), "w", buffering=1) as notes:
         print(BEGUN, file=notes)
         for path in paths:
-            print(RIGHT if TRIES[path](world, device) else WRONG, file=notes)
+            right = [TRIES[path](world, device, _rows(n)) for n in LENGTHS]  # also after a wrong one, as the other rank
+            print(RIGHT if all(right) else WRONG, file=notes)
             world.Barrier()  # so that a rank that crashes is at the same path as the other
 
 
@@ -72,60 +72,48 @@ def _described(values: Array) -> Buffer:
     return host_buffer(values.reshape(-1).view(np.uint8), values.shape, _FLOAT)
 
 
-def _values(rank: int, *shape: int) -> Array:
-    """Values that no other rank has. Sums of them are exact."""
-    return (np.arange(prod(shape), dtype=np.float32) % 251 + 1000 * (rank + 1)).reshape(shape)
+def _rows(length: int) -> Array:
+    """Values for each rank that no other one has. Sums of them are exact."""
+    return np.stack([np.arange(length, dtype=np.float32) % 251 + 1000 * (rank + 1) for rank in range(RANKS)])
 
 
-def _messages(world: MPI.Intracomm, device: Device) -> bool:
+def _messages(world: MPI.Intracomm, device: Device, rows: Array) -> bool:
     """In both directions at once."""
-    peer, right = 1 - world.rank, True
-    for n in LENGTHS:
-        sent, got = _Vector(device, _values(world.rank, n)), _Vector(device, np.zeros(n, np.float32))
-        MPI.Request.Waitall([world.Irecv(got.for_mpi(n), peer), world.Isend(sent.for_mpi(n), peer)])
-        right &= got.holds(_values(peer, n)) and sent.holds(_values(world.rank, n))
-    return right
+    rank, peer, n = world.rank, 1 - world.rank, rows.shape[1]
+    sent, got = _Vector(device, rows[rank]), _Vector(device, 0 * rows[rank])
+    MPI.Request.Waitall([world.Irecv(got.for_mpi(n), peer), world.Isend(sent.for_mpi(n), peer)])
+    return got.holds(rows[peer]) and sent.holds(rows[rank])
 
 
-def _collectives(world: MPI.Intracomm, device: Device) -> bool:
-    rank, right = world.rank, True
-    for n in LENGTHS:
-        rows = np.stack([_values(r, n) for r in range(RANKS)])
-        mine, told, both = (_Vector(device, values) for values in (rows[rank], rows[rank], rows + 5000 * rank))
-        gathered, collected, exchanged = (_Vector(device, 0 * rows) for _ in range(3))
-        scattered = _Vector(device, 0 * rows[0])
-        world.Bcast(told.for_mpi(n), 0)
-        world.Gather(mine.for_mpi(n), gathered.for_mpi(n), 0)
-        world.Scatter(both.for_mpi(n), scattered.for_mpi(n), 0)
-        world.Allgather(mine.for_mpi(n), collected.for_mpi(n))
-        world.Alltoall(both.for_mpi(n), exchanged.for_mpi(n))
-        right &= told.holds(rows[0]) and gathered.holds(rows if rank == 0 else 0 * rows)
-        right &= scattered.holds(rows[rank]) and collected.holds(rows)
-        right &= exchanged.holds(np.stack([rows[rank] + 5000 * r for r in range(RANKS)]))
-    return right
+def _collectives(world: MPI.Intracomm, device: Device, rows: Array) -> bool:
+    rank, n = world.rank, rows.shape[1]
+    mine, told, both = (_Vector(device, values) for values in (rows[rank], rows[rank], rows + 5000 * rank))
+    gathered, collected, exchanged = (_Vector(device, 0 * rows) for _ in range(3))
+    scattered = _Vector(device, 0 * rows[0])
+    world.Bcast(told.for_mpi(n), 0)
+    world.Gather(mine.for_mpi(n), gathered.for_mpi(n), 0)
+    world.Scatter(both.for_mpi(n), scattered.for_mpi(n), 0)
+    world.Allgather(mine.for_mpi(n), collected.for_mpi(n))
+    world.Alltoall(both.for_mpi(n), exchanged.for_mpi(n))
+    right = told.holds(rows[0]) and gathered.holds(rows if rank == 0 else 0 * rows)
+    right = right and scattered.holds(rows[rank]) and collected.holds(rows)
+    return right and exchanged.holds(np.stack([rows[rank] + 5000 * r for r in range(RANKS)]))
 
 
-def _reductions(world: MPI.Intracomm, device: Device) -> bool:
-    rank, right = world.rank, True
-    for n in LENGTHS:
-        rows = np.stack([_values(r, n) for r in range(RANKS)])
-        given, part = _Vector(device, rows[rank]), n // RANKS
-        total, at_root, prefix, own = (_Vector(device, np.zeros(m, np.float32)) for m in (n, n, n, part))
-        in_place = _Vector(device, rows[rank])
-        world.Allreduce(given.for_mpi(n), total.for_mpi(n))
-        world.Allreduce(MPI.IN_PLACE, in_place.for_mpi(n))
-        world.Reduce(given.for_mpi(n), at_root.for_mpi(n), root=0)
-        world.Scan(given.for_mpi(n), prefix.for_mpi(n))
-        world.Reduce_scatter_block(given.for_mpi(part), own.for_mpi(part))
-        sums = rows.sum(axis=0)
-        right &= total.holds(sums) and in_place.holds(sums) and at_root.holds(sums if rank == 0 else 0 * sums)
-        right &= prefix.holds(rows[: rank + 1].sum(axis=0)) and own.holds(sums[rank * part : (rank + 1) * part])
-    return right
+def _reductions(world: MPI.Intracomm, device: Device, rows: Array) -> bool:
+    rank, n = world.rank, rows.shape[1]
+    given, in_place, part = _Vector(device, rows[rank]), _Vector(device, rows[rank]), n // RANKS
+    total, at_root, prefix, own = (_Vector(device, np.zeros(m, np.float32)) for m in (n, n, n, part))
+    world.Allreduce(given.for_mpi(n), total.for_mpi(n))
+    world.Allreduce(MPI.IN_PLACE, in_place.for_mpi(n))
+    world.Reduce(given.for_mpi(n), at_root.for_mpi(n), root=0)
+    world.Scan(given.for_mpi(n), prefix.for_mpi(n))
+    world.Reduce_scatter_block(given.for_mpi(part), own.for_mpi(part))
+    sums = rows.sum(axis=0)
+    right = total.holds(sums) and in_place.holds(sums) and at_root.holds(sums if rank == 0 else 0 * sums)
+    return right and prefix.holds(rows[: rank + 1].sum(axis=0)) and own.holds(np.split(sums, RANKS)[rank])
 
 
-TRIES: dict[str, Callable[[MPI.Intracomm, Device], bool]] = {
-    "messages": _messages,
-    "collectives": _collectives,
-    "reductions": _reductions,
-}
-"""What is done for each of ``PATHS``. True if all data was right."""
+Try = Callable[[MPI.Intracomm, Device, Array], bool]
+TRIES: dict[str, Try] = {"messages": _messages, "collectives": _collectives, "reductions": _reductions}
+"""What is done for each of ``PATHS``, with a row of values for each rank. True if all data was right."""

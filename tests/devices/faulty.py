@@ -48,10 +48,10 @@ def made(path: str, wrong: str) -> Faulty:
     """The device in a rank of a test job, which is at the path when it tries it."""
     device, right = Faulty(path, wrong), tries.TRIES[path]
 
-    def at_path(world: MPI.Intracomm, on: Device) -> bool:
+    def at_path(world: MPI.Intracomm, on: Device, rows: tries.Array) -> bool:
         device.on_path = True
         try:
-            return right(world, on)
+            return right(world, on, rows)
         finally:
             device.on_path = False
 

@@ -27,7 +27,7 @@ SIDES = (16, 128, 512, 1024)
 """A tensor has side x side elements of float32: 1 KiB to 4 MiB."""
 ALGORITHMS = {"naive": "linear", "tree": "binomial_tree", "ring": "ring", "butterfly": "recursive_doubling"}
 """mpicoll's names of these patterns."""
-REPEATS = 20
+REPEATS = 10
 """Calls, of which the fastest counts: disturbances only add time."""
 
 Times = dict[str, dict[str, list[float]]]

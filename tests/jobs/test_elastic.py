@@ -198,8 +198,16 @@ WORK_LOST = {
 
 @pytest.mark.parametrize("how", WORK_LOST)
 def test_work_that_is_lost_is_a_failure(tmp_path: Path, how: str) -> None:
+    """Rank 0 is lost when rank 1 has left its call."""
     does, says = WORK_LOST[how]
-    elastic(2, script(tmp_path, BEGIN + "    comm.barrier()\n    " + does)).bad(says, code=1)
+    program = """
+    comm.barrier()
+    left = sys.argv[0] + ".left"
+    comm.rank and open(left, "w").close()
+    while not os.path.exists(left):
+        time.sleep(0.01)
+    """
+    elastic(2, script(tmp_path, BEGIN + program + does)).bad(says, code=1)
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,7 @@
 """Collectives on any array over MPI.
 
 ``import mpicoll`` neither initialises MPI nor imports torch: the first :class:`Communicator` does the one, and
-``mpicoll.torch`` the other.
-"""
+``mpicoll.torch`` the other."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

@@ -16,8 +16,7 @@
     └── LaunchError     (RuntimeError)  no MPI was found, ranks cannot connect to each other, or a spawned rank failed
 
 An :class:`ArgumentError` carries ``operation``, ``argument``, ``expected`` and ``given`` and is raised
-on the rank whose argument is wrong.
-"""
+on the rank whose argument is wrong."""
 
 from __future__ import annotations
 

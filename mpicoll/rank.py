@@ -1,8 +1,7 @@
 """``python -m mpicoll.rank script.py``: what each rank of a job executes.
 
 ``mpicoll run`` starts this file by its path. With ``-m``, Python would look for all modules in the current folder
-first: a ``random.py`` of the user's, or another checkout of mpicoll, would be taken for the right one.
-"""
+first: a ``random.py`` of the user's, or another checkout of mpicoll, would be taken for the right one."""
 
 import os
 import sys

@@ -1,8 +1,7 @@
 """Registers the backend ``mpicoll`` and the rendezvous ``mpi://`` with torch.distributed.
 
 torch calls :func:`load` when it is imported, through the entry point ``torch.backends``. So this module imports mpi4py
-and ``mpicoll.torch`` only when a program makes a group, and :func:`load` raises nothing.
-"""
+and ``mpicoll.torch`` only when a program makes a group, and :func:`load` raises nothing."""
 
 from __future__ import annotations
 
@@ -66,8 +65,7 @@ def _names_a_master() -> bool:
 def _env_or_mpi(by_environment: Callable[..., Any]) -> Callable[..., Any]:
     """torch's ``env://``, but ``mpi://`` where only an MPI launcher says which rank this process is.
 
-    ``env://`` takes the rank and MASTER_ADDR from the environment. Where both are there, it is torch's own.
-    """
+    ``env://`` takes the rank and MASTER_ADDR from the environment. Where both are there, it is torch's own."""
 
     def handler(url: str, timeout: timedelta = timedelta(minutes=30), **options: Any) -> Iterator[Any]:
         from mpicoll.launch.mpi_init import refuse_import
@@ -112,8 +110,7 @@ def _rendezvous_by_mpi(
 ) -> Iterator[tuple[Any, int, int]]:
     """Take rank and size from MPI, and connect all ranks to a TCPStore on rank 0. All ranks call this.
 
-    Raises LaunchError if the program or the environment gives a rank or a world size that is not MPI's.
-    """
+    Raises LaunchError if the program or the environment gives a rank or a world size that is not MPI's."""
     from torch.distributed import TCPStore
 
     from mpicoll import Communicator

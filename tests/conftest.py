@@ -1,7 +1,6 @@
 """How the tests run as ranks of one job: rank 0 reports, and a failure on any rank ends them all.
 
-A rank whose test failed would go on to the next one while the others wait for it in a collective.
-"""
+A rank whose test failed would go on to the next one while the others wait for it in a collective."""
 
 from __future__ import annotations
 

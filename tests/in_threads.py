@@ -1,7 +1,6 @@
 """Runs tests that were written for ranks of a job in ranks that are threads: ``pytest --threads 4 tests/ranks/torch``.
 
-Each test is called in all threads at once. The fixtures that depend on the rank are made anew in each.
-"""
+Each test is called in all threads at once. The fixtures that depend on the rank are made anew in each."""
 
 from __future__ import annotations
 

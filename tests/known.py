@@ -16,8 +16,7 @@ def star(at: Place) -> Steps:
     """All send to rank 0, which sends all the result.
 
     Cost: 2(p-1) (a + n b)
-    Source: a test
-    """
+    Source: a test"""
     if at.rank:
         yield (Send(0, one(0), INPUT),)
         yield (Recv(0, one(0), OUTPUT),)

@@ -11,8 +11,7 @@ The folder says what a test is. It runs on the first MPI, and again on the last:
 Markers in the files say what is different: `sizes`, `any_mpi`, `first_mpi`, `last_mpi` (pyproject.toml explains them).
 One MPI alone is the first and the last. Each number of ranks on each MPI is one launch. A launch in which no test
 begins or ends for long hangs, and is ended as failed; a slow one only takes longer. Needs only the standard library,
-because what the tests need lies in the environments.
-"""
+because what the tests need lies in the environments."""
 
 from __future__ import annotations
 

@@ -3,8 +3,7 @@
     python3 -m tests.newest_torch [pytest's arguments, such as -k name]
 
 Needs only the standard library: the environment, .venv/torch-<version>, is made here. All tests run on the oldest
-version, which is in the environment of MPICH.
-"""
+version, which is in the environment of MPICH."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """What a collective must give, computed in one process: inputs whose results are exact, and the results.
 
-Values are NumPy arrays; bfloat16 ones are held as float32, which is exact.
-"""
+Values are NumPy arrays; bfloat16 ones are held as float32, which is exact."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Running a command that may hang, with all that it starts, until a deadline. Needs Linux's /proc and nothing else.
 
 Launchers put ranks in sessions of their own, and ranks may outlive them: what belongs to a job is told by a
-variable in its environment.
-"""
+variable in its environment."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """What a type checker makes of programs: ``make lint`` checks this file, and nothing runs it.
 
 Each ``assert_type`` says the exact type of a result. Each ``type: ignore`` says that a call is refused: mypy reports
-those that are not needed.
-"""
+those that are not needed."""
 
 from __future__ import annotations
 

@@ -36,8 +36,7 @@ class Algorithm:
     docs/reference/algorithms.md, and ``Source:``. ``declines(size, root)`` returns the reason why the algorithm cannot
     serve these, or None if it can. ``uneven`` says that it also serves blocks of different sizes (the v-variant). Then
     every message must carry the same blocks at both ends. ``segment`` is the bytes of a segment, if the algorithm is
-    pipelined. ``by_node`` says that it depends on node placement.
-    """
+    pipelined. ``by_node`` says that it depends on node placement."""
 
     collective: str
     name: str

@@ -2,8 +2,7 @@
 
 Parallel aggregated trees (PAT) use these distances in reverse, so that the long messages go to near ranks. Each rank's
 block travels on its own binomial tree, the longest distance first. Blocks that a rank sends at the same time over the
-same distance are one message.
-"""
+same distance are one message."""
 
 from __future__ import annotations
 
@@ -19,8 +18,7 @@ def allgather(at: Place) -> Steps:
 
     Cost: log2(p) a + (p-1)/p n b
     Source: Bruck and others, Efficient algorithms for all-to-all communications in multiport message-passing systems,
-      IEEE TPDS 8 (1997), without the final rotation: here a block arrives where it belongs
-    """
+      IEEE TPDS 8 (1997), without the final rotation: here a block arrives where it belongs"""
     rank, size = at.rank, at.size
     yield (Copy(one(rank), INPUT, OUTPUT),)
     distance = 1
@@ -36,8 +34,7 @@ def alltoall(at: Place) -> Steps:
 
     Cost: log2(p) a + log2(p)/2 n b
     Source: Bruck and others, Efficient algorithms for all-to-all communications in multiport message-passing systems,
-      IEEE TPDS 8 (1997)
-    """
+      IEEE TPDS 8 (1997)"""
     rank, size = at.rank, at.size
     here, there = around(rank, size, size), run(0, size - rank) + run(size - rank, size)
     yield (Copy(here, INPUT, SCRATCH, there),)
@@ -54,8 +51,7 @@ def dissemination_barrier(at: Place) -> Steps:
     """In step k, each rank signals to the rank 2^k after it, and waits for the signal of the rank 2^k before it.
 
     Cost: log2(p) a
-    Source: Hensgen, Finkel and Manber, Two algorithms for barrier synchronization, IJPP 17 (1988)
-    """
+    Source: Hensgen, Finkel and Manber, Two algorithms for barrier synchronization, IJPP 17 (1988)"""
     distance = 1
     while distance < at.size:
         after, before = (at.rank + distance) % at.size, (at.rank - distance) % at.size

@@ -8,8 +8,7 @@ exchange whole vectors, or all that they have.
 
 Folding lets an algorithm for a power of two of ranks, or for an even number, serve any number of ranks. The first ranks
 form pairs. The second rank of a pair hands its input to the first, which acts for both. At the end, the second rank
-gets its result. The ranks that act are the members. They are numbered in the order of their ranks.
-"""
+gets its result. The ranks that act are the members. They are numbered in the order of their ranks."""
 
 from __future__ import annotations
 
@@ -28,8 +27,7 @@ class Butterfly(NamedTuple):
     """Who meets whom, and who holds what, in each step of the halving.
 
     ``partner(member, step)`` is whom a member meets in a step. ``held(member, step)`` are the blocks that it holds
-    before that step: those that it will hold after the step, and those that its partner will.
-    """
+    before that step: those that it will hold after the step, and those that its partner will."""
 
     steps: int
     partner: Callable[[int, int], int]
@@ -90,8 +88,7 @@ def halve_and_double(at: Place, butterfly: Butterfly) -> Steps:
 class Fold:
     """The part of a rank when ``members`` of the ranks, at least half, act for all. Ranks are counted from the root.
 
-    ``paired`` says whether this rank forms a pair with ``twin``. ``away`` says whether ``twin`` acts for it.
-    """
+    ``paired`` says whether this rank forms a pair with ``twin``. ``away`` says whether ``twin`` acts for it."""
 
     def __init__(self, at: Place, members: int) -> None:
         self._at, self._pairs = at, at.size - members
@@ -142,8 +139,7 @@ def rabenseifner_allreduce(at: Place) -> Steps:
     """A reduce-scatter by recursive halving, then an all-gather by recursive doubling.
 
     Cost: 2 log2(p) a + 2(p-1)/p n b + (p-1)/p n g; where p is no power of two, 3 a + 2 n b + n/2 g more
-    Source: Rabenseifner, Optimization of collective reduction operations, ICCS (2004)
-    """
+    Source: Rabenseifner, Optimization of collective reduction operations, ICCS (2004)"""
     return halve_and_double(at, binary(power_of_two(at)))
 
 
@@ -151,8 +147,7 @@ def rabenseifner_reduce(at: Place) -> Steps:
     """A reduce-scatter by recursive halving, then a gather to the root on a binomial tree.
 
     Cost: 2 log2(p) a + 2(p-1)/p n b + (p-1)/p n g; where p is no power of two, 2 a + n b + n/2 g more
-    Source: Rabenseifner, Optimization of collective reduction operations, ICCS (2004)
-    """
+    Source: Rabenseifner, Optimization of collective reduction operations, ICCS (2004)"""
     members = power_of_two(at)
     fold, halving = Fold(at, members), binary(members)
     into: Space = SCRATCH if at.shifted else OUTPUT
@@ -210,8 +205,7 @@ def bine_allreduce(at: Place) -> Steps:
 
     Cost: 2 log2(p) a + 2(p-1)/p n b + (p-1)/p n g; where p is no power of two, 3 a + 2 n b + n/2 g more
     Source: De Sensi and others, Bine trees: enhancing collective operations by optimizing communication locality, SC
-      (2025)
-    """
+      (2025)"""
     members = power_of_two(at)
     steps = members.bit_length() - 1
 
@@ -226,8 +220,7 @@ def bine_allreduce(at: Place) -> Steps:
 def _renumbered(member: int, digits: int) -> int:
     """The block of a member: the Gray code of its number in base -2, reversed. An even number is negated first.
 
-    Each step of the butterfly changes one digit of the reversed code, the highest digit first.
-    """
+    Each step of the butterfly changes one digit of the reversed code, the highest digit first."""
     signed = member if member % 2 else -member
     negabinary = ((signed + _ODD_DIGITS) ^ _ODD_DIGITS) & ((1 << digits) - 1)
     gray = negabinary ^ (negabinary >> 1)
@@ -238,8 +231,7 @@ def doubling_allreduce(at: Place) -> Steps:
     """Partners exchange their whole vectors and both combine them. The distance doubles with each step.
 
     Cost: log2(p) (a + n b + n g); where p is no power of two, 2 a + 2 n b + n g more
-    Source: Thakur and others, Optimization of collective communication operations in MPICH, IJHPCA 19 (2005)
-    """
+    Source: Thakur and others, Optimization of collective communication operations in MPICH, IJHPCA 19 (2005)"""
     members = power_of_two(at)
     fold, vector = Fold(at, members), one(0)
     steps = members.bit_length() - 1
@@ -266,8 +258,7 @@ def doubling_allgather(at: Place) -> Steps:
     """Partners exchange all blocks that they have. The distance doubles with each step.
 
     Cost: log2(p) a + (p-1)/p n b; where p is no power of two, 2 a + n b more
-    Source: Thakur and others, Optimization of collective communication operations in MPICH, IJHPCA 19 (2005)
-    """
+    Source: Thakur and others, Optimization of collective communication operations in MPICH, IJHPCA 19 (2005)"""
     members = power_of_two(at)
     fold = Fold(at, members)
     return fold.allgather(double(fold, binary(members, fold.blocks)))
@@ -277,8 +268,7 @@ def halving_reduce_scatter(at: Place) -> Steps:
     """Each partner sends the half of the blocks that the other's side needs. The distance halves with each step.
 
     Cost: log2(p) a + (p-1)/p n b + (p-1)/p n g; where p is no power of two, 3 a + n b + n/2 g more
-    Source: Thakur and others, Optimization of collective communication operations in MPICH, IJHPCA 19 (2005)
-    """
+    Source: Thakur and others, Optimization of collective communication operations in MPICH, IJHPCA 19 (2005)"""
     members = power_of_two(at)
     fold = Fold(at, members)
     halving = binary(members, fold.blocks)
@@ -297,8 +287,7 @@ def doubling_scan(at: Place) -> Steps:
     """In the step at distance d, a rank adds to its result that of the rank d before it. So it covers 2d ranks.
 
     Cost: log2(p) (a + n b + n g)
-    Source: Hillis and Steele, Data parallel algorithms, CACM 29 (1986)
-    """
+    Source: Hillis and Steele, Data parallel algorithms, CACM 29 (1986)"""
     mine = _before(at.rank.bit_length())
     if at.rank == 0 or mine == SCRATCH:
         yield (Copy(one(0), INPUT, mine),)
@@ -311,8 +300,7 @@ def doubling_exscan(at: Place) -> Steps:
     """Every rank but the last sends its vector to the next rank. Then all ranks but rank 0 scan what they received.
 
     Cost: a + n b + log2(p-1) (a + n b + n g)
-    Source: Hillis and Steele, Data parallel algorithms, CACM 29 (1986), one rank further on
-    """
+    Source: Hillis and Steele, Data parallel algorithms, CACM 29 (1986), one rank further on"""
     shift: list[Action] = []
     if at.rank + 1 < at.size:
         shift.append(Send(at.rank + 1, one(0), INPUT))
@@ -346,8 +334,7 @@ def _prefixes(at: Place, first: int, mine: Space) -> Steps:
 def _before(reductions: int) -> Space:
     """The space where a vector must start, so that after so many reductions it ends in OUTPUT.
 
-    It changes its space with each reduction, because a step must not write what it sends.
-    """
+    It changes its space with each reduction, because a step must not write what it sends."""
     return SCRATCH if reductions % 2 else OUTPUT
 
 

@@ -3,8 +3,7 @@
 A rank's vector is a sequence of blocks. ``has`` and ``wants`` say which blocks a rank holds before and after, and
 ``source`` where a block of a result comes from. ``outcome`` reads those three, for blocks of any type.
 
-All of this follows from a line of the table at the end. A new collective is a new line.
-"""
+All of this follows from a line of the table at the end. A new collective is a new line."""
 
 from __future__ import annotations
 
@@ -29,8 +28,7 @@ class Collective:
     gives (``"gives"``) or only the root gets (``"gets"``); it is None where there is no root. ``prefix`` says whether
     rank r gets the reduction over ranks 0 to r (``inclusive``) or 0 to r - 1 (``exclusive``); None means all ranks.
 
-    ``crosses`` is how often the parts of the other ranks must cross a link; 0 where the whole vector does once.
-    """
+    ``crosses`` is how often the parts of the other ranks must cross a link; 0 where the whole vector does once."""
 
     name: str
     torch: str | None

@@ -56,8 +56,7 @@ def reduce_scatter(at: Place) -> Steps:
 
     Cost: 2(p-1) a + (p-1)/2 (n b + n g) + n/p b + n/p g
     Source: MPI Forum, MPI: A Message-Passing Interface Standard (1994), which recommends that reductions are made in
-      the order of the ranks
-    """
+      the order of the ranks"""
     rank, size, mine = at.rank, at.size, one(at.rank)
     below: Space = SCRATCH if rank else INPUT
     if rank:
@@ -80,8 +79,7 @@ def gather(at: Place) -> Steps:
     """Every rank sends its block to the root.
 
     Cost: (p-1) a + (p-1)/p n b
-    Source: MPI Forum, MPI: A Message-Passing Interface Standard (1994), which defines gather by these messages
-    """
+    Source: MPI Forum, MPI: A Message-Passing Interface Standard (1994), which defines gather by these messages"""
     if at.shifted:
         yield (Send(at.root, one(at.rank), INPUT),)
     else:
@@ -93,8 +91,7 @@ def scatter(at: Place) -> Steps:
     """The root sends every rank its block.
 
     Cost: (p-1) a + (p-1)/p n b
-    Source: MPI Forum, MPI: A Message-Passing Interface Standard (1994), which defines scatter by these messages
-    """
+    Source: MPI Forum, MPI: A Message-Passing Interface Standard (1994), which defines scatter by these messages"""
     if at.shifted:
         yield (Recv(at.root, one(at.rank), OUTPUT),)
     else:
@@ -107,8 +104,7 @@ def allgather(at: Place) -> Steps:
 
     Cost: (p-1) a + (p-1)/p n b
     Source: MPI Forum, MPI: A Message-Passing Interface Standard (1994), which defines allgather as a gather to every
-      rank
-    """
+      rank"""
     yield (Copy(one(at.rank), INPUT, OUTPUT),)
     after, before = _others(at)
     yield (*(Recv(peer, one(peer), OUTPUT) for peer in before), *(Send(peer, one(at.rank), OUTPUT) for peer in after))
@@ -118,8 +114,7 @@ def alltoall(at: Place) -> Steps:
     """Every rank sends every other rank its block, the next rank first, so that not all begin with the same one.
 
     Cost: (p-1) a + (p-1)/p n b
-    Source: Thakur and others, Optimization of collective communication operations in MPICH, IJHPCA 19 (2005)
-    """
+    Source: Thakur and others, Optimization of collective communication operations in MPICH, IJHPCA 19 (2005)"""
     after, before = _others(at)
     yield (
         Copy(one(at.rank), INPUT, OUTPUT),
@@ -138,8 +133,7 @@ def pairwise_reduce_scatter(at: Place) -> Steps:
     """In step k, each rank sends the rank k after it that rank's block, and adds the block that it receives to its own.
 
     Cost: (p-1) a + (p-1)/p n b + (p-1)/p n g
-    Source: Thakur and others, Optimization of collective communication operations in MPICH, IJHPCA 19 (2005)
-    """
+    Source: Thakur and others, Optimization of collective communication operations in MPICH, IJHPCA 19 (2005)"""
     mine: Space = INPUT
     for step in range(1, at.size):
         after, before = (at.rank + step) % at.size, (at.rank - step) % at.size
@@ -151,8 +145,7 @@ def pairwise_alltoall(at: Place) -> Steps:
     """In step k, each rank sends to the rank k after it and receives from the rank k before it.
 
     Cost: (p-1) a + (p-1)/p n b
-    Source: Thakur and others, Optimization of collective communication operations in MPICH, IJHPCA 19 (2005)
-    """
+    Source: Thakur and others, Optimization of collective communication operations in MPICH, IJHPCA 19 (2005)"""
     yield (Copy(one(at.rank), INPUT, OUTPUT),)
     for step in range(1, at.size):
         after, before = (at.rank + step) % at.size, (at.rank - step) % at.size

@@ -2,8 +2,7 @@
 
 On a ring, most send to the next rank and receive from the one before, one block at a time. Every rank sends and
 receives the fewest bytes that any algorithm can, and all links work all the time. The price is a number of steps that
-grows with the number of ranks. On a chain, the vector passes through all ranks one after another, in segments.
-"""
+grows with the number of ranks. On a chain, the vector passes through all ranks one after another, in segments."""
 
 from __future__ import annotations
 
@@ -18,8 +17,7 @@ def allreduce(at: Place) -> Steps:
     """A ring reduce-scatter, then a ring all-gather of the blocks.
 
     Cost: 2(p-1) a + 2(p-1)/p n b + (p-1)/p n g
-    Source: Patarasuk and Yuan, Bandwidth optimal all-reduce algorithms for clusters of workstations, JPDC 69 (2009)
-    """
+    Source: Patarasuk and Yuan, Bandwidth optimal all-reduce algorithms for clusters of workstations, JPDC 69 (2009)"""
     yield from reduce_scatter(at, on_the_way=OUTPUT)
     yield from _allgather(at)
 
@@ -28,8 +26,7 @@ def segmented_allreduce(at: Place) -> Steps:
     """The ring all-reduce, with each rank's block cut into segments. Each segment is reduced while it is in the cache.
 
     Cost: 2(p-1)s a + 2(p-1)/p n b + (p-1)/p n g
-    Source: Open MPI's coll/tuned, allreduce ring_segmented
-    """
+    Source: Open MPI's coll/tuned, allreduce ring_segmented"""
     yield from reduce_scatter(at, at.segments, OUTPUT)
     yield from _allgather(at, at.segments)
 
@@ -40,8 +37,7 @@ def reduce_scatter(at: Place, parts: int = 1, on_the_way: Space = SCRATCH) -> St
     The ``parts`` of a block, its segments, follow each other by a step.
 
     Cost: (p-1) a + (p-1)/p n b + (p-1)/p n g
-    Source: Patarasuk and Yuan, Bandwidth optimal all-reduce algorithms for clusters of workstations, JPDC 69 (2009)
-    """
+    Source: Patarasuk and Yuan, Bandwidth optimal all-reduce algorithms for clusters of workstations, JPDC 69 (2009)"""
     rank, size = at.rank, at.size
     for step in range(size - 1):
         from_ = INPUT if step == 0 else on_the_way
@@ -58,8 +54,7 @@ def allgather(at: Place) -> Steps:
     """Each block travels once around the ring.
 
     Cost: (p-1) a + (p-1)/p n b
-    Source: Thakur and others, Optimization of collective communication operations in MPICH, IJHPCA 19 (2005)
-    """
+    Source: Thakur and others, Optimization of collective communication operations in MPICH, IJHPCA 19 (2005)"""
     yield (Copy(one(at.rank), INPUT, OUTPUT),)
     yield from _allgather(at)
 
@@ -78,8 +73,7 @@ def neighbour_exchange_allgather(at: Place) -> Steps:
 
     Cost: p/2 a + (p-1)/p n b; where p is odd, 2 a + n b more
     Source: Chen and others, Performance evaluation of allgather algorithms on terascale Linux cluster with Fast
-      Ethernet, HPC-Asia (2005)
-    """
+      Ethernet, HPC-Asia (2005)"""
     members = at.size & -2
     fold = Fold(at, members)
     return fold.allgather(_exchange(fold, members))
@@ -128,8 +122,7 @@ def fixed_order_allreduce(at: Place) -> Steps:
 
     Cost: 2(p+s-2)(a + n/s b) + (p+s-2) n/s g
     Source: the chains of Pješivac-Grbović and others, Performance analysis of MPI collective operations, Cluster
-      Computing 10 (2007)
-    """
+      Computing 10 (2007)"""
     top = at._replace(root=at.size - 1)
     stages = [*_up_chain(top, OUTPUT), *_down_chain(top, top.root - at.rank, -1, at.size - 1)]
     return Pipeline(stages, at.segments)
@@ -139,8 +132,7 @@ def chain_scan(at: Place) -> Steps:
     """Each rank adds its own vector to what it receives from the rank before it, and sends the sum to the next rank.
 
     Cost: (p-1)(a + n b + n g)
-    Source: MPI Forum, MPI: A Message-Passing Interface Standard (1994), which defines scan by these sums
-    """
+    Source: MPI Forum, MPI: A Message-Passing Interface Standard (1994), which defines scan by these sums"""
     if at.rank == 0:
         yield (Copy(one(0), INPUT, OUTPUT),)
     else:
@@ -155,8 +147,7 @@ def chain_exscan(at: Place) -> Steps:
     A rank receives the sum twice: to add to it, and as its result. So all ranks but the last two send it twice.
 
     Cost: (p-2)(a + 2 n b + n g) + a + n b
-    Source: MPI Forum, MPI: A Message-Passing Interface Standard 2.0 (1997), which defines exscan by these sums
-    """
+    Source: MPI Forum, MPI: A Message-Passing Interface Standard 2.0 (1997), which defines exscan by these sums"""
     rank, has_next, next_has_next = at.rank, at.rank + 1 < at.size, at.rank + 2 < at.size
     sums: Space = SCRATCH if rank else INPUT
     if rank and has_next:

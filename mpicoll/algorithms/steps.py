@@ -17,8 +17,7 @@ is full at the root.
 In a pipeline, the segments of a vector follow each other through the ranks, one step apart. A rank's part in it is a
 few stages. Each stage has a start, and handles segment s at the time start + s. A message is one stage on each of its
 two ranks, with the same start. Each rank does everything for one time in one step. So ranks never wait for each other
-in a circle, and each needs to know only its own neighbours.
-"""
+in a circle, and each needs to know only its own neighbours."""
 
 from __future__ import annotations
 

@@ -22,8 +22,7 @@ So every rank can compute its neighbours from its own number, and a reduction co
 
 In one binary tree, half of the ranks only receive, and the other half sends everything twice. In two trees, each for
 one half of the vector, the inner ranks of each tree are leaves of the other. So each rank sends as much as it receives,
-and its links work all the time, in both directions.
-"""
+and its links work all the time, in both directions."""
 
 from __future__ import annotations
 
@@ -40,8 +39,7 @@ def binomial_bcast(at: Place, blocks: Blocks = (range(1),)) -> Steps:
     """The root sends to the rank that is half of the ranks away. Then both send to ranks a quarter away, and so on.
 
     Cost: log2(p) (a + n b)
-    Source: Thakur and others, Optimization of collective communication operations in MPICH, IJHPCA 19 (2005)
-    """
+    Source: Thakur and others, Optimization of collective communication operations in MPICH, IJHPCA 19 (2005)"""
     if at.shifted:
         yield (Recv(parent(at), blocks, OUTPUT),)
     for child in reversed([*children(at)]):
@@ -52,8 +50,7 @@ def binomial_reduce(at: Place, into: Space | None = None) -> Steps:
     """A binomial bcast in reverse: half of the ranks send to the rest and are done, then half of the rest, and so on.
 
     Cost: log2(p) (a + n b + n g)
-    Source: Thakur and others, Optimization of collective communication operations in MPICH, IJHPCA 19 (2005)
-    """
+    Source: Thakur and others, Optimization of collective communication operations in MPICH, IJHPCA 19 (2005)"""
     into, mine = into or _result(at), INPUT
     for child in children(at):
         yield (RecvReduce(child, one(0), mine, into, mine_first=True),)
@@ -117,8 +114,7 @@ def scatter_allgather_bcast(at: Place) -> Steps:
 
     Cost: (log2(p) + p-1) a + 2(p-1)/p n b
     Source: Barnett and others, Interprocessor collective communication library (InterCom), Scalable High-Performance
-      Computing Conference (1994)
-    """
+      Computing Conference (1994)"""
     me, size = at.shifted, at.size
     after, before = at._replace(rank=at.actual(me + 1)), at.actual(me - 1)
     if me:
@@ -171,8 +167,7 @@ def binary_bcast(at: Place) -> Steps:
 
     Cost: 2(log2(p)+s-1)(a + n/s b)
     Source: Sanders and others, Two-tree algorithms for full bandwidth broadcast, reduction and scan, Parallel Computing
-      35 (2009), under the name pipelined binary tree
-    """
+      35 (2009), under the name pipelined binary tree"""
     return Pipeline(_tree(at).bcast(), at.segments)
 
 
@@ -181,8 +176,7 @@ def binary_reduce(at: Place) -> Steps:
 
     Cost: 2(log2(p)+s-1)(a + n/s b + n/s g)
     Source: Sanders and others, Two-tree algorithms for full bandwidth broadcast, reduction and scan, Parallel Computing
-      35 (2009), under the name pipelined binary tree
-    """
+      35 (2009), under the name pipelined binary tree"""
     return Pipeline(_tree(at).reduce(_result(at)), at.segments)
 
 
@@ -191,8 +185,7 @@ def binary_allreduce(at: Place) -> Steps:
 
     Cost: 4(log2(p)+s-1)(a + n/s b) + 2(log2(p)+s-1) n/s g
     Source: Sanders and others, Two-tree algorithms for full bandwidth broadcast, reduction and scan, Parallel Computing
-      35 (2009), on its pipelined binary trees
-    """
+      35 (2009), on its pipelined binary trees"""
     return Pipeline(_tree(at).allreduce(), at.segments)
 
 
@@ -200,8 +193,7 @@ def binary_allreduce(at: Place) -> Steps:
 class Tree:
     """The tree of ``size`` ranks, as the rank with number ``node`` sees it. ``rank`` maps numbers to ranks.
 
-    ``first`` is the number of the block that is the first segment.
-    """
+    ``first`` is the number of the block that is the first segment."""
 
     size: int
     node: int
@@ -274,8 +266,7 @@ def double_bcast(at: Place) -> Steps:
 
     Cost: 2(log2(p)+s-1)(a + n/(2s) b), with s segments for each tree
     Source: Sanders and others, Two-tree algorithms for full bandwidth broadcast, reduction and scan, Parallel Computing
-      35 (2009)
-    """
+      35 (2009)"""
     return Pipeline([stage for tree in _trees(at) for stage in tree.bcast()], at.segments)
 
 
@@ -284,8 +275,7 @@ def double_allreduce(at: Place) -> Steps:
 
     Cost: 4(log2(p)+s-1)(a + n/(2s) b) + 2(log2(p)+s-1) n/(2s) g, with s segments for each tree
     Source: Sanders and others, Two-tree algorithms for full bandwidth broadcast, reduction and scan, Parallel Computing
-      35 (2009)
-    """
+      35 (2009)"""
     return Pipeline([stage for tree in _trees(at) for stage in tree.allreduce()], at.segments)
 
 

@@ -5,8 +5,7 @@ which ranks are on which node, and nodes may have different numbers of ranks.
 
 The leaders of a node are its ranks that talk to other nodes. All nodes have the same number of them. A leader acts for
 its team, which is some ranks of its node. The leaders with the same number, one of each node, form a group. In an
-all-to-all every rank talks to other nodes, however many there are on each.
-"""
+all-to-all every rank talks to other nodes, however many there are on each."""
 
 from __future__ import annotations
 
@@ -27,8 +26,7 @@ def allreduce(at: Place) -> Steps:
 
     Cost: 2(m+k-2) a + 2(p-1)/p n b + (p-1)/p n g
     Source: Bayatpour and others, Scalable reduction collectives with data partitioning-based multi-leader design, SC
-      (2017)
-    """
+      (2017)"""
     here, k = _Leaders(at), len(at.by_node)
     parts = [run(i * k, (i + 1) * k) for i in range(here.count)]
     parts += [()] * (len(here.node) - here.count)
@@ -48,8 +46,7 @@ def reduce_scatter(at: Place) -> Steps:
 
     Cost: (m+k-2) a + (p-1)/p n b + (p-1)/p n g
     Source: Bayatpour and others, Scalable reduction collectives with data partitioning-based multi-leader design, SC
-      (2017), on its all-reduce
-    """
+      (2017), on its all-reduce"""
     here = _Leaders(at)
     yield from among(at, here.node, ring.reduce_scatter, here.blocks_by_leader(), {OUTPUT: SCRATCH})
     yield from among(at, here.group, ring.reduce_scatter, here.blocks_by_team(), {INPUT: SCRATCH, OUTPUT: SCRATCH})
@@ -61,8 +58,7 @@ def gather(at: Place) -> Steps:
 
     Cost: (m+k-2) a + (p-1)/p n b
     Source: Träff and Rougier, Zero-copy, hierarchical gather is not possible with MPI datatypes and collectives,
-      EuroMPI/ASIA (2014)
-    """
+      EuroMPI/ASIA (2014)"""
     nodes, node = _led(at)
     kept: Space = OUTPUT if at.rank == at.root else SCRATCH if len(node) > 1 else INPUT
     yield from among(at, node, direct.gather, [one(rank) for rank in node], {OUTPUT: kept})
@@ -74,8 +70,7 @@ def scatter(at: Place) -> Steps:
 
     Cost: (m+k-2) a + (p-1)/p n b
     Source: Träff and Rougier, Zero-copy, hierarchical gather is not possible with MPI datatypes and collectives,
-      EuroMPI/ASIA (2014), on its gather, of which this is the reverse
-    """
+      EuroMPI/ASIA (2014), on its gather, of which this is the reverse"""
     nodes, node = _led(at)
     kept: Space = INPUT if at.rank == at.root else SCRATCH if len(node) > 1 else OUTPUT
     yield from among(at, [node[0] for node in nodes], direct.scatter, [*map(merged, nodes)], {OUTPUT: kept})
@@ -101,8 +96,7 @@ def alltoall(at: Place) -> Steps:
 
     Cost: (2m+k-3) a + ((k-1)/k + (m-1)/m) n b
     Source: Träff and Hunold, Decomposing MPI collectives for exploiting multi-lane communication, IEEE CLUSTER (2020),
-      on nodes of the same size
-    """
+      on nodes of the same size"""
     nodes, k = at.by_node, len(at.by_node)
     here = next(i for i, node in enumerate(nodes) if at.rank in node)
     node = nodes[here]
@@ -131,8 +125,7 @@ def bcast(at: Place) -> Steps:
 
     Cost: (k+2log2(m)+s-2)(a + n/s b)
     Source: Karonis and others, Exploiting hierarchy in parallel computer networks to optimize collective operation
-      performance, IPDPS (2000)
-    """
+      performance, IPDPS (2000)"""
     nodes, node = _led(at)
     between = stages(at, [each[0] for each in nodes], ring.chain_bcast, {})
     within = stages(at, node, trees.binary_bcast, {}, start=nodes.index(node))
@@ -144,8 +137,7 @@ def reduce(at: Place) -> Steps:
 
     Cost: (k+2log2(m)+s-2)(a + n/s b + n/s g)
     Source: Karonis and others, Exploiting hierarchy in parallel computer networks to optimize collective operation
-      performance, IPDPS (2000)
-    """
+      performance, IPDPS (2000)"""
     nodes, node = _led(at)
     kept: Space = OUTPUT if at.rank == at.root else SCRATCH
     within = stages(at, node, trees.binary_reduce, {OUTPUT: kept})
@@ -161,8 +153,7 @@ def barrier(at: Place) -> Steps:
 
     Cost: (2log2(m) + log2(k)) a
     Source: Karonis and others, Exploiting hierarchy in parallel computer networks to optimize collective operation
-      performance, IPDPS (2000)
-    """
+      performance, IPDPS (2000)"""
     nodes, node = _led(at)
     for ranks in (node, [each[0] for each in nodes], node):
         yield from among(at, ranks, bruck.dissemination_barrier, [])

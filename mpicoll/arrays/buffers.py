@@ -2,8 +2,7 @@
 
 Accepted are NumPy arrays, objects with the buffer protocol, torch tensors, and objects with DLPack or
 ``__cuda_array_interface__``. To describe an array copies nothing. Only :meth:`Buffer.on_host` copies: host memory
-with gaps or in another order.
-"""
+with gaps or in another order."""
 
 from __future__ import annotations
 
@@ -28,8 +27,7 @@ class Buffer:
     a plan, which holds no arrays.
 
     ``strides`` are in bytes. MPI can use ``plain`` memory without a copy: its elements are in C order without gaps,
-    and it is not a view that torch conjugates or negates when it is read.
-    """
+    and it is not a view that torch conjugates or negates when it is read."""
 
     array: Any
     address: int

@@ -1,8 +1,7 @@
 """Dtypes and reduction operations: which pairs are legal, and whether the MPI library computes them.
 
 This module knows MPI's datatypes and operations only by name: the name is the attribute of ``mpi4py.MPI`` that holds
-them. So nothing here needs an MPI library.
-"""
+them. So nothing here needs an MPI library."""
 
 from __future__ import annotations
 
@@ -23,8 +22,7 @@ class Dtype:
     ``kind`` is ``b`` bool, ``i`` signed, ``u`` unsigned, ``f`` float, ``c`` complex, or ``V`` opaque: such elements can
     be moved, but not reduced. ``mpi`` names the MPI datatype with which MPI reduces such elements; it is None where MPI
     libraries have none that can be trusted. ``storage`` names the NumPy dtype that holds the elements' bits where NumPy
-    does not have the dtype itself.
-    """
+    does not have the dtype itself."""
 
     name: str
     itemsize: int
@@ -169,8 +167,7 @@ class Reduction:
     """How ``op`` is computed on ``dtype``.
 
     ``combine`` is MPI's name of the operation on two values. ``mpi`` says whether MPI libraries compute it rightly;
-    where they do not, mpicoll computes it. An average is a sum that is divided by the number of ranks at the end.
-    """
+    where they do not, mpicoll computes it. An average is a sum that is divided by the number of ranks at the end."""
 
     op: Op
     dtype: Dtype

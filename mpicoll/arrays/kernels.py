@@ -3,8 +3,7 @@
 Values are NumPy arrays of a dtype's *storage* type. That is the dtype itself, except for bfloat16, which NumPy does not
 have: its bits are held as uint16. float16 and bfloat16 values are combined in float32, and the result is rounded once,
 to nearest even. NaN propagates. Of short floats, -0 is less than 0, as IEEE 754-2019's maximum and minimum have it:
-NumPy and torch return one or the other, which even depends on the index in the vector.
-"""
+NumPy and torch return one or the other, which even depends on the index in the vector."""
 
 from __future__ import annotations
 
@@ -148,8 +147,7 @@ def reduce_rows(
     """``out`` = the rows combined in their order. There is one row per rank; an average is divided by their number.
 
     ``rows`` and ``out`` are 1-D, without gaps, of equal length and of the dtype's storage. ``out`` may be one of the
-    rows. ``factors`` has one factor for each row of a ``premul_sum``.
-    """
+    rows. ``factors`` has one factor for each row of a ``premul_sum``."""
     if kernel is None:
         reduce_rows_in_numpy(rows, out, reduction, factors)
     else:

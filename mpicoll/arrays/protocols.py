@@ -1,8 +1,7 @@
 """The types of arrays, for annotations and type checkers. What an array really is, ``buffers`` finds out at run time.
 
 The types of results follow from these: a NumPy array in gives a NumPy array of the same dtype out, and a torch tensor
-in gives a torch tensor out. An array of another library gives one of that library, which type checkers do not know.
-"""
+in gives a torch tensor out. An array of another library gives one of that library, which type checkers do not know."""
 
 from __future__ import annotations
 
@@ -15,8 +14,7 @@ Alike_co = TypeVar("Alike_co", covariant=True)
 class Array(Protocol[Alike_co]):
     """A NumPy array or a torch tensor: what can be reshaped and written to. ``Alike_co`` is what it is reshaped to.
 
-    A collective's new array has that type: it is of the same kind and dtype, but may have another shape.
-    """
+    A collective's new array has that type: it is of the same kind and dtype, but may have another shape."""
 
     def reshape(self, shape: tuple[int, ...], /) -> Alike_co: ...
 

@@ -22,8 +22,7 @@ class Call:
     ``send`` is the memory of the rank's input, and ``recv`` the memory of its result. Each is None where the rank has
     none, or where ``in_place`` says that it is part of the other one: the input is the output or the rank's own block
     of it, or the output is the rank's own block of the input. ``uneven`` calls are the v-variants: ``sendcounts`` and
-    ``recvcounts`` are the numbers of elements for each rank and from each rank.
-    """
+    ``recvcounts`` are the numbers of elements for each rank and from each rank."""
 
     collective: Collective
     send: Buffer | None
@@ -97,8 +96,7 @@ def checked(
 ) -> Call:
     """The call with all arguments checked. Raises ArgumentError, DtypeError or DeviceError for the first wrong one.
 
-    ``x`` is the rank's input and ``out`` its output. Without ``out`` an element-wise collective is in place.
-    """
+    ``x`` is the rank's input and ``out`` its output. Without ``out`` an element-wise collective is in place."""
     table, uneven = METHODS[operation]
     if not table.moves:
         return Call(table, None, None)

@@ -10,8 +10,7 @@ no MPI library computes rightly. Long ones of these are two-level, or ``wide``: 
 
 Calls on memory of a device take one of four routes. ``native`` and ``device`` hand that memory to the MPI library:
 ``native`` in its collectives, and ``device`` in the messages of a schedule whose reductions happen on the device.
-``ipc`` is for ranks that open each other's memory. ``staged`` goes through host memory, and serves all calls.
-"""
+``ipc`` is for ranks that open each other's memory. ``staged`` goes through host memory, and serves all calls."""
 
 from __future__ import annotations
 
@@ -72,8 +71,7 @@ class CommInfo:
     communicator lives.
 
     ``nodes`` says where the ranks are. ``library`` is the MPI library's name (``Open MPI``, ``MPICH``), empty where
-    ranks are threads of one process. ``shares_memory`` says whether the kernel works in memory that the ranks share.
-    """
+    ranks are threads of one process. ``shares_memory`` says whether the kernel works in memory that the ranks share."""
 
     nodes: Nodes
     library: str

@@ -2,8 +2,7 @@
 
 A plan is a function without arguments: addresses, counts, datatypes and operations are bound in it. It holds addresses
 and no arrays. So it is found by a key that describes the memory as it is *now*: its address, its size and its dtype. It
-serves every array in that memory, and no other.
-"""
+serves every array in that memory, and no other."""
 
 from __future__ import annotations
 
@@ -125,8 +124,7 @@ def sequence(*steps: Plan) -> Plan:
 class Workspace:
     """Scratch memory of one communicator. All its calls use the same memory, one call at a time.
 
-    If each plan had scratch memory of its own, a thousand cached plans would hold a thousand vectors.
-    """
+    If each plan had scratch memory of its own, a thousand cached plans would hold a thousand vectors."""
 
     def __init__(self) -> None:
         self._block = np.empty(0, np.uint8)

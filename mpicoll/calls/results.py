@@ -1,8 +1,7 @@
 """New arrays for results, with the kind, dtype and device of the array that a rank gives.
 
 Where that array lies in memory that ranks share, the result does, too. A call fills arrays of NumPy or torch.
-``in_kind`` makes arrays of other libraries of them, whose own may be immutable.
-"""
+``in_kind`` makes arrays of other libraries of them, whose own may be immutable."""
 
 from __future__ import annotations
 

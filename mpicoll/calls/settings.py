@@ -18,8 +18,7 @@ class Settings:
 
     ``preferred`` is the text of MPICOLL_ALGORITHM. ``check`` is one of ``CHECKS``. ``check_nan`` says whether inputs
     must have no NaN. ``timeout`` is in seconds. ``dump`` and ``trace`` are the texts of MPICOLL_DUMP and MPICOLL_TRACE.
-    ``reproducible`` says whether reductions are made in the order of the ranks.
-    """
+    ``reproducible`` says whether reductions are made in the order of the ranks."""
 
     preferred: str = ""
     check: str = "watch"

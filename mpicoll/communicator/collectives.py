@@ -20,16 +20,14 @@ class Collectives(CommunicatorBase):
 
     Those whose names end with ``v`` have blocks that may be of uneven length. There a block is some rows of an array: a
     row is ``x[i]``, so an array of one dimension has elements as its rows. Counts are numbers of rows, one for each
-    rank, none negative. All ranks have rows of the same number of elements.
-    """
+    rank, none negative. All ranks have rows of the same number of elements."""
 
     @repeated
     def allreduce(self, x: ArrayLike, op: OpLike = "sum", out: Out = None, algorithm: AlgorithmLike = None) -> Any:
         """Reduce ``x`` over all ranks, element by element. Every rank gets the result.
 
         ``x`` has any shape; all ranks give the same number of elements. ``out`` has as many elements as ``x``. A new
-        array has the shape of ``x``. ``out=x`` works in place.
-        """
+        array has the shape of ``x``. ``out=x`` works in place."""
         return self._collective("allreduce", x, out, op, 0, algorithm)
 
     @repeated
@@ -39,8 +37,7 @@ class Collectives(CommunicatorBase):
         """Reduce ``x`` over all ranks, element by element. The root gets the result; the other ranks get None.
 
         ``x`` has any shape; all ranks give the same number of elements. ``out`` is used at the root alone, and has as
-        many elements as ``x``. A new array has the shape of ``x``. ``out=x`` works in place.
-        """
+        many elements as ``x``. A new array has the shape of ``x``. ``out=x`` works in place."""
         return self._collective("reduce", x, out, op, root, algorithm)
 
     @repeated
@@ -48,8 +45,7 @@ class Collectives(CommunicatorBase):
         """Copy the root's ``x`` to the ``x`` of every other rank. Returns ``x``.
 
         ``x`` has any shape; all ranks give the same number of elements. The root's is only read. Those of the other
-        ranks are overwritten, so a read-only array there raises ArgumentError.
-        """
+        ranks are overwritten, so a read-only array there raises ArgumentError."""
         return self._collective("bcast", x, None, None, root, algorithm)
 
     @repeated
@@ -57,8 +53,7 @@ class Collectives(CommunicatorBase):
         """Reduce ``x`` over the ranks 0 to r, element by element. Rank r gets the result.
 
         ``x`` has any shape; all ranks give the same number of elements. ``out`` has as many elements as ``x``. A new
-        array has the shape of ``x``. ``out=x`` works in place.
-        """
+        array has the shape of ``x``. ``out=x`` works in place."""
         return self._collective("scan", x, out, op, 0, algorithm)
 
     @repeated
@@ -66,8 +61,7 @@ class Collectives(CommunicatorBase):
         """Reduce ``x`` over the ranks 0 to r - 1, element by element. Rank r gets the result.
 
         Rank 0 has no result. Its ``out`` is left as it is and returned; without ``out`` rank 0 gets None. All else is
-        as in :meth:`scan`.
-        """
+        as in :meth:`scan`."""
         return self._collective("exscan", x, out, op, 0, algorithm)
 
     @repeated
@@ -76,16 +70,14 @@ class Collectives(CommunicatorBase):
 
         ``x`` has any shape; all ranks give the same number of elements. ``out`` has size times as many elements. A new
         array has the shape ``(size, *x.shape)``. Where ``x`` is the rank's own block of ``out``, ``out[rank]``, the
-        call works in place.
-        """
+        call works in place."""
         return self._collective("allgather", x, out, None, 0, algorithm)
 
     @repeated
     def gather(self, x: ArrayLike, root: int = 0, out: Out = None, algorithm: AlgorithmLike = None) -> Any:
         """Gather every rank's ``x``, in rank order. The root gets all of them; the other ranks get None.
 
-        ``out`` is used at the root alone. All else is as in :meth:`allgather`.
-        """
+        ``out`` is used at the root alone. All else is as in :meth:`allgather`."""
         return self._collective("gather", x, out, None, root, algorithm)
 
     @repeated
@@ -95,8 +87,7 @@ class Collectives(CommunicatorBase):
         ``xs`` is used at the root alone, and has size times as many elements as ``out``. Other ranks may pass None.
         They do not know the shape of a block, so they must give ``out``. The root may leave it away if ``xs`` has the
         shape ``(size, ...)``: its new array has the shape ``xs.shape[1:]``. Where ``out`` is the root's own block of
-        ``xs``, the call works in place.
-        """
+        ``xs``, the call works in place."""
         return self._collective("scatter", xs, out, None, root, algorithm)
 
     @repeated
@@ -106,8 +97,7 @@ class Collectives(CommunicatorBase):
         """Reduce ``xs`` over all ranks, element by element, and hand the result out: rank r gets block r of it.
 
         ``xs`` has size times as many elements as ``out``; all ranks give the same number. Without ``out``, ``xs`` has
-        the shape ``(size, ...)``, and the new array has the shape ``xs.shape[1:]``.
-        """
+        the shape ``(size, ...)``, and the new array has the shape ``xs.shape[1:]``."""
         return self._collective("reduce_scatter", xs, out, op, 0, algorithm)
 
     @repeated
@@ -116,8 +106,7 @@ class Collectives(CommunicatorBase):
 
         ``xs`` consists of size blocks of equal length, one for each rank, and has the same number of elements on all
         ranks. ``out`` has as many elements as ``xs``, and shares no memory with it. A new array has the shape of
-        ``xs``.
-        """
+        ``xs``."""
         return self._collective("alltoall", xs, out, None, 0, algorithm)
 
     @repeated
@@ -130,8 +119,7 @@ class Collectives(CommunicatorBase):
         """Gather every rank's rows, in rank order. Every rank gets all of them.
 
         Rank r gives ``counts[r]`` rows. All ranks give the same ``counts``. ``out``, or the new array, has
-        ``sum(counts)`` rows.
-        """
+        ``sum(counts)`` rows."""
         return self._collective("allgatherv", x, out, None, 0, algorithm, recvcounts=counts)
 
     @repeated
@@ -140,8 +128,7 @@ class Collectives(CommunicatorBase):
     ) -> Any:
         """Gather every rank's rows, in rank order. The root gets all of them; the other ranks get None.
 
-        ``out`` is used at the root alone. All else is as in :meth:`allgatherv`.
-        """
+        ``out`` is used at the root alone. All else is as in :meth:`allgatherv`."""
         return self._collective("gatherv", x, out, None, root, algorithm, recvcounts=counts)
 
     @repeated
@@ -151,8 +138,7 @@ class Collectives(CommunicatorBase):
         """Hand out the root's rows, in order: rank r gets ``counts[r]`` of them.
 
         All ranks give the same ``counts``. ``xs`` is used at the root alone, and has ``sum(counts)`` rows; other ranks
-        may pass None. ``out`` has ``counts[r]`` rows. Only the root may leave it away: it gets a new array.
-        """
+        may pass None. ``out`` has ``counts[r]`` rows. Only the root may leave it away: it gets a new array."""
         return self._collective("scatterv", xs, out, None, root, algorithm, sendcounts=counts)
 
     @repeated
@@ -163,8 +149,7 @@ class Collectives(CommunicatorBase):
         ``counts[r]`` of them.
 
         All ranks give the same ``counts``. ``xs`` has ``sum(counts)`` rows. ``out``, or the new array, has
-        ``counts[r]`` rows.
-        """
+        ``counts[r]`` rows."""
         return self._collective("reduce_scatterv", xs, out, op, 0, algorithm, sendcounts=counts)
 
     @repeated
@@ -176,8 +161,7 @@ class Collectives(CommunicatorBase):
 
         What one rank sends is what the other receives: rank a's ``sendcounts[b]`` is rank b's ``recvcounts[a]``. ``xs``
         has ``sum(sendcounts)`` rows. ``out``, or the new array, has ``sum(recvcounts)`` rows. ``out`` shares no memory
-        with ``xs``.
-        """
+        with ``xs``."""
         return self._collective("alltoallv", xs, out, None, 0, algorithm, sendcounts=sendcounts, recvcounts=recvcounts)
 
     def _collective(

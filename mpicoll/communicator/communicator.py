@@ -70,8 +70,7 @@ class Communicator(Memory, Persistent, NonBlocking, Neighbours, Objects):
         it, before any data moves. :class:`~mpicoll.errors.MessageError`: what arrived is not what was asked for, or the
         MPI library reports an error. :class:`~mpicoll.errors.StateError`: the communicator can no longer be used.
 
-    At the end of a ``with`` block, it is freed.
-    """
+    At the end of a ``with`` block, it is freed."""
 
     def __init__(
         self,
@@ -124,8 +123,7 @@ class Communicator(Memory, Persistent, NonBlocking, Neighbours, Objects):
         """Make a communicator of the ranks that give the same ``color``. Collective.
 
         ``color`` is an int of 0 or more; a rank that gives None gets None. Ranks are numbered in order of ``key``, and
-        where keys are equal in order of their ranks here.
-        """
+        where keys are equal in order of their ranks here."""
         mine = None if color is None else checked_int(color, 0, MOST_INT, "split", "color", "None or ")
         place = checked_int(key, -MOST_INT, MOST_INT, "split", "key")
 
@@ -139,8 +137,7 @@ class Communicator(Memory, Persistent, NonBlocking, Neighbours, Objects):
         """Make a communicator of these ranks, in this order. Collective among them alone.
 
         Every one of them gives the same ``ranks``, which are different and at least one. A rank that is not among them
-        gets None.
-        """
+        gets None."""
         self._engine.check_open("subset")
         mine = [checked_rank(r, self.size, "subset", "ranks") for r in sequence_of(ranks, "subset", "ranks", "ranks")]
         if len(set(mine)) != len(mine) or not mine:
@@ -159,8 +156,7 @@ class Communicator(Memory, Persistent, NonBlocking, Neighbours, Objects):
 
         For a program that was started with ``mpicoll run --elastic``, after :class:`~mpicoll.errors.RankLost`. This
         communicator is closed, if it was not. Ranks may have been in different calls: let them agree from where to go
-        on. A rank that is lost meanwhile is left out, too.
-        """
+        on. A rank that is lost meanwhile is left out, too."""
         fabric = self._engine.fabric.elastic
         if fabric is None:
             raise StateError("shrink: ranks can be lost only in a job that was started with `mpicoll run --elastic`")
@@ -183,8 +179,7 @@ class Communicator(Memory, Persistent, NonBlocking, Neighbours, Objects):
         """Give back what MPI holds for the communicator, and for its ``node`` and ``leaders``. Collective.
 
         Collectives that were begun are completed first. Every later use raises StateError. Freeing it again does
-        nothing.
-        """
+        nothing."""
         for child in (*(self._leaders or ()), self._node):
             if child is not None:
                 child.free()

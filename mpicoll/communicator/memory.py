@@ -30,8 +30,7 @@ class Memory(CommunicatorBase):
         where ranks are on several nodes, or where the system gives no such memory. When the last array that refers to
         the memory is gone, the process keeps it for other arrays of about that length. A child process that is forked
         shares it with its parent. On rank 0, a warning says once for each reason why a long array is an ordinary one.
-        Raises ArgumentError for what is no shape of an array, and DtypeError for what is no dtype of NumPy's.
-        """
+        Raises ArgumentError for what is no shape of an array, and DtypeError for what is no dtype of NumPy's."""
         return self._made("empty", shape, dtype)
 
     def _made(self, operation: str, shape: int | tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
@@ -65,8 +64,7 @@ class Memory(CommunicatorBase):
         written before both came to a :meth:`barrier`. An array's memory is given back when no rank has a reference to
         it any more. MPI's ``Win.Allocate_shared`` and ``Shared_query`` do the same. Raises ArgumentError, on all ranks,
         if they give different shapes or dtypes, and StateError if they are on several nodes, where ``comm.node.shared``
-        is what each node has, or if the system gives no such memory.
-        """
+        is what each node has, or if the system gives no such memory."""
         whole, wanted = _shape(shape, "shared"), _dtype(dtype, "shared")
         if wanted.hasobject or wanted.subdtype is not None or wanted.itemsize == 0:
             raise DtypeError("shared", "dtype", "numbers, or structures of numbers", repr(dtype))

@@ -26,16 +26,14 @@ class Neighbours(CommunicatorBase):
     periodic, nothing is sent, and the block of ``out`` stays as it is. In a periodic dimension of one or two ranks, one
     rank is both neighbours: what is sent to the one before comes from the one after.
 
-    Among the ranks of a node, the blocks go through memory that they share, as messages do.
-    """
+    Among the ranks of a node, the blocks go through memory that they share, as messages do."""
 
     @repeated
     def neighbor_allgather(self, x: ArrayLike, out: Out = None) -> Any:
         """Send ``x`` to each neighbour, and gather theirs. All ranks give the same number of elements.
 
         ``out``, or the new array of shape ``(neighbours, *x.shape)``, has one block for each neighbour. Blocks of a new
-        array that no neighbour sends are zero.
-        """
+        array that no neighbour sends are zero."""
         return self._exchanged("neighbor_allgather", "x", x, out)
 
     @repeated
@@ -44,8 +42,7 @@ class Neighbours(CommunicatorBase):
 
         ``xs`` has one block for each neighbour that this rank sends to: its shape is ``(neighbours, ...)``. All blocks
         of all ranks have the same number of elements. ``out``, or the new array, has one block for each neighbour that
-        sends to this rank.
-        """
+        sends to this rank."""
         return self._exchanged("neighbor_alltoall", "xs", xs, out)
 
     def _exchanged(self, operation: str, argument: str, x: Any, out: Any) -> Any:

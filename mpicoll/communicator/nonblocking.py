@@ -23,8 +23,7 @@ class NonBlocking(CommunicatorBase):
     Among ranks of one node, the kernel carries out the call. Otherwise it is MPI's own call, where MPI has one for
     the dtype and the operation and no algorithm is named. All else is carried out by a thread of this rank, or by who
     waits for it before the thread begins, on a communicator of its own. That needs MPI_THREAD_MULTIPLE. Without it,
-    the call is complete when it returns.
-    """
+    the call is complete when it returns."""
 
     @repeated
     def ibarrier(self, algorithm: AlgorithmLike = None) -> Request:

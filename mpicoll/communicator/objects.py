@@ -41,8 +41,7 @@ _ALLREDUCE = {combine: Record("allreduce_object", op) for op, combine in _OF_TWO
 class Objects(CommunicatorBase):
     """Collectives and messages of Python objects. Ranks may give objects of different types and sizes.
 
-    Objects are pickled. An object that cannot be pickled raises ArgumentError, and nothing is sent then.
-    """
+    Objects are pickled. An object that cannot be pickled raises ArgumentError, and nothing is sent then."""
 
     def __init__(self, engine: Engine) -> None:
         self._awaited: Plans[tuple[int | None, About]] = Plans()
@@ -130,8 +129,7 @@ class Objects(CommunicatorBase):
     def scatter_object(self, objs: Sequence[Any] | None = None, root: int = 0) -> Any:
         """Hand out the root's objects: rank r gets ``objs[r]``.
 
-        ``objs`` is a sequence of one object a rank. It is used at the root alone; other ranks may leave it away.
-        """
+        ``objs`` is a sequence of one object a rank. It is used at the root alone; other ranks may leave it away."""
         record, root = self._rooted("scatter_object", root)
         given = self._one_each("scatter_object", objs) if self.rank == root else None
         moved = self._engine.together(record, self._engine.fabric.objects.scatter, given, root)
@@ -140,8 +138,7 @@ class Objects(CommunicatorBase):
     def alltoall_object(self, objs: Sequence[T]) -> list[T]:
         """Exchange objects: rank r gets the list of every rank's ``objs[r]``, in rank order.
 
-        ``objs`` is a sequence of one object a rank.
-        """
+        ``objs`` is a sequence of one object a rank."""
         given = self._one_each("alltoall_object", objs)
         moved = self._engine.together(_ALLTOALL, self._engine.fabric.objects.alltoall, given)
         return [*map(self._engine.fabric.loads, moved)]
@@ -150,8 +147,7 @@ class Objects(CommunicatorBase):
         """Reduce every rank's ``obj``, in rank order. Every rank gets the result.
 
         ``op`` is a function of two objects (such as ``MPI.MAXLOC``), or one of ``sum, prod, min, max, band, bor,
-        bxor``, which stand for Python's operators and functions.
-        """
+        bxor``, which stand for Python's operators and functions."""
         combine = _OF_TWO.get(op) if isinstance(op, str) else op
         if not callable(combine):
             expected = f"a function of two objects, or one of {', '.join(_OF_TWO)}"

@@ -27,8 +27,7 @@ class Persistent(Collectives, PointToPoint):
         ``sendrecv``. The other arguments are those of its method. They are checked now. ``call()`` reads and writes the
         arrays as they are at that time, and returns what the method returns: without ``out``, that is one array for all
         calls, or a new one each time where ``x`` is an array of JAX or another library. It keeps the arrays, which must
-        stay where they are. All ranks bind the same collectives, and binding moves no data.
-        """
+        stay where they are. All ranks bind the same collectives, and binding moves no data."""
         uneven = operation.removesuffix("v") if isinstance(operation, str) else ""
         known = uneven in COLLECTIVES and hasattr(Collectives, operation)
         if not known and operation not in [*_PEERS]:

@@ -17,15 +17,13 @@ class PointToPoint(CommunicatorBase):
 
     ``tag`` tells messages between two ranks apart: a receive takes messages with its own tag alone, and with any tag if
     it gives None. Where a rank is asked for, ``MPI.PROC_NULL`` is nobody: nothing is sent, and an array that receives
-    stays as it is. ``MPI.ANY_SOURCE`` and ``MPI.ANY_TAG`` mean the same as None.
-    """
+    stays as it is. ``MPI.ANY_SOURCE`` and ``MPI.ANY_TAG`` mean the same as None."""
 
     @repeated
     def send(self, x: ArrayLike, dest: int, tag: int = 0) -> None:
         """Send ``x`` to the rank ``dest``. Returns when ``x`` may be overwritten.
 
-        That may be before the other rank receives the message, or only then.
-        """
+        That may be before the other rank receives the message, or only then."""
         self._engine.carry("send", x, dest, tag, False)
 
     @repeated
@@ -33,8 +31,7 @@ class PointToPoint(CommunicatorBase):
         """Receive a message from the rank ``source``, or from any rank if that is None, into ``x``. Returns ``x``.
 
         ``x`` has the dtype and the number of elements of the message. Raises MessageError if the number is another.
-        The request of an :meth:`irecv` knows who has sent it, and with which tag. :meth:`probe` knows it before.
-        """
+        The request of an :meth:`irecv` knows who has sent it, and with which tag. :meth:`probe` knows it before."""
         self._engine.carry("recv", x, source, tag, True)
         return x
 
@@ -48,8 +45,7 @@ class PointToPoint(CommunicatorBase):
         """Start to receive a message from the rank ``source``, or from any rank if that is None, into ``x``.
 
         ``x`` holds the message when the request is complete, and must not be used before. The request knows the
-        ``source`` and the ``tag`` of the message then.
-        """
+        ``source`` and the ``tag`` of the message then."""
         return self._engine.begin("irecv", x, source, tag, True)
 
     @repeated
@@ -60,8 +56,7 @@ class PointToPoint(CommunicatorBase):
 
         There is no deadlock, whatever the order in which ranks call it. ``x`` and ``out`` share no memory, or are one
         array: then what comes replaces what was sent, and both have the same length. All else is as in :meth:`send` and
-        :meth:`recv`.
-        """
+        :meth:`recv`."""
         here = exported(x)
         there: Any = here if out is x else exported(out)
         self._engine.transfer(self._engine.both(here, dest, there, source, sendtag, recvtag), (here, there))

@@ -28,8 +28,7 @@ class Ranks:
 
         ``comm`` is a communicator of all ranks, and so is each ``Communicator()`` that such a thread makes.
         ``mpicoll.torch`` has a default group for each rank. If ranks fail, all end, and the exception of the first
-        that failed by itself is raised.
-        """
+        that failed by itself is raised."""
         results: list[Any] = [None] * self.size
         failures: list[tuple[int, BaseException]] = []
 
@@ -75,8 +74,7 @@ class Ranks:
 def threads(size: int) -> Iterator[Ranks]:
     """Make ranks that are ``size`` threads of this process: ``with mpicoll.threads(4) as ranks: ranks.run(fn)``.
 
-    Needs no MPI and no launcher. Raises ArgumentError unless ``size`` is an int of at least 1.
-    """
+    Needs no MPI and no launcher. Raises ArgumentError unless ``size`` is an int of at least 1."""
     if type(size) is not int or size < 1:
         raise ArgumentError("threads", "size", "a number of ranks, at least 1", repr(size))
     ranks = Ranks(size)

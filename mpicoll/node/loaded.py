@@ -1,8 +1,7 @@
 """The kernel, as far as this installation has it.
 
 It is compiled when mpicoll is installed. Where there was no compiler, ``kernel`` is None and ``missing`` says why. Then
-calls go the MPI library's way.
-"""
+calls go the MPI library's way."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """torch.distributed's API over MPI: ``import mpicoll.torch as dist``.
 
 Names and signatures are torch's. The functions' docstrings say what differs. ``init_process_group`` initialises MPI;
-the import does not.
-"""
+the import does not."""
 
 import torch
 from torch.distributed import ReduceOp

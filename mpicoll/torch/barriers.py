@@ -28,8 +28,7 @@ def monitored_barrier(group: GivenGroup = None, timeout: timedelta | None = None
 
     Rank 0 of the group waits for all ranks and names all that are missing: it always does what torch does if
     ``wait_all_ranks``. The ranks that came raise the same error. None means the group's timeout. If ``timeout`` is
-    zero, rank 0 waits for nobody; the others wait for it as long as the group's timeout, as over gloo.
-    """
+    zero, rank 0 waits for nobody; the others wait for it as long as the group's timeout, as over gloo."""
     caller = caller_of("monitored_barrier", group)
     if caller is None:
         return

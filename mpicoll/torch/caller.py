@@ -40,8 +40,7 @@ class Caller:
     """This rank, a member of ``group``, as the caller of the function ``operation``.
 
     Methods that check an argument take its name first. A Caller knows nothing of a single call. So the group keeps it
-    for the next one: to make a Caller takes longer than to find it.
-    """
+    for the next one: to make a Caller takes longer than to find it."""
 
     __slots__ = ("group", "operation")
 
@@ -70,8 +69,7 @@ class Caller:
         """``xs`` as a list, if it is one tensor for each rank of the group, to which can be ``written``.
 
         All of them have the dtype and the device of ``like``, which is the first one if it is None, and its shape if
-        ``shapes``.
-        """
+        ``shapes``."""
         size = self.group.size()
         if not isinstance(xs, Sequence) or len(xs) != size:
             given = f"{len(xs)}" if isinstance(xs, Sequence) else repr(xs)
@@ -105,8 +103,7 @@ class Caller:
     def root(self, argument: str, given: int | None, in_group: int | None, default: int | None = None) -> int:
         """The rank of the group that is meant, by its global rank or by its rank in the group.
 
-        Exactly one of the two must be given, or none if there is a ``default``, which is a global rank.
-        """
+        Exactly one of the two must be given, or none if there is a ``default``, which is a global rank."""
         if given is not None and in_group is not None:
             both = f"{argument}={given}, group_{argument}={in_group}"
             raise self.error(argument, f"{argument} or group_{argument}, not both", both)

@@ -13,8 +13,7 @@
 - On a GPU, a call comes after what the current stream has to do. When it returns, or when the Work's ``wait`` does, the
   current stream goes on after the result.
 - Errors: ArgumentError for a wrong argument, with DtypeError and DeviceError as special cases, and StateError if the
-  group was destroyed or there is no default group. The rank at fault raises it before any data moves.
-"""
+  group was destroyed or there is no default group. The rank at fault raises it before any data moves."""
 
 from __future__ import annotations
 
@@ -57,8 +56,7 @@ def all_reduce(
     """Reduce all ranks' ``tensor`` element by element. Every rank's ``tensor`` becomes the result.
 
     Raises DtypeError if ``op`` is not defined on the dtype. Sums of float16 and bfloat16 are added up in float32 and
-    rounded once. Complex numbers work with PRODUCT too, which torch's function refuses.
-    """
+    rounded once. Complex numbers work with PRODUCT too, which torch's function refuses."""
     caller = caller_of("all_reduce", group)
     return make(caller, _IN_PLACE, async_op, "allreduce", tensor, None, op_of(op, "all_reduce"), 0, algorithm)
 
@@ -92,8 +90,7 @@ def reduce(
 ) -> Work | None:
     """Reduce all ranks' ``tensor`` as :func:`all_reduce` does. Only the destination's becomes the result.
 
-    The other ranks' tensors stay as they were. (gloo leaves partial results in them.)
-    """
+    The other ranks' tensors stay as they were. (gloo leaves partial results in them.)"""
     caller = caller_of("reduce", group)
     if caller is None:
         return None
@@ -113,8 +110,7 @@ def all_gather_into_tensor(
     """``output_tensor`` becomes all ranks' ``input_tensor``, in rank order.
 
     It has the dtype of ``input_tensor`` and as many elements as all ranks' together, in any shape. ``input_tensor``
-    may be this rank's part of it.
-    """
+    may be this rank's part of it."""
     caller = caller_of("all_gather_into_tensor", group)
     return make(caller, _GATHERED, async_op, "allgather", input_tensor, output_tensor, None, 0, algorithm)
 
@@ -132,8 +128,7 @@ def reduce_scatter_tensor(
     """Reduce all ranks' ``input``. Rank r's ``output`` becomes the r-th of equal blocks of the result.
 
     ``input`` has the dtype of ``output`` and as many elements as all ranks' outputs together, in any shape.
-    ``output`` may be this rank's block of it. Dtypes and operations are those of :func:`all_reduce`.
-    """
+    ``output`` may be this rank's block of it. Dtypes and operations are those of :func:`all_reduce`."""
     caller = caller_of("reduce_scatter_tensor", group)
     how = op_of(op, "reduce_scatter_tensor")
     return make(caller, _SCATTERED, async_op, "reduce_scatter", input, output, how, 0, algorithm)
@@ -157,8 +152,7 @@ def all_to_all_single(
 
     ``input_split_sizes`` are the rows of each block of ``input``, ``output_split_sizes`` those of ``output``. Without
     them the blocks are equal. Both tensors have one dtype. A rank raises MessageError if it is sent a block of another
-    size than it expects.
-    """
+    size than it expects."""
     caller = caller_of("all_to_all_single", group)
     if caller is None:
         return None
@@ -186,8 +180,7 @@ def barrier(
     """Wait until all ranks of the group have called this. With ``async_op`` the Work's ``wait`` does that.
 
     ``device_ids`` and ``timeout`` change nothing here. A blocking MPI call has no timeout: use
-    :func:`mpicoll.torch.monitored_barrier`, or ``async_op`` and the Work's ``wait(timeout)``.
-    """
+    :func:`mpicoll.torch.monitored_barrier`, or ``async_op`` and the Work's ``wait(timeout)``."""
     caller = caller_of("barrier", group)
     return make(caller, _NO_ARRAY, async_op, "barrier", None, None, None, 0, algorithm)
 
@@ -222,8 +215,7 @@ def gather(
     """The destination's ``gather_list[r]`` becomes rank r's ``tensor``. The other ranks pass None or an empty list.
 
     ``dst`` is rank 0 if neither ``dst`` nor ``group_dst`` is given. Shapes, dtypes and devices are as in
-    :func:`all_gather`.
-    """
+    :func:`all_gather`."""
     caller = caller_of("gather", group)
     if caller is None:
         return None
@@ -244,8 +236,7 @@ def scatter(
     """Rank r's ``tensor`` becomes the source's ``scatter_list[r]``. The other ranks pass None or an empty list.
 
     ``src`` is rank 0 if neither ``src`` nor ``group_src`` is given. Shapes, dtypes and devices are as in
-    :func:`all_gather`.
-    """
+    :func:`all_gather`."""
     caller = caller_of("scatter", group)
     if caller is None:
         return None
@@ -266,8 +257,7 @@ def reduce_scatter(
     """Rank r's ``output`` becomes the reduction of all ranks' ``input_list[r]``.
 
     The tensors of ``input_list`` have the dtype and device of ``output``, and rank r's ``output`` has the shape of
-    ``input_list[r]``. Dtypes and operations are those of ``all_reduce``.
-    """
+    ``input_list[r]``. Dtypes and operations are those of ``all_reduce``."""
     caller = caller_of("reduce_scatter", group)
     how = op_of(op, "reduce_scatter")
     return make(caller, _REDUCED_LIST, async_op, "reduce_scatter_list", input_list, output, how, 0, algorithm)
@@ -285,8 +275,7 @@ def all_to_all(
     """Send ``input_tensor_list[r]`` to rank r. ``output_tensor_list[r]`` becomes what rank r sent to this rank.
 
     All tensors have one dtype and one device. Their sizes may differ from pair to pair of ranks. A rank raises
-    MessageError if another one sends it a tensor of another size than it expects.
-    """
+    MessageError if another one sends it a tensor of another size than it expects."""
     caller = caller_of("all_to_all", group)
     ends = input_tensor_list, output_tensor_list
     return make(caller, _EXCHANGED_LISTS, async_op, "all_to_all_list", *ends, None, 0, algorithm)

@@ -7,8 +7,7 @@ but torch looks at it.
 The backward pass goes on meanwhile. On a rank with one core, a thread that waits in MPI takes the core from it. There
 it is faster if the backward pass waits for each all-reduce, but only for a moment: later in its backward pass a program
 may send a message for which another rank waits before it comes to that all-reduce. To wait for longer would be a
-deadlock.
-"""
+deadlock."""
 
 from __future__ import annotations
 
@@ -63,8 +62,7 @@ def called_by_reducer() -> bool:
     The reducer is C++. Autograd's engine, C++ too, calls it. So the function's caller is the Python that started the
     engine, or nobody if the engine uses a thread of its own. Functions of this package may stand between. Nothing else
     tells: torch passes the options that it passes for a program's own call, and a program may make one in a hook of its
-    backward pass. Nobody may move that tensor. Outside a backward pass, no frame is looked at.
-    """
+    backward pass. Nobody may move that tensor. Outside a backward pass, no frame is looked at."""
     if backward_pass() < 0:
         return False
     caller = sys._getframe(1).f_back

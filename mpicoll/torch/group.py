@@ -35,8 +35,7 @@ class ProcessGroup:
     """Some ranks of the job. Rank r of ``comm`` and of the group is the global rank ``ranks[r]``.
 
     Programs get one from ``new_group`` or as ``group.WORLD``, and pass it as ``group``. If ``device`` is not None, it
-    takes tensors of the host and of this device alone.
-    """
+    takes tensors of the host and of this device alone."""
 
     def __init__(
         self, comm: Communicator, ranks: Sequence[int], name: str, timeout: timedelta, device: torch.device | None
@@ -118,8 +117,7 @@ class ProcessGroup:
         ``has_begun``, all that ``run`` has to do is to wait for its end.
 
         A profiler sees a range, named as torch names those of its own backends. The range ends when this returns. If
-        the group's thread ended it, the range might outlive the profiler and corrupt memory.
-        """
+        the group's thread ended it, the range might outlive the profiler and corrupt memory."""
         with profiler.record_function(f"mpicoll:{operation}") if profiler._is_profiler_enabled else nullcontext():
             if outer := self.turn.inside:
                 self.check_thread()
@@ -158,8 +156,7 @@ class ProcessGroup:
         """Raise StateError if another thread is in a collective of the group, and refuse all later calls too.
 
         Ranks would not agree whose collective comes first. From then on this rank takes no part in the group's
-        collectives, so the group is of no more use.
-        """
+        collectives, so the group is of no more use."""
         # A thread may call while it is in a call of its own: an object that is pickled may, and so may a signal's
         # handler. So may a callback, which the thread runs that carries a collective out.
         if self.progress.is_here() or self.turn.inside == get_ident():
@@ -206,8 +203,7 @@ class Groups:
     def default(self) -> ProcessGroup | None:
         """The default group. Either mpicoll.torch's ``init_process_group`` made it or torch.distributed's; None before.
 
-        torch.distributed's default group counts if it is of the backend mpicoll and the ranks are processes.
-        """
+        torch.distributed's default group counts if it is of the backend mpicoll and the ranks are processes."""
         if self.groups:
             return self.groups[0]
         registered = torchs_world.default_pg
@@ -294,8 +290,7 @@ def member(given: GivenGroup, operation: str) -> ProcessGroup | None:
     """The group that ``given`` means: None is the default group. Returns None if this rank is not in the group.
 
     Such a rank is warned. Raises StateError if the group was destroyed or there is no default group, and ArgumentError
-    if ``given`` is no group of mpicoll's.
-    """
+    if ``given`` is no group of mpicoll's."""
     found = world().default if given is None else given
     if isinstance(found, ProcessGroup):
         if found.comm.closed:

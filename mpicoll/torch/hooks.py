@@ -5,8 +5,7 @@
     model.register_comm_hook(None, hooks.bf16_compress_hook)
 
 torch's own bfloat16 hook runs over NCCL alone. These run over any group of mpicoll's, even if the
-DistributedDataParallel itself has a group of another backend.
-"""
+DistributedDataParallel itself has a group of another backend."""
 
 # No `from __future__ import annotations`: DistributedDataParallel checks a hook's annotations, and wants types.
 

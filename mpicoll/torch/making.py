@@ -2,8 +2,7 @@
 out in the group's turn.
 
 A list of tensors travels as one tensor, into which and out of which its tensors are copied. Lists of less than 8 MiB
-share one of the group, which serves again for other tensors of these shapes.
-"""
+share one of the group, which serves again for other tensors of these shapes."""
 
 from __future__ import annotations
 

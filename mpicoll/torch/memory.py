@@ -2,8 +2,7 @@
 
 torch can move a tensor's memory in place: ``share_memory_`` does it. All tensors of that memory move with it, and all
 that C++ does with them. torch has such memory in /dev/shm, which is full at 64 MB in many containers. To write beyond
-that would kill the process. So the memory moves only where all ranks of the node could move as much.
-"""
+that would kill the process. So the memory moves only where all ranks of the node could move as much."""
 
 from __future__ import annotations
 
@@ -29,8 +28,7 @@ def empty(*size: int | tuple[int, ...], dtype: torch.dtype | None = None, group:
     ``size`` and ``dtype`` are those of ``torch.empty``. Any rank may make one at any time. It is in ordinary memory
     where it is short (less than 16 KiB), where the group's ranks are on several nodes, or where the system gives no
     such memory. When the last tensor that refers to the memory is gone, the process keeps it for others of about that
-    length. Raises ArgumentError for what ``torch.empty`` refuses.
-    """
+    length. Raises ArgumentError for what ``torch.empty`` refuses."""
     try:
         shape = torch.empty(*size, dtype=dtype, device="meta").shape  # type: ignore[arg-type]
     except (TypeError, RuntimeError) as e:
@@ -59,8 +57,7 @@ def share_(x: _Shared, group: GivenGroup = None) -> _Shared:
 
     What cannot be shared stays where it is: tensors of a GPU, short ones (less than 16 KiB), and all where the group's
     ranks are on several nodes. A warning tells of those that /dev/shm has no room for, or that are beyond 256 of a
-    process. Raises ArgumentError if ``x`` is neither a tensor nor a module.
-    """
+    process. Raises ArgumentError if ``x`` is neither a tensor nor a module."""
     if isinstance(x, torch.nn.Module):
         tensors = [*x.parameters(), *x.buffers()]
     elif isinstance(x, torch.Tensor):

@@ -4,8 +4,7 @@
 and ``group`` None is the default group. A rank that is not in the group gets a warning, and sends and receives nothing.
 Sender and receiver pass tensors of the same dtype and number of elements, in any layout: a message of another length
 raises MessageError where it is received. A message with one tag is not received with another. Wrong arguments raise
-ArgumentError before the message starts.
-"""
+ArgumentError before the message starts."""
 
 from __future__ import annotations
 
@@ -41,8 +40,7 @@ def recv(
 ) -> int:
     """Receive into ``tensor``, from any rank if ``src`` and ``group_src`` are None.
 
-    Returns the sender's global rank, or -1 if this rank is not in the group.
-    """
+    Returns the sender's global rank, or -1 if this rank is not in the group."""
     caller = caller_of("recv", group)
     if caller is None:
         return -1
@@ -83,8 +81,7 @@ def irecv(
 class P2POp:
     """One message of a batch. ``op`` is ``isend`` or ``irecv``.
 
-    A message without ``peer`` and ``group_peer`` is refused. So is one in a group that this rank is not in.
-    """
+    A message without ``peer`` and ``group_peer`` is refused. So is one in a group that this rank is not in."""
 
     def __init__(
         self,
@@ -110,8 +107,7 @@ def batch_isend_irecv(p2p_op_list: list[P2POp]) -> list[Work]:
     """Start all messages of the list. Returns a Work for each, in the order of the list.
 
     All messages are checked before one starts. (torch checks and starts one after another.) The order of the list
-    matters only among messages between the same two ranks.
-    """
+    matters only among messages between the same two ranks."""
     if not isinstance(p2p_op_list, list) or not all(isinstance(op, P2POp) for op in p2p_op_list) or not p2p_op_list:
         raise ArgumentError("batch_isend_irecv", "p2p_op_list", "a list of P2POp, at least one", repr(p2p_op_list))
     groups, messages = [], []

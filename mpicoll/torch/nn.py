@@ -10,8 +10,7 @@ an ``output`` argument writes to it, and returns a tensor of the same memory tha
 
 All ranks pass tensors of the same shape and dtype; integers work, but have no gradient. A reduction other than SUM, AVG
 and PREMUL_SUM raises ArgumentError where a gradient is wanted. (torch returns a wrong one.) A rank outside the group
-gets an ArgumentError. Other errors are those of ``mpicoll.torch``'s collectives.
-"""
+gets an ArgumentError. Other errors are those of ``mpicoll.torch``'s collectives."""
 
 from __future__ import annotations
 
@@ -39,8 +38,7 @@ Map = Callable[[Tensors, Tensors], object]
 class _Linear(torch.autograd.Function):
     """A map for the way forward and its adjoint for the way back.
 
-    Both know their group: ``backward`` may run in a thread that has no default group.
-    """
+    Both know their group: ``backward`` may run in a thread that has no default group."""
 
     @staticmethod
     def forward(ctx: Any, there: Map, back: Map, outs: Tensors, *xs: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -143,8 +141,7 @@ def all_to_all_single(
 ) -> torch.Tensor:
     """The block of rows that each rank's ``input`` has for this rank, in the memory of ``output``.
 
-    Without split sizes the blocks are equal.
-    """
+    Without split sizes the blocks are equal."""
     caller = joined_caller("all_to_all_single", group)
     caller.tensor("output", output)
     caller.tensor("input", input)
@@ -219,8 +216,7 @@ def _times(weight: complex, run: Map) -> Map:
 def _weight(caller: Caller, op: GivenOp, xs: Tensors) -> complex:
     """The factor of this rank's gradient in a reduction with ``op``.
 
-    Raises ArgumentError if a gradient is wanted and the reduction has none.
-    """
+    Raises ArgumentError if a gradient is wanted and the reduction has none."""
     known = op_of(op, caller.operation)
     if isinstance(known, Op):
         assert known.factor is not None

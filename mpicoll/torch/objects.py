@@ -2,8 +2,7 @@
 
 ``group``, ``src``, ``dst``, ``group_src`` and ``group_dst`` mean what they mean in the collectives of tensors, and the
 errors are the same. ``weights_only=True`` raises ArgumentError: with it torch would unpickle tensors and simple types
-alone. A collective of objects waits for the asynchronous collectives that were called before it.
-"""
+alone. A collective of objects waits for the asynchronous collectives that were called before it."""
 
 from __future__ import annotations
 
@@ -36,8 +35,7 @@ def gather_object(
     """The destination's ``object_gather_list[r]`` becomes rank r's ``obj``.
 
     The list has an element for each rank. The other ranks pass None or an empty list. ``dst`` is rank 0 if neither
-    ``dst`` nor ``group_dst`` is given.
-    """
+    ``dst`` nor ``group_dst`` is given."""
     caller = _begin("gather_object", group, weights_only)
     if caller is None:
         return
@@ -62,8 +60,7 @@ def broadcast_object_list(
     """The elements of every rank's ``object_list`` become those of the source's.
 
     Raises MessageError where the list has another length than the source's. ``src`` is rank 0 if neither ``src`` nor
-    ``group_src`` is given. ``device`` changes nothing here.
-    """
+    ``group_src`` is given. ``device`` changes nothing here."""
     caller = _begin("broadcast_object_list", group, weights_only)
     if caller is None:
         return
@@ -84,8 +81,7 @@ def scatter_object_list(
     """``scatter_object_output_list[0]`` of rank r becomes the source's ``scatter_object_input_list[r]``.
 
     The source's list has an element for each rank; what the others pass does not count. The output list has at least
-    one element. ``src`` is rank 0 if neither ``src`` nor ``group_src`` is given.
-    """
+    one element. ``src`` is rank 0 if neither ``src`` nor ``group_src`` is given."""
     caller = _begin("scatter_object_list", group, weights_only)
     if caller is None:
         return
@@ -128,8 +124,7 @@ def recv_object_list(
     """Receive the elements of ``object_list``, from any rank if ``src`` and ``group_src`` are None.
 
     Returns the sender's global rank, or -1 if this rank is not in the group. Raises MessageError if another number of
-    objects arrives. ``device`` and ``use_batch`` change nothing here.
-    """
+    objects arrives. ``device`` and ``use_batch`` change nothing here."""
     caller = _begin("recv_object_list", group, weights_only)
     if caller is None:
         return -1

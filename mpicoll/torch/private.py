@@ -1,7 +1,6 @@
 """All names of torch's private parts that mpicoll uses, and why no public one does.
 
-A torch that is newer than those tested may lack one of them. Then this is the file to change.
-"""
+A torch that is newer than those tested may lack one of them. Then this is the file to change."""
 
 from __future__ import annotations
 
@@ -33,8 +32,7 @@ def _can_be_made() -> bool:
 BACKENDS_IN_PYTHON = _can_be_made()
 """Whether a backend of one device may be written in Python. From torch 2.14 on it may.
 
-Before that Python can only make a whole group, which serves every device.
-"""
+Before that Python can only make a whole group, which serves every device."""
 
 CallbackWork = _c10d.PythonCallbackWork
 """A Work that waits by calling a function. C++ may keep it for longer than Python does, which the public
@@ -98,8 +96,7 @@ def uncompiled(given: T) -> T:
     """Let torch.compile leave a function, or all functions of a class, as they are. Returns ``given``.
 
     Within a compiled function torch.compile also compiles the Python functions that it calls, and those that they call.
-    The collectives must stay what they are: they work with addresses, threads and MPI, and not with tensors alone.
-    """
+    The collectives must stay what they are: they work with addresses, threads and MPI, and not with tensors alone."""
     for function in vars(given).values() if isinstance(given, type) else [given]:
         function = getattr(function, "__wrapped__", function)  # the kernel may know it
         if isinstance(function, FunctionType):

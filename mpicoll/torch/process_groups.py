@@ -92,8 +92,7 @@ def new_group(
     nothing. ``timeout`` and ``device_id`` None are the default group's.
 
     Raises ArgumentError if ``ranks`` are not different global ranks, at least one, or if ``device_id`` is not the
-    default group's, which has one.
-    """
+    default group's, which has one."""
     parent = joined(None, "new_group")
     _check_backend("new_group", backend)
     checked_timeout("new_group", timeout)
@@ -125,8 +124,7 @@ def new_group(
 def destroy_process_group(group: GivenGroup = None) -> None:
     """Complete what is pending and destroy ``group``, or all groups if it is the default group.
 
-    All ranks of the group call this. Raises the failure of an asynchronous collective that the program has not seen.
-    """
+    All ranks of the group call this. Raises the failure of an asynchronous collective that the program has not seen."""
     default = world().default
     if world().groups and (group is None or group is default):
         world().close()
@@ -182,8 +180,7 @@ def get_process_group_ranks(group: GivenGroup) -> list[int]:
 def get_node_local_rank(fallback_rank: int | None = None) -> int:
     """This process's rank among the ranks of its node. ``fallback_rank`` is returned if there is no default group.
 
-    MPI knows it. (torch reads LOCAL_RANK.)
-    """
+    MPI knows it. (torch reads LOCAL_RANK.)"""
     if world().default is None and fallback_rank is not None:
         return int(fallback_rank)
     return _asked(None, "get_node_local_rank").local_rank

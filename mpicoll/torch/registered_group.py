@@ -175,8 +175,7 @@ class RegisteredGroup(TorchCalls, Supports, _TorchsGroup):  # type: ignore[misc]
         """Give up what is pending: whoever waits for it gets a StateError.
 
         The communicator is not freed, because all ranks would have to take part. A collective in which the group's
-        thread still is when the program ends makes the job end with an error.
-        """
+        thread still is when the program ends makes the job end with an error."""
         if self in world().registered:
             world().registered.remove(self)
             world().aborted.append(self)
@@ -226,8 +225,7 @@ uncompiled(DeviceBackend)
 def make(options: Any) -> RegisteredGroup | DeviceBackend:
     """A whole group, or a backend for some devices of a group that is torch's own. All ranks of the group call this.
 
-    Raises LaunchError if torch's rank or world size is not MPI's, and ArgumentError if a rank is named twice.
-    """
+    Raises LaunchError if torch's rank or world size is not MPI's, and ArgumentError if a rank is named twice."""
     only_backend = _wants_device_backend()
     world = mpi_init.checked_world()
     members = list(options.global_ranks_in_group)  # empty for the default group, which has all ranks
@@ -254,8 +252,7 @@ def _wants_device_backend() -> bool:
     """Whether the program names another backend as well, as in ``"cpu:gloo,cuda:mpicoll"``. Then the group that torch
     is making remains torch's own, and needs from mpicoll only a backend for a device.
 
-    Raises LaunchError if this torch takes no backend that is written in Python.
-    """
+    Raises LaunchError if this torch takes no backend that is written in Python."""
     config, _ = in_the_making()
     named: dict[str, str] = {} if config is None else config.get_device_backend_map()
     several = len(set(named.values())) > 1

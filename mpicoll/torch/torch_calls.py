@@ -2,8 +2,7 @@
 
 Python calls them (torch.distributed's functions), and so does C++ (functional collectives, DDP's reducer). torch itself
 passes lists and an object of options: ``group.broadcast([tensor], options)``. To a program it offers simple forms, too:
-``group.broadcast(tensor, 0)``. A ``timeout`` changes nothing there, except in ``barrier``: that of the group counts.
-"""
+``group.broadcast(tensor, 0)``. A ``timeout`` changes nothing there, except in ``barrier``: that of the group counts."""
 
 from __future__ import annotations
 
@@ -109,8 +108,7 @@ def in_future(work: CollectiveWork) -> Any:
 class Handle(CallbackWork):  # type: ignore[misc]
     """A Work of mpicoll's as one of torch's. Python's questions go to mpicoll's Work.
 
-    Python's future of a collective and C++'s complete even if nobody waits.
-    """
+    Python's future of a collective and C++'s complete even if nobody waits."""
 
     def __init__(self, ours: Work) -> None:
         self._ours = ours

@@ -22,16 +22,14 @@ from mpicoll.torch.private import profiler, uncompiled
 class Work:
     """An operation under way, with the methods of torch.distributed.Work.
 
-    The program must not touch the operation's tensors before it is complete.
-    """
+    The program must not touch the operation's tensors before it is complete."""
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Wait until the operation is complete, and return True.
 
         The results on a device may still be on their way then: the current stream goes on after them. Raises what the
         operation raised. Raises TimeoutError when ``timeout`` has passed: the operation goes on, and the program may
-        wait for it again.
-        """
+        wait for it again."""
         raise NotImplementedError
 
     def is_completed(self) -> bool:
@@ -53,8 +51,7 @@ class Work:
     def get_future(self) -> torch.futures.Future[list[torch.Tensor]]:
         """A future of the tensors that a collective writes.
 
-        Raises StateError for a message: nothing would complete its future while the program does not ask.
-        """
+        Raises StateError for a message: nothing would complete its future while the program does not ask."""
         raise StateError("get_future: only a collective has a future: wait() for this Work, or ask is_completed()")
 
 
@@ -167,8 +164,7 @@ class Complete(Work):
 class CollectiveWork(Submitted, Work):
     """A collective of a group's thread. ``run`` carries it out, and writes ``tensors``.
 
-    ``guard`` is its place in the queues of devices, None if all its tensors are the host's.
-    """
+    ``guard`` is its place in the queues of devices, None if all its tensors are the host's."""
 
     _completes: int | None = None  # the thread that completes the future. In its callbacks the collective is over
     _completed = False

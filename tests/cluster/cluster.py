@@ -3,8 +3,7 @@
     python -m tests.cluster.cluster [--nodes N] -- bash -c 'sbatch -W slurm/single_node.sbatch'
 
 The nodes are those of tests/nodes/nodes.py, which says what each has of its own. Needs Slurm besides what they need.
-Commands run on the login node.
-"""
+Commands run on the login node."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """One cluster for all tests; the jobs of the selected tests are in its queue before the first test looks at its own.
 
-pytest tests/cluster --environment .venv/openmpi --environment .venv/mpich
-"""
+pytest tests/cluster --environment .venv/openmpi --environment .venv/mpich"""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Memory that is addressed in one place and lies in another.
 
 An arena reserves a range of addresses that nobody can read or write. To touch one ends the process. The bytes lie in a
-file, in memory if the system has that, which is mapped elsewhere, and which other processes of the node can map too.
-"""
+file, in memory if the system has that, which is mapped elsewhere, and which other processes of the node can map too."""
 
 from __future__ import annotations
 

@@ -2,8 +2,7 @@
 
 Its memory can be touched by its streams alone: whoever reads or writes it directly ends the process. Its streams work
 late, so that whoever does not wait reads old values. Its memory and its copies fail on demand. Peers open its memory as
-ranks of a node do. Nothing here is fast: it is for tests and for the study of costs.
-"""
+ranks of a node do. Nothing here is fast: it is for tests and for the study of costs."""
 
 from __future__ import annotations
 

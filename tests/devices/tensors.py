@@ -2,8 +2,7 @@
 
 Such a tensor says that it is on a CUDA device of a high number. Its memory ends the process if the host touches it. So
 each of torch's operations is done by the device's current stream, late. To read values waits for the
-stream. torch itself takes the storage for the host's. So what torch's C++ decides by a tensor's device differs.
-"""
+stream. torch itself takes the storage for the host's. So what torch's C++ decides by a tensor's device differs."""
 
 from __future__ import annotations
 

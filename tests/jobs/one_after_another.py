@@ -1,7 +1,6 @@
 """Runs scripts, each as a program of its own, one after another in one process: what FILE prints goes to FILE.RANK.
 
-one_after_another.py WORKING_DIRECTORY FILE ...
-"""
+one_after_another.py WORKING_DIRECTORY FILE ..."""
 
 from __future__ import annotations
 

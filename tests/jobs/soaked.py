@@ -1,7 +1,6 @@
 """A program: random calls over random groups, with pauses, some of them asynchronous. Arguments: CALLS SEED.
 
-All ranks draw alike. Arrays hold whole numbers, so every result is known exactly.
-"""
+All ranks draw alike. Arrays hold whole numbers, so every result is known exactly."""
 
 from __future__ import annotations
 

@@ -14,8 +14,7 @@ An HTML comment in the line before says what is different about a block, here wi
 - ``file: star.py`` saves the block under this name, for the commands that follow;
 - ``part of: examples/own_reduce.py`` looks for the block in this file;
 - ``notebook`` is a cell of a notebook, which test_notebook.py runs;
-- ``figures vary`` compares what is printed with its numbers left out.
-"""
+- ``figures vary`` compares what is printed with its numbers left out."""
 
 from __future__ import annotations
 

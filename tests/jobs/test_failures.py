@@ -2,8 +2,7 @@
 
 The other ranks are in the call by then and would wait for ever. The end must come under ``mpicoll run`` and under the
 MPI's own launcher with plain ``python script.py`` alike; ``jobs`` fails a job that has none. And the reverse: jobs
-that must end well though they leave something unfinished.
-"""
+that must end well though they leave something unfinished."""
 
 from __future__ import annotations
 

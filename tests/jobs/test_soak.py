@@ -1,7 +1,6 @@
 """Long random jobs whose ranks are stopped and continued from outside: nothing is wrong, and nobody raises an alarm.
 
-``make soak`` makes many calls, ``make test`` fewer. The printed seed repeats the calls, though not when ranks stop.
-"""
+``make soak`` makes many calls, ``make test`` fewer. The printed seed repeats the calls, though not when ranks stop."""
 
 from __future__ import annotations
 

@@ -9,8 +9,7 @@ a host of their own, ``login``.
 
 Needs Linux, root and iproute2, and nothing else but the standard library. All lives in namespaces: it is gone with its
 first process, which ends when its standard input does, so however this process ends. Nothing outside sees its mounts,
-processes, ports or names, so there can be several sets of nodes at once.
-"""
+processes, ports or names, so there can be several sets of nodes at once."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """The cables of emulated nodes: a frame arrives when a real cable of this rate and delay would deliver it.
 
 Not ``tc``: its ``tbf`` lets some frames pass at once, which no cable does, and many kernels lack ``netem``. Needs
-``/dev/net/tun``, and nothing but the standard library.
-"""
+``/dev/net/tun``, and nothing but the standard library."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """What must hold for any input: Hypothesis draws inputs, and shrinks one that fails to its essence.
 
 No rank is a process here, because all ranks would have to draw and shrink alike: collectives run among threads.
-``test_random.py`` makes random calls among processes.
-"""
+``test_random.py`` makes random calls among processes."""
 
 from __future__ import annotations
 

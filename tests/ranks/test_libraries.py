@@ -1,7 +1,6 @@
 """Arrays of other libraries than NumPy and torch: a call on one of them gives an array of its library.
 
-JAX is tested where it is installed. Elsewhere, a library that is as strict stands in for it.
-"""
+JAX is tested where it is installed. Elsewhere, a library that is as strict stands in for it."""
 
 from __future__ import annotations
 

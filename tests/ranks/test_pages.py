@@ -1,7 +1,6 @@
 """The pages on migration from mpi4py and Horovod: both sides of a row leave the same in every variable, on every rank.
 
-Horovod is not installed here. ``horovod`` says what its calls mean, in NumPy's and mpi4py's words.
-"""
+Horovod is not installed here. ``horovod`` says what its calls mean, in NumPy's and mpi4py's words."""
 
 from __future__ import annotations
 

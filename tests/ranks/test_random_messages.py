@@ -1,7 +1,6 @@
 """Random messages of all faces: each arrives once, whole, in order, and where it belongs.
 
-``MPICOLL_DRAWS=100000`` makes so many rounds, of about eight messages each. MPICOLL_SEED repeats them.
-"""
+``MPICOLL_DRAWS=100000`` makes so many rounds, of about eight messages each. MPICOLL_SEED repeats them."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Takes away from this process what only Linux has, as on a system that never had it.
 
 ``sitecustomize`` imports this first where MPICOLL_TESTS_ELSEWHERE is set. What remains of Linux is what libraries do in
-C: MPI, torch and the C library.
-"""
+C: MPI, torch and the C library."""
 
 import fcntl
 import mmap

@@ -2,8 +2,7 @@
 
 Most of these programs end after a second, in which they import thousands of objects that stay. To look at these again
 and again took 7 % of all jobs' time, and to look at them when a program of torch ends a quarter of such a program's. A
-test of how programs end has the fixture ``usual_end``, with which they end as everywhere.
-"""
+test of how programs end has the fixture ``usual_end``, with which they end as everywhere."""
 
 import atexit
 import gc

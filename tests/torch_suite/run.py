@@ -5,8 +5,7 @@
 Run by an environment with mpicoll and torch. torch's test case starts a process for each rank and test; here the ranks
 are MPI's, RANKS of them, which run test after test (``in_ranks``). A test that fails on some ranks may leave the others
 waiting: it ends the job, and another job goes on after it. The tests that KNOWN names are left out, unless words are
-given.
-"""
+given."""
 
 from __future__ import annotations
 

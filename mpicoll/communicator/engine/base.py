@@ -182,8 +182,7 @@ class Base:
         """Close the communicator, because the plan has raised ``e``, or whatever else has made a call.
 
         A signal's handler that raises may find the call complete on this rank. The communicator is closed all the same:
-        a program cannot know that, and does not get the result, with which the other ranks go on.
-        """
+        a program cannot know that, and does not get the result, with which the other ranks go on."""
         if refused(e) or (isinstance(e, ArgumentError) and e.argument == "algorithm"):
             # A stream that captures, before anything was sent. Other ranks may have been refused before they began. Or
             # an algorithm needs memory that the ranks lack, which all of them learned together. Or ranks are threads:

@@ -3,8 +3,7 @@
 
 To agree, each rank sends every other rank one number, a hash of its call. Where all numbers are equal, the call goes
 on. Where they differ, the ranks tell each other the descriptions of their calls, and MismatchError is raised on all of
-them. Where a number does not come in time, TimeoutError names the rank that is missing.
-"""
+them. Where a number does not come in time, TimeoutError names the rank that is missing."""
 
 from __future__ import annotations
 

@@ -63,8 +63,7 @@ class Engine(MessageCalls):
         method, an allreduce, reduce, scan or exscan without ``out`` works in place, and all others need ``out``.
 
         A plan holds the addresses of the arrays, not the arrays. Keep them until it has been carried out. Raises the
-        errors of the method.
-        """
+        errors of the method."""
         if op is not None and type(op) is not str and type(op) is not Op:
             op = name_of(op, operation)
         at = self.at(operation, x, out, op, root, algorithm, sendcounts, recvcounts)
@@ -123,8 +122,7 @@ class Engine(MessageCalls):
         """Make the call that was bound by :meth:`plan`. ``operation`` is its name in errors.
 
         What the MPI library reports becomes a MessageError. A call that ends by an exception, also by one of a signal's
-        handler, closes the communicator: other ranks may be at other steps of it, or at the next call.
-        """
+        handler, closes the communicator: other ranks may be at other steps of it, or at the next call."""
         if self.closed:
             self.check_open(operation)
         recorder = self.recorder

@@ -1,8 +1,7 @@
 """Copies without gaps of what MPI cannot use where it lies, in the place of an array during a call.
 
 A plan that packs holds addresses, as every plan does. It reads and writes the array's memory as it lies there, in each
-call.
-"""
+call."""
 
 from __future__ import annotations
 

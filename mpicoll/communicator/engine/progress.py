@@ -3,8 +3,7 @@
 They are those of torch's groups, and those that MPI has no non-blocking call for: dtypes and operations that it lacks,
 named algorithms, ranks that are threads. They must complete though nobody waits. But to hand a short collective to
 another thread takes several times as long as to carry it out, and most programs soon wait for it. So the thread leaves
-a short one alone for a moment, and whoever waits for it carries it out.
-"""
+a short one alone for a moment, and whoever waits for it carries it out."""
 
 from __future__ import annotations
 
@@ -244,8 +243,7 @@ class ProgressThread:
     def abandon(self, why: Exception) -> None:
         """Make every collective that is not complete fail with ``why``.
 
-        The thread ends when it comes out of the collective in which it is now. Nobody waits for that.
-        """
+        The thread ends when it comes out of the collective in which it is now. Nobody waits for that."""
         if (under_way := self._under_way) is not None:
             under_way.settle(why)
         self._queued.clear()

@@ -123,8 +123,7 @@ class _PlainFields:
         Raises MessageError if what arrived is longer or shorter than the array, or if MPI reports an error; the first
         call that finds it raises it, and later ones do not. Raises StateError in a process that was forked. With
         ``check="full"``, raises TimeoutError after the communicator's ``timeout``, which closes the communicator. An
-        array that was to be sent must not be changed then: the message may still be taken.
-        """
+        array that was to be sent must not be changed then: the message may still be taken."""
         self.complete()
         if self._failed is not None:
             self._raise()
@@ -143,8 +142,7 @@ else:
 class Request(_Fields):
     """Something under way. Its array must not be used until :meth:`wait` has returned or :meth:`test` is True.
 
-    Several threads may use one request. While one of them waits, :meth:`test` is False for the others.
-    """
+    Several threads may use one request. While one of them waits, :meth:`test` is False for the others."""
 
     __slots__ = ("__weakref__",)
 
@@ -264,8 +262,7 @@ class Request(_Fields):
         """Give up receiving. The array is not written to afterwards.
 
         Returns False if the message has arrived already. Raises as :meth:`wait` does, and StateError for what cannot be
-        given up: a message that is sent, and a collective.
-        """
+        given up: a message that is sent, and a collective."""
         self._check_not_lost()
         if not self.is_message():
             raise StateError("cancel: a collective cannot be given up, because other ranks take part in it")

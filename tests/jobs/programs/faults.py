@@ -1,8 +1,7 @@
 """A program of three ranks that goes wrong. Argument: the NAME of the fault.
 
 Of a fault that is a function, the docstring has what must be said beside the title, a piece in each line. ``HERE`` is
-the place of the function's line that ends with ``# here``.
-"""
+the place of the function's line that ends with ``# here``."""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
 """Cases: sizes are counted as in nccl-tests, each rank has the buffers that its case needs, and their contents are
-exact in every dtype and any order, and different from position to position.
-"""
+exact in every dtype and any order, and different from position to position."""
 
 from __future__ import annotations
 

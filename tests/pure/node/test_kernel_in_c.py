@@ -1,8 +1,7 @@
 """The kernel's C, without Python: threads as ranks of programs of tests/node/, under the compiler's sanitizers, too.
 
 ``MPICOLL_SOAK=100000`` makes so many plans at two ranks, of one to three calls each, and fewer at more ranks. The seed
-is printed; MPICOLL_SEED repeats it, though not how the threads take turns.
-"""
+is printed; MPICOLL_SEED repeats it, though not how the threads take turns."""
 
 from __future__ import annotations
 

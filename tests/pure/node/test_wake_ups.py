@@ -4,8 +4,7 @@ What ``sleep_until`` and ``arrive`` of mpicoll/node/meeting.c do is written here
 of stores, which others see later, in any order of different words. A sequentially consistent operation first waits
 until the buffer is empty. The system compares the word of a futex and lets the caller sleep in one step. It does not
 look at the caller's buffer. In the walk a sleep has no end but a wake-up, although the kernel's sleeps are short: what
-is lost here is a delay there.
-"""
+is lost here is a delay there."""
 
 from __future__ import annotations
 

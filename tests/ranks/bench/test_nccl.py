@@ -1,8 +1,7 @@
 """NCCL as the benchmark calls it: what it is told, how its log is read, and how figures of a shared GPU are labelled.
 
 Nothing here calls NCCL. The lines of logs have the forms of NCCL's user guide (Troubleshooting, Logging) and of public
-logs; that this project's GPU would print them is not verified.
-"""
+logs; that this project's GPU would print them is not verified."""
 
 from __future__ import annotations
 

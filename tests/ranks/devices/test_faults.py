@@ -1,8 +1,7 @@
 """What happens when a device has no memory left, cannot export it, or fails at a copy: at each place in turn.
 
 A call takes another route and is right, or raises an error with a name on every rank. Nothing is lost, and no rank
-waits for ever.
-"""
+waits for ever."""
 
 from __future__ import annotations
 

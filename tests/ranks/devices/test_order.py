@@ -1,8 +1,7 @@
 """Calls come after what the caller has queued, and before what the caller streams then, whatever is late.
 
 No call waits for a device, and no test does so between calls. So wherever the order is broken, old values are found:
-the last tests break it on purpose, and find them.
-"""
+the last tests break it on purpose, and find them."""
 
 from __future__ import annotations
 

@@ -172,8 +172,7 @@ def values_of(x: torch.Tensor) -> Array:
 class Case:
     """One call. All ranks make it alike, apart from ``async_ranks``.
 
-    ``root`` is a rank of the group, and ``shape`` that of one rank's block.
-    """
+    ``root`` is a rank of the group, and ``shape`` that of one rank's block."""
 
     function: str
     dtype: str

@@ -1,8 +1,7 @@
 """Wrong arguments of every function, and what the exception for each says: its type, argument, expected and given.
 
 Most follow from the names of a function's parameters: a tensor, a list of tensors, a rank, an operation, a group. The
-rest is listed. Braces are filled in with size and rank.
-"""
+rest is listed. Braces are filled in with size and rank."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """Every wrong argument is one exception that says what is wrong, before anything is written, and the group lives on.
 
-All ranks make the same mistake at once here; what one rank's mistake does to the others is in tests/jobs.
-"""
+All ranks make the same mistake at once here; what one rank's mistake does to the others is in tests/jobs."""
 
 from __future__ import annotations
 

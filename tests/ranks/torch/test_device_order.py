@@ -1,8 +1,7 @@
 """The order of mpicoll.torch's calls among the work of a device, which is simulated and late.
 
 No call waits for the device. So wherever the order is broken, old values are found: the last tests break it on purpose,
-and find them.
-"""
+and find them."""
 
 from __future__ import annotations
 

@@ -146,8 +146,7 @@ def shared_folder() -> Iterator[str]:
 class TwoLayers(nn.Module):
     """In the backward pass, rank 1 comes to its second layer when rank 0 has left its own, or after ``limit``.
 
-    The second layer's gradients are reduced first. If rank 0 waits for that, it cannot leave before rank 1 has come.
-    """
+    The second layer's gradients are reduced first. If rank 0 waits for that, it cannot leave before rank 1 has come."""
 
     def __init__(self, rank: int, limit: timedelta) -> None:
         super().__init__()
@@ -180,8 +179,7 @@ class TwoLayers(nn.Module):
 def backward_waits(rank: int, expected: bool, **options: Any) -> bool:
     """Whether rank 0's backward pass waited for its first all-reduce. ``expected`` says for how long to look.
 
-    All ranks call this, with the same options of DistributedDataParallel.
-    """
+    All ranks call this, with the same options of DistributedDataParallel."""
     model = TwoLayers(rank, timedelta(seconds=0.2 if expected else 60))
     ddp = DistributedDataParallel(model, bucket_cap_mb=0.001, **options)
     for _ in range(2):  # the first pass finds out in which order gradients come

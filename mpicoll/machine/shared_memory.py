@@ -68,6 +68,16 @@ def share(comm: MPI.Intracomm, nbytes: int | None, bounded: bool = True) -> list
     return [np.asarray(mapping) for mapping in mappings]
 
 
+def of_one_rank(nbytes: int | None) -> list[Block] | None:
+    """The same for a rank that is alone. No other process opens it, so the system gives its pages when they are written,
+    and it counts for no budget: a program may have a thousand communicators of one rank. None where ``share`` shares
+    nothing."""
+    if nbytes is None or not hasattr(os, "memfd_create") or os.environ.get("MPICOLL_SHARED_MEMORY") == "0":
+        return None
+    memory = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    return [np.frombuffer(memory, np.uint8)]
+
+
 def new_file(nbytes: int) -> int | None:
     """A file in memory. None if the system refuses it, or has less memory than that."""
     try:

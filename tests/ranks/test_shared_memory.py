@@ -373,3 +373,16 @@ def test_all_communicators_together_have_a_budget(monkeypatch: pytest.MonkeyPatc
         assert not used(groups[1])  # it was refused, and stays as it is
         for part in (*groups, again):
             part.free()
+
+
+def test_a_rank_that_is_alone_shares_with_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its communicators, of which there may be many, take no memory that ranks share."""
+    with mpicoll.Communicator() as world:
+        before = {*shared_memory._own}
+        monkeypatch.setattr(shared_memory, "BUDGET", 0)
+        part = world.split(world.rank)
+        assert part is not None
+        assert {*shared_memory._own} == before
+        part.barrier()
+        assert part.last_route == NODE
+        part.free()

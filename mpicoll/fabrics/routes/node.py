@@ -24,7 +24,7 @@ from mpicoll.calls.plan import Plan, sequence
 from mpicoll.errors import MessageError, StateError
 from mpicoll.machine import blocks
 from mpicoll.machine.blocks import ForeignSegment, Place, ShmSegment, opened, own_at
-from mpicoll.machine.shared_memory import share
+from mpicoll.machine.shared_memory import of_one_rank, share
 from mpicoll.node.loaded import kernel
 from mpicoll.supervise import sites
 from mpicoll.supervise.record import Record
@@ -63,7 +63,7 @@ def meet(comm: MPI.Intracomm, crowded: bool) -> tuple[Node, Messages] | None:
     if kernel is not None and comm.size <= MOST_RANKS:
         start = kernel.head_size(comm.size) + _UNITS * UNIT
         nbytes = start + kernel.messages_size(comm.size, crowded)
-    made = share(comm, nbytes)
+    made = share(comm, nbytes) if comm.size > 1 else of_one_rank(nbytes)
     if made is None or kernel is None:
         return None
     addresses = tuple(block.ctypes.data for block in made)

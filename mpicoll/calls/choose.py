@@ -266,7 +266,7 @@ def _best(operation: str, reduction: Reduction | None, nbytes: int, info: CommIn
         return between_memories(operation), "the ranks are threads"
     mpi_cannot = reduction is not None and not reduction.mpi
     otherwise = EXCHANGE if mpi_cannot else NATIVE
-    if info.size == 1 and nbytes > LONGEST_ALONE:
+    if info.size == 1 and (nbytes > LONGEST_ALONE or not info.shares_memory):
         return otherwise, "there is one rank"
     if reduction is not None and mpi_cannot and _nodes_save(operation, nbytes, info.nodes):
         if not _rounds_more_than_once(reduction, info.size):

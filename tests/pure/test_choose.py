@@ -211,6 +211,7 @@ def test_threads_keep_what_their_job_began_with(monkeypatch: pytest.MonkeyPatch)
         (8, replace(APART, nodes=Nodes((0, 1))), (NATIVE, "the ranks share no memory in which mpicoll's kernel works")),
         (choose.LONGEST_ALONE, replace(TOGETHER, nodes=Nodes.one(1)), (NODE, "the ranks share a node")),
         (choose.LONGEST_ALONE + 4, replace(TOGETHER, nodes=Nodes.one(1)), (NATIVE, "there is one rank")),
+        (8, replace(APART, nodes=Nodes.one(1)), (NATIVE, "there is one rank")),
         (8, preferring("allreduce:ring"), ("ring", "MPICOLL_ALGORITHM names it")),
     ],
 )

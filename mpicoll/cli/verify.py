@@ -54,9 +54,12 @@ def handle(args: argparse.Namespace) -> int:
     where = None if args.nodes is None else partial(placement, "verify", args.nodes)
     if where and not any(a.by_node for a in found):
         names = " or ".join(sorted({a.name for a in found}))
-        raise ArgumentError("verify", "--nodes", f"none, as {names} does not go by nodes", str(args.nodes))
+        given = str(args.nodes) if isinstance(args.nodes, int) else ",".join(args.nodes)
+        raise ArgumentError("verify", "--nodes", f"none, as {names} does not go by nodes", given)
     least = args.nodes if isinstance(args.nodes, int) else 1
     sizes = range(max(args.sizes.start, least), args.sizes.stop) or args.sizes  # those that fill the nodes
+    if where:
+        [*map(where, sizes)]  # raises ArgumentError, before anything is proved
     width = max(len(name) for name in ("algorithm", *(a.name for a in found)))
     print(_ROW.format("collective", "algorithm", width, "ranks", "roots", "messages", "depth", "seconds"))
     failed = False

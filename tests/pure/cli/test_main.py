@@ -26,6 +26,8 @@ REFUSED = {
         ("allreduce rabenseifer", "(did you mean 'rabenseifner'?)"),
         ("allreduce -n 0", "expected N or FIRST:LAST ... given '0'"),
         ("allreduce ring -n 4 --nodes 2", "--nodes: expected none, as ring does not go by nodes; given 2"),
+        ("allreduce ring -n 2 --nodes a,b", "--nodes: expected none, as ring does not go by nodes; given a,b"),
+        ("allreduce -n 3 --nodes a,b", "verify: --nodes: expected the nodes of 3 ranks; given a,b"),
         ("barrier two_level -n 8 --nodes 0,1", "--nodes: expected the nodes of 8 ranks; given 0,1"),
         ("barrier two_level -n 8 --nodes 9", "verify: --nodes: expected at most the 8 ranks; given 9"),
         (f"allreduce linear -n {10**11}", "mpicoll verify: there is not enough memory for this"),
@@ -94,8 +96,9 @@ def test_refused(command: str, words: str, said: str, tmp_path: Path, monkeypatc
         code = main([*command.split(), *shlex.split(words)])
     except SystemExit as end:
         code = int(str(end.code))
-    err = capsys.readouterr().err
+    out, err = capsys.readouterr()
     assert (code, err.count("\n")) == (2, 1), err
+    assert "--nodes" not in words or not out, "it is refused before anything is proved"
     assert [part for part in said.split(" ... ") if part not in err] == [], err
     assert not [*tmp_path.iterdir()]
 

@@ -233,6 +233,7 @@ def _writable(operation: str, option: str, text: str | None) -> Path | None:
     if text == "-":
         raise ArgumentError(operation, option, "a file, as /dev/stdout", repr(text))
     path = Path(text)
-    if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
+    there = text if path.exists() else f"{path.parent}/."  # a parent that is a file has none
+    if path.is_dir() or not os.access(there, os.W_OK):
         raise ArgumentError(operation, option, "a file in a directory that exists and is writable", repr(text))
     return path

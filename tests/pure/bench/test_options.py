@@ -93,6 +93,7 @@ def test_the_command_gives_the_same_again() -> None:
         ("--backends", {"format": "osu", "backends": "mpi,gloo"}),
         ("--algorithms", {"format": "osu", "algorithms": "ring,native"}),
         ("--json", {"json": "/no/such/directory/f.json"}),
+        ("--json", {"json": f"{__file__}/f.json"}),
         ("--csv", {"json": "/tmp/one", "csv": "/tmp/../tmp/one"}),
         ("--plot", {"plot": "/no/such/directory/f.png"}),
         ("--plot", {"plot": "/tmp/x.foo"}),

@@ -237,7 +237,11 @@ class Request(_Fields):
                 if self._message.receives and not self.cancel() and self.source is not None:
                     return  # it came at the last moment, too
                 self._under_way.timed_out(f"{about.operation}: {why}")
-                raise TimeoutError(f"{about.operation}: {why}")
+                error = TimeoutError(f"{about.operation}: {why}")
+                if not self.done:  # an array that is sent may still be taken
+                    raise error
+                self._failed = error
+                return
 
     def test(self) -> bool:
         """Return whether it is complete, without waiting. Raises as :meth:`wait` does."""

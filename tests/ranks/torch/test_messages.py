@@ -38,6 +38,23 @@ def test_a_pending_receive_says_so(rank: int, size: int, receiving: bool) -> Non
         assert work.is_completed()
 
 
+@ours_alone("it is one of mpicoll's settings")
+@pytest.mark.processes
+@pytest.mark.mpi(min_size=2)
+def test_a_receive_whose_time_is_up_has_failed(rank: int, size: int) -> None:
+    """Also for those who ask later."""
+    group = dist.new_group()
+    group.engine.under_way.timeout = 0.2  # as where ranks agree on each call
+    work = started(dist.irecv(torch.zeros(2), (rank + 1) % size, group))
+    for _ in range(2):
+        with pytest.raises(TimeoutError, match=r"irecv: no message came from rank . \(tag 0\) within 0.2 s"):
+            work.wait()
+    assert work.is_completed()
+    assert not work.is_success()
+    assert isinstance(work.exception(), TimeoutError)
+    dist.barrier()
+
+
 @pytest.mark.mpi(min_size=2)
 def test_batches(rank: int, size: int) -> None:
     """Messages go round the ring in both directions at once, with different dtypes and layouts."""

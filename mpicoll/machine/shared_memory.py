@@ -69,9 +69,9 @@ def share(comm: MPI.Intracomm, nbytes: int | None, bounded: bool = True) -> list
 
 
 def of_one_rank(nbytes: int | None) -> list[Block] | None:
-    """The same for a rank that is alone. No other process opens it, so the system gives its pages when they are written,
-    and it counts for no budget: a program may have a thousand communicators of one rank. None where ``share`` shares
-    nothing."""
+    """The same for a rank that is alone. No other process opens it. So the system gives its pages when they are
+    written, and it counts for no budget: a program may have a thousand communicators of one rank. None where ``share``
+    shares nothing."""
     if nbytes is None or not hasattr(os, "memfd_create") or os.environ.get("MPICOLL_SHARED_MEMORY") == "0":
         return None
     memory = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)

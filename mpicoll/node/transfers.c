@@ -51,7 +51,8 @@ static unsigned long move(void *of) {
     return (unsigned long)((Messages *)of)->moves;
 }
 
-/* Messages(addresses of the ranks' blocks, what holds them, rank, whether ranks take turns on cores, meanwhile) */
+/* Messages(addresses of the ranks' blocks, what holds them, rank, whether ranks take turns on cores, meanwhile). In
+ * long waits, `meanwhile` is told how much has moved so far. */
 static PyObject *messages_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
     PyObject *addresses, *memory, *meanwhile;
     int rank, crowded;
@@ -68,7 +69,7 @@ static PyObject *messages_new(PyTypeObject *type, PyObject *args, PyObject *kwar
     self->memory = Py_NewRef(memory), self->meanwhile = Py_NewRef(meanwhile);
     for (int r = 0; r < size; r++) blocks[r] = PyLong_AsVoidPtr(PyTuple_GetItem(addresses, r));
     int code = PyErr_Occurred() ? -1 : 0;
-    if (!code) code = failed(messages_begin(&self->m, rank, size, blocks, crowded, host_of(meanwhile)));
+    if (!code) code = failed(messages_begin(&self->m, rank, size, blocks, crowded, host_of((PyObject *)self)));
     PyMem_Free(blocks);
     if (!code) {
         self->moved = (Moved){&self->m, has_open, has_come, move, NULL, NULL};
@@ -100,6 +101,11 @@ static void messages_dealloc(MessagesObject *self) {
     Py_CLEAR(self->meanwhile);
     ((freefunc)PyType_GetSlot(type, Py_tp_free))(self);
     Py_DECREF(type);
+}
+
+static PyObject *messages_call(MessagesObject *self, PyObject *args, PyObject *kwargs) {
+    (void)args, (void)kwargs;
+    return PyObject_CallFunction(self->meanwhile, "K", (unsigned long long)self->m.moves);
 }
 
 static PyObject *envelope(Envelope e) { return Py_BuildValue("iin", e.source, e.tag, (Py_ssize_t)e.nbytes); }
@@ -536,7 +542,7 @@ static PyMethodDef messages_methods[] = {METHOD(probe, messages, METH_VARARGS), 
                                          {0}};
 static PyType_Slot messages_slots[] = {
     {Py_tp_new, messages_new}, {Py_tp_traverse, messages_traverse}, {Py_tp_clear, messages_clear},
-    {Py_tp_dealloc, messages_dealloc}, {Py_tp_methods, messages_methods}, {0}};
+    {Py_tp_dealloc, messages_dealloc}, {Py_tp_methods, messages_methods}, {Py_tp_call, messages_call}, {0}};
 static PyType_Spec messages_spec = {"mpicoll.node.kernel.Messages", sizeof(MessagesObject), 0,
                                     Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, messages_slots};
 

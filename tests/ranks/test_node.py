@@ -23,6 +23,7 @@ from mpicoll.calls.choose import NATIVE, NODE, SHARED
 from mpicoll.errors import ArgumentError, MessageError
 from mpicoll.fabrics.routes.node import SLOT
 from mpicoll.machine import blocks
+from mpicoll.supervise import sites
 from tests.devices.checks import check
 from tests.ranks.random_calls import UNEVEN, Drawn, called, counts_of
 from tests.ranks.test_scheduled import OnHost
@@ -265,6 +266,24 @@ def test_another_thread_ends_the_wait_of_a_rank_that_is_alone(comm: mpicoll.Comm
     sender.start()
     assert part.recv(np.empty(4), 0).tolist() == [0, 1, 2, 3]
     sender.join()
+
+
+def test_a_thread_that_has_sent_may_be_gone(comm: mpicoll.Communicator, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the look that finds no other thread, the message may be here already."""
+    part = comm.split(comm.rank, 0)
+    assert part is not None
+    sent: list[None] = []
+
+    def nobody_is_left() -> bool:
+        if not sent:
+            sent.append(None)
+            part.send(np.arange(4.0), 0)
+        return True
+
+    monkeypatch.setattr(sites, "is_alone", nobody_is_left)
+    assert part.recv(np.empty(4), 0).tolist() == [0, 1, 2, 3]
+    with pytest.raises(MessageError, match="waits for itself"):
+        part.recv(np.empty(4), 0)
 
 
 def test_ranks_that_share_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -68,14 +68,16 @@ def meet(comm: MPI.Intracomm, crowded: bool) -> tuple[Node, Messages] | None:
         return None
     addresses = tuple(block.ctypes.data for block in made)
 
-    looked = 0.0
+    looked, seen = 0.0, -1
 
-    def meanwhile() -> None:
-        nonlocal looked
+    def meanwhile(moves: int) -> None:
+        nonlocal looked, seen
         if len(addresses) == 1 and get_ident() == MAIN and monotonic() > looked + _BETWEEN_LOOKS:
             looked = monotonic()
             if sites.is_alone():
-                raise MessageError(_WAITS_FOR_ITSELF)
+                if seen == moves:
+                    raise MessageError(_WAITS_FOR_ITSELF)
+                seen = moves  # another thread may have sent a message just now, and have ended
         # MPI moves messages only while it is called, and the other rank may wait for one. At the end of the program, no
         # thread beside the main one may be within MPI.
         if get_ident() == MAIN and comm:  # it may be freed while messages are under way

@@ -286,6 +286,17 @@ def test_a_thread_that_has_sent_may_be_gone(comm: mpicoll.Communicator, monkeypa
         part.recv(np.empty(4), 0)
 
 
+def test_a_receive_that_has_failed_takes_nothing(comm: mpicoll.Communicator) -> None:
+    part, late = comm.split(comm.rank, 0), np.zeros(4)
+    assert part is not None
+    request = part.irecv(late, 0)
+    with pytest.raises(MessageError, match="waits for itself"):
+        request.wait()
+    part.send(np.arange(4.0), 0)
+    assert part.recv(np.empty(4), 0).tolist() == [0, 1, 2, 3]
+    assert not late.any()
+
+
 def test_ranks_that_share_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MPICOLL_SHARED_MEMORY", "0")
     with mpicoll.Communicator() as comm, pytest.raises(ArgumentError, match=r"share no memory, .*given 'node'"):

@@ -211,6 +211,8 @@ class Request(_Fields):
                 self._message.transfer.wait(begun)
                 self._complete(begun)
         except (self._under_way.failure, MpicollError) as e:
+            if self._message.receives and not self._message.by_library:
+                self._message.transfer.cancel(begun)  # else it would take what comes later
             self._fail(e)
         finally:
             self._turn.append(begun)

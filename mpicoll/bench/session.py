@@ -70,7 +70,7 @@ def environment(session: Session) -> dict[str, Any]:
         "cpu": cpu_name() or platform.processor() or platform.machine(),
         "cores": os.cpu_count(),
         "nodes": nodes,
-        "shared_memory": nodes == 1 and world.size > 1 and meet(world, False) is not None,
+        "shared_memory": nodes == 1 and meet(world, False) is not None,
         "ranks": world.size,
         "binding": world.allgather(ranges(sorted(cpus()))),
         "overload": [*dict.fromkeys(filter(None, world.allgather(overload())))],

@@ -60,7 +60,7 @@ def handle(args: argparse.Namespace) -> int:
 
     ranks = args.ranks
     machine = MACHINES[args.machine] if args.machine in MACHINES else read(Path(args.machine))
-    asked = args.algorithms.split(",") if args.algorithms else []
+    asked = [] if args.algorithms is None else args.algorithms.split(",")
     names = list(dict.fromkeys(chosen("simulate", args.collective, each.strip())[0].name for each in asked))
     if args.nodes is not None:
         machine = machine.holding(ranks, args.nodes)

@@ -231,3 +231,32 @@ LOADER = """
 def test_workers_of_torchs_data_loader(tmp_path: Path, method: str) -> None:
     result = run(2, script(tmp_path, LOADER), method).good()
     assert result.output.count("epoch done") == 2
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_rank_that_waits_for_itself(tmp_path: Path, ranks: int) -> None:
+    """A rank that is alone in its communicator has nobody else who could end its wait, nor another thread."""
+    program = """
+    import numpy as np
+    import mpicoll
+    from mpicoll.errors import MessageError
+
+    world = mpicoll.Communicator()
+    for wait in (
+        lambda comm: comm.recv(np.empty(4), 0),
+        lambda comm: comm.recv(np.empty(4)),
+        lambda comm: comm.irecv(np.empty(4), 0).wait(),
+        lambda comm: comm.send(np.ones(1 << 20), 0),
+        lambda comm: comm.sendrecv(np.ones(4), 0, np.empty(4), 0, recvtag=1),
+        lambda comm: comm.probe(0),
+        lambda comm: comm.recv_object(0),
+    ):
+        try:
+            wait(world.split(world.rank))
+        except MessageError as e:
+            assert "waits for itself" in str(e)
+        else:
+            raise AssertionError("it did not wait")
+    """
+    program = script(tmp_path, program)
+    (python(program) if ranks == 1 else run(ranks, program)).good()

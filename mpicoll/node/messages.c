@@ -39,7 +39,7 @@
 #define LEAST_READ 64 /* rings of a message that is read out of the sender's memory in any case */
 #define PUT_OFF 200   /* looks, before a message is read that its sender could send if it came */
 #ifndef LEAST_HALVED
-#define LEAST_HALVED (1 << 20) /* bytes of a message of which both ranks copy a half */
+#define LEAST_HALVED (4 << 20) /* bytes of a message of which both ranks copy a half */
 #endif
 #define MOST_AT_ONCE 32     /* records of one source, before it is others' turn */
 #define ALL_AFTER 64        /* looks at one source, before one at all */

@@ -177,7 +177,7 @@ def test_a_number_that_stands_for_none(comm: mpicoll.Communicator) -> None:
 
 
 @pytest.mark.parametrize("sender", ["waits", "waits later", "is elsewhere"])
-@pytest.mark.parametrize("elements", [(1 << 17) - 1, 1 << 17, 700_001])
+@pytest.mark.parametrize("elements", [(1 << 19) - 1, 1 << 19, 1_700_001])
 def test_a_very_long_message(comm: mpicoll.Communicator, sender: str, elements: int) -> None:
     """Both ranks may copy a half of it. The receiver's array may be longer, or have gaps."""
     sent = np.arange(elements, dtype=np.float64)

@@ -27,7 +27,7 @@ class Ranks:
         self.config = config
         self.in_job = bool(config.getoption("--with-mpi"))
         self.rank = launched_rank() or 0
-        folder = os.environ.get("MPICOLL_OUTCOMES")
+        folder = os.environ.pop("MPICOLL_OUTCOMES", None)  # a test's own pytest would begin these files anew
         if hasattr(config, "workerinput"):  # a worker of pytest-xdist: its controller notes
             folder = None
         self.notes = open(os.path.join(folder, str(self.rank)), "w", buffering=1) if folder else None  # noqa: SIM115

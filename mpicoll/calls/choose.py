@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple, cast
 
 from mpicoll import algorithms
 from mpicoll.algorithms.collectives import METHODS, canonical
@@ -101,12 +101,15 @@ class DeviceInfo:
     one_device: bool = False
 
 
+Route = Literal["native", "exchange", "node", "wide", "scheduled", "staged", "device", "ipc"]
+
+
 class Choice(NamedTuple):
     """What carries a call out, and why."""
 
     name: str  # what ``algorithm=`` calls it
     why: str
-    route: str  # NATIVE, EXCHANGE, NODE, WIDE, SCHEDULED, STAGED, DEVICE or IPC
+    route: Route
     schedule: str | None = None
     """The algorithm whose schedule the route runs, if it runs one. Of ``staged``, what is named for the host's call."""
     zero_copy: bool = False
@@ -136,7 +139,7 @@ def choose(call: Call, algorithm: str | None, info: CommInfo, device: DeviceInfo
     if name not in (NATIVE, EXCHANGE, NODE, WIDE):
         return Choice(name, why, SCHEDULED, name, zero_copy, in_parts)
     between_nodes = TWO_LEVEL if name == WIDE and not info.one_node else None
-    return Choice(name, why, name, between_nodes, zero_copy, in_parts)
+    return Choice(name, why, cast(Route, name), between_nodes, zero_copy, in_parts)
 
 
 def _choose_on_device(call: Call, algorithm: str | None, info: CommInfo, device: DeviceInfo) -> Choice:

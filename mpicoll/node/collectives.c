@@ -198,7 +198,8 @@ static void copy_in(Node *node, const Call *c) {
     int rank = node->meeting.rank;
     Range mine = has(c, rank);
     size_t room = node->room, first = node->first;
-    int is_read = node->meeting.size > 1 && (c->rooted != ROOT_GETS || rank != c->root || is_sliced(node, c)); /* by others */
+    int others_read = c->rooted != ROOT_GETS || rank != c->root || is_sliced(node, c);
+    int is_read = node->meeting.size > 1 && others_read;
     for (int b = mine.from; b < mine.to && c->input; b++) {
         size_t at = c->given[b] - c->given[mine.from] + first, nbytes = part(length(c->given, b), first, room);
         size_t in_slot = (size_t)(b - mine.from) * room;

@@ -206,8 +206,9 @@ static int is_better_read(const Messages *m, const Peer *p, const Transfer *t) {
 }
 
 /* A sender that waits for nothing else copies a half itself, on its own core. */
-static int is_halved(const Messages *m, const Peer *p, const Transfer *t) {
-    return t->wanted >= LEAST_HALVED && !t->memory.dims && !t->mapped && !m->crowded && !is_both_ways(p) && attends(p);
+static int is_better_halved(const Messages *m, const Peer *p, const Transfer *t) {
+    int is_plain = !t->memory.dims && !t->mapped;
+    return t->wanted >= LEAST_HALVED && is_plain && !m->crowded && !is_both_ways(p) && attends(p);
 }
 
 static size_t half_of(size_t nbytes) { return rounded(nbytes / 2, 4096); }
@@ -234,7 +235,7 @@ static int read_message(const Peer *p, Transfer *t, uint64_t address) {
     return done == t->wanted;
 }
 
-/* The sender writes the second half while this rank reads the first one. Then it is granted: no bytes if all are here. */
+/* The sender writes the second half while this rank reads the first one. Then no bytes are granted, if all are here. */
 static int send_half(Messages *m, Peer *p, Transfer *t, Half *half, uint64_t address) {
     half->address = (uint64_t)(uintptr_t)t->memory.address;
     publish(m, p, &half->record, HALF, LINE);
@@ -251,7 +252,7 @@ static int send_grant(Messages *m, Peer *p, Transfer *t) {
         uint64_t address = t->address;
         t->address = 0;
         count_unread(p, -1);
-        if (is_halved(m, p, t)) return send_half(m, p, t, (Half *)record, address);
+        if (is_better_halved(m, p, t)) return send_half(m, p, t, (Half *)record, address);
         if (is_better_read(m, p, t) && read_message(p, t, address)) record->nbytes = t->wanted = 0;
     }
     publish(m, p, record, GRANT, LINE);

@@ -28,7 +28,7 @@ typedef struct Transfer {
     uint64_t number, address; /* `address`: where its elements are to be read, or 0 */
     const char *mapped;       /* where they lie in this process's memory, or NULL */
     int put_off;              /* how often it was not granted, because its sender computes */
-    int is_halved, is_read;   /* whether its sender writes the second half of it now, and whether the first one is here */
+    int is_halved, is_read;   /* whether its sender writes a half of it now, and whether the other one is here */
 } Transfer;
 
 typedef struct { Transfer *first, *last; } Queue;
@@ -73,7 +73,7 @@ typedef struct {
     Queue granted;             /* receives of long messages, in the order in which their pieces come */
     _Atomic int unread;        /* receives of messages that are to be read */
     Transfer *ungranted;       /* the first of them of which it has not been told */
-    int writes;                /* what is to be said of the half that was written to it: WRITES of messages.c, or 0 */
+    int writes;                /* what it is to hear of a half: NOT_WRITTEN, ALL_WRITTEN, or 0 */
     Passed *first, **end;      /* messages from it */
     _Atomic int *attends;      /* not 0 while it waits, and so sends at once what is granted of its long messages */
     _Atomic int *core;         /* where it ran when it last waited, from 1 on; 0 if that is not known */

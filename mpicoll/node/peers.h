@@ -14,7 +14,8 @@ typedef struct {
 
 void introduce(Self *self);
 
-/* Whether its memory can be read and written: its mark is where it says. In another namespace, its number is another process's. */
+/* Whether its memory can be read and written: its mark is where it says. In another namespace, its number is another
+ * process's. */
 int is_readable(const Self *other);
 
 /* Where a file that a process keeps open lies in its memory. `file` is 0 for none. */

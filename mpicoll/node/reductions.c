@@ -190,27 +190,45 @@ VECTORS static void narrow_bfloat16(const float *from, Short *to, size_t n) {
     for (size_t i = 0; i < n; i++) to[i] = as_bfloat16(from[i]);
 }
 
-/* Of two ranks: one pass in place of four. */
-typedef void (*OfTwo)(const Short *x, const Short *y, Short *out, size_t n);
-#define OF_TWO_BFLOAT16(NAME, E)                                                                                       \
-    VECTORS static void NAME(const Short *x, const Short *y, Short *out, size_t n) {                                   \
-        NO_OVERLAP                                                                                                     \
-        for (size_t i = 0; i < n; i++) {                                                                               \
-            uint32_t of_x = (uint32_t)x[i] << 16, of_y = (uint32_t)y[i] << 16;                                         \
-            float a, b;                                                                                                \
-            memcpy(&a, &of_x, 4);                                                                                      \
-            memcpy(&b, &of_y, 4);                                                                                      \
-            out[i] = as_bfloat16(E);                                                                                   \
+/* Rows of 16-bit floats in one pass: their total stays in registers. Returns how many elements that are, all but the
+ * last few. */
+typedef size_t (*Rows)(const char *const *rows, int count, float divisor, char *out, size_t n);
+
+/* A lane has 32 bits all the way, the lower or the upper half of a word. To widen 16 bits to 32 and to narrow them again
+ * would take twice as long. */
+typedef uint32_t Words __attribute__((vector_size(64)));
+typedef float Floats __attribute__((vector_size(64)));
+#define ROUND(BITS, VALUES)                                                                                            \
+    Words BITS = (Words)VALUES, nan_in_##BITS = (Words)(VALUES != VALUES);                                             \
+    BITS = ((BITS + 0x7FFF + (BITS >> 16 & 1)) & ~nan_in_##BITS) | (0x7FC00000 & nan_in_##BITS);
+#define BFLOAT16_ROWS(NAME, OPERATOR)                                                                                  \
+    VECTORS static size_t NAME(const char *const *rows, int count, float divisor, char *out, size_t n) {               \
+        size_t whole = n - n % 32;                                                                                     \
+        for (size_t at = 0; at < 2 * whole; at += sizeof(Words)) {                                                     \
+            Words pair;                                                                                                \
+            memcpy(&pair, rows[0] + at, sizeof pair);                                                                  \
+            Floats lower = (Floats)(pair << 16), upper = (Floats)(pair & 0xFFFF0000);                                  \
+            for (int i = 1; i < count; i++) {                                                                          \
+                memcpy(&pair, rows[i] + at, sizeof pair);                                                              \
+                lower = lower OPERATOR(Floats)(pair << 16), upper = upper OPERATOR(Floats)(pair & 0xFFFF0000);         \
+            }                                                                                                          \
+            if (divisor != 1) lower /= divisor, upper /= divisor;                                                      \
+            ROUND(below, lower)                                                                                        \
+            ROUND(above, upper)                                                                                        \
+            pair = below >> 16 | (above & 0xFFFF0000);                                                                 \
+            memcpy(out + at, &pair, sizeof pair);                                                                      \
         }                                                                                                              \
+        return whole;                                                                                                  \
     }
-OF_TWO_BFLOAT16(sum_of_two_bfloat16, a + b)
-OF_TWO_BFLOAT16(average_of_two_bfloat16, (a + b) / 2)
-OF_TWO_BFLOAT16(product_of_two_bfloat16, a *b)
+BFLOAT16_ROWS(sum_bfloat16, +)
+BFLOAT16_ROWS(product_bfloat16, *)
 
 /* The bits of numbers have their order, as signed integers, if those of negative numbers are turned: -0 comes before
  * +0. All that comes after infinity is a NaN. */
 #define EXTREMUM(NAME, OVER, INFINITE, NAN_)                                                                           \
-    VECTORS static void NAME(const Short *x, const Short *y, Short *out, size_t n) {                                   \
+    VECTORS static void NAME(const void *xs, const void *ys, void *outs, size_t n) {                                   \
+        const Short *x = xs, *y = ys;                                                                                  \
+        Short *out = outs;                                                                                             \
         NO_OVERLAP                                                                                                     \
         for (size_t i = 0; i < n; i++) {                                                                               \
             int16_t a = (int16_t)x[i], b = (int16_t)y[i];                                                              \
@@ -219,10 +237,10 @@ OF_TWO_BFLOAT16(product_of_two_bfloat16, a *b)
             out[i] = (uint16_t)((size_a > size_b ? size_a : size_b) > INFINITE ? NAN_ : result);                       \
         }                                                                                                              \
     }
-EXTREMUM(max_of_two_bfloat16, >, 0x7F80, 0x7FC0)
-EXTREMUM(min_of_two_bfloat16, <, 0x7F80, 0x7FC0)
-EXTREMUM(max_of_two_float16, >, 0x7C00, 0x7E00)
-EXTREMUM(min_of_two_float16, <, 0x7C00, 0x7E00)
+EXTREMUM(max_bfloat16, >, 0x7F80, 0x7FC0)
+EXTREMUM(min_bfloat16, <, 0x7F80, 0x7FC0)
+EXTREMUM(max_float16, >, 0x7C00, 0x7E00)
+EXTREMUM(min_float16, <, 0x7C00, 0x7E00)
 
 VECTORS static void widen_float16(const Short *from, float *to, size_t n) {
     for (size_t i = 0; i < n; i++) {
@@ -285,18 +303,24 @@ __attribute__((target("avx2,f16c"))) static void narrow_f16c(const float *from, 
 }
 
 #define AVX2_F16C __attribute__((target("avx2,f16c")))
-/* Whole vectors: the last few elements are left. */
-#define OF_TWO_FLOAT16(NAME, E)                                                                                        \
-    AVX2_F16C static void NAME(const Short *x, const Short *y, Short *out, size_t n) {                                 \
-        for (size_t i = 0; i + 8 <= n; i += 8) {                                                                       \
-            __m256 a = _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(x + i)));                                     \
-            __m256 b = _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(y + i)));                                     \
-            _mm_storeu_si128((__m128i *)(out + i), as_float16(E));                                                     \
+#define OF_FLOAT16(P) _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(P)))
+#define FLOAT16_ROWS(NAME, COMBINED)                                                                                   \
+    AVX2_F16C static size_t NAME(const char *const *rows, int count, float divisor, char *out, size_t n) {             \
+        size_t whole = n - n % 16;                                                                                     \
+        for (size_t at = 0; at < 2 * whole; at += 32) {                                                                \
+            __m256 first = OF_FLOAT16(rows[0] + at), second = OF_FLOAT16(rows[0] + at + 16);                           \
+            for (int i = 1; i < count; i++) {                                                                          \
+                first = COMBINED(first, OF_FLOAT16(rows[i] + at));                                                     \
+                second = COMBINED(second, OF_FLOAT16(rows[i] + at + 16));                                              \
+            }                                                                                                          \
+            if (divisor != 1) first /= divisor, second /= divisor;                                                     \
+            _mm_storeu_si128((__m128i *)(out + at), as_float16(first));                                                \
+            _mm_storeu_si128((__m128i *)(out + at + 16), as_float16(second));                                          \
         }                                                                                                              \
+        return whole;                                                                                                  \
     }
-OF_TWO_FLOAT16(sum_of_two_float16, _mm256_add_ps(a, b))
-OF_TWO_FLOAT16(average_of_two_float16, _mm256_mul_ps(_mm256_add_ps(a, b), _mm256_set1_ps(0.5F)))
-OF_TWO_FLOAT16(product_of_two_float16, _mm256_mul_ps(a, b))
+FLOAT16_ROWS(sum_float16, _mm256_add_ps)
+FLOAT16_ROWS(product_float16, _mm256_mul_ps)
 
 /* Compilers of 2020 do not know the name "f16c". To ask the processor takes microseconds in a virtual machine. */
 static int has_f16c;
@@ -307,7 +331,7 @@ __attribute__((constructor)) static void ask_for_f16c(void) {
 #else
 #define widen_f16c widen_float16
 #define narrow_f16c narrow_float16
-static const OfTwo sum_of_two_float16 = NULL, product_of_two_float16 = NULL, average_of_two_float16 = NULL;
+static const Rows sum_float16 = NULL, product_float16 = NULL;
 static const int has_f16c = 0;
 #endif
 
@@ -328,13 +352,14 @@ static int is_short(Dtype dtype) { return dtype == FLOAT16 || dtype == BFLOAT16;
 #define OF_INTEGER(BITS, SIGN)                                                                                         \
     {sum_##BITS, prod_##BITS, min_##SIGN##BITS, max_##SIGN##BITS, band_##BITS, bor_##BITS, bxor_##BITS, land_##BITS,   \
      lor_##BITS, lxor_##BITS}
-#define OF_FLOAT {sum_f32, prod_f32, min_f32, max_f32}
 static const Combine COMBINES[DTYPES][OPS] = {
     [BOOL] = {[LAND] = land_8, [LOR] = lor_8, [LXOR] = lxor_8},
     [INT8] = OF_INTEGER(8, i), [INT16] = OF_INTEGER(16, i), [INT32] = OF_INTEGER(32, i), [INT64] = OF_INTEGER(64, i),
     [UINT8] = OF_INTEGER(8, u), [UINT16] = OF_INTEGER(16, u), [UINT32] = OF_INTEGER(32, u),
     [UINT64] = OF_INTEGER(64, u),
-    [FLOAT16] = OF_FLOAT, [BFLOAT16] = OF_FLOAT, [FLOAT32] = OF_FLOAT,
+    [FLOAT16] = {sum_f32, prod_f32, min_float16, max_float16},
+    [BFLOAT16] = {sum_f32, prod_f32, min_bfloat16, max_bfloat16},
+    [FLOAT32] = {sum_f32, prod_f32, min_f32, max_f32},
     [FLOAT64] = {sum_f64, prod_f64, min_f64, max_f64},
     [COMPLEX64] = {sum_c32, prod_c32},
     [COMPLEX128] = {sum_c64, prod_c64},
@@ -376,54 +401,45 @@ static void scale(Dtype dtype, void *x, Factor factor, size_t n) {
 
 #define CHUNK 4096 /* bytes that stay in the first-level cache while all rows are combined */
 
-/* What is to be combined of a row: the row itself, or a copy in `room`, widened and multiplied by its factor. */
-static const void *term(const Reduction *r, const char *row, const Factor *factor, void *room, size_t n) {
-    if (is_short(r->dtype)) widen(r->dtype, (const Short *)row, room, n);
+/* What is to be combined of a row: the row itself, or a copy in `room`, as float32 if it is `widened`, and multiplied by
+ * its factor. */
+static const void *term(const Reduction *r, int widened, const char *row, const Factor *factor, void *room, size_t n) {
+    if (widened) widen(r->dtype, (const Short *)row, room, n);
     else if (factor) memcpy(room, row, n * r->itemsize);
     else return row;
     if (factor) scale(r->dtype, room, *factor, n);
     return room;
 }
 
-/* What reduces the first `n` elements of two ranks in one pass; NULL if nothing does. */
-static OfTwo of_two_for(const Reduction *r, size_t *n) {
-    int is_bfloat16 = r->dtype == BFLOAT16, extremum = r->op == MAX || r->op == MIN;
-    if (!is_short(r->dtype) || (!is_bfloat16 && !extremum && !has_f16c)) return NULL;
-    if (!is_bfloat16 && !extremum) *n = *n / 8 * 8;
-    switch (r->op) {
-        case MAX: return is_bfloat16 ? max_of_two_bfloat16 : max_of_two_float16;
-        case MIN: return is_bfloat16 ? min_of_two_bfloat16 : min_of_two_float16;
-        case PROD: return is_bfloat16 ? product_of_two_bfloat16 : product_of_two_float16;
-        case SUM:
-            if (r->averages) return is_bfloat16 ? average_of_two_bfloat16 : average_of_two_float16;
-            return is_bfloat16 ? sum_of_two_bfloat16 : sum_of_two_float16;
-        default: return NULL;
-    }
+static Rows rows_for(const Reduction *r) {
+    if (r->dtype == BFLOAT16) return r->op == SUM ? sum_bfloat16 : product_bfloat16;
+    if (!has_f16c) return NULL;
+    return r->op == SUM ? sum_float16 : product_float16;
 }
 
 void reduce_rows(const Reduction *r, const char *const *rows, int count, const Factor *factors, char *out, size_t n) {
     _Alignas(64) char total[CHUNK], room[CHUNK];
-    int is_plain = !is_short(r->dtype) && !r->averages, by_two = count == 2 && !factors;
-    if (by_two && is_plain) {
+    /* The largest of 16-bit floats is one of them, and is rounded nowhere. A single row has its NaNs changed. */
+    int widened = is_short(r->dtype) && (r->op == SUM || r->op == PROD || count == 1);
+    if (count == 2 && !widened && !factors && !r->averages) {
         r->combine(rows[0], rows[1], out, n);
         return;
     }
-    size_t wide = is_short(r->dtype) ? 4 : r->itemsize, most = CHUNK / wide, first = n;
-    OfTwo of_two = by_two ? of_two_for(r, &first) : NULL;
-    if (of_two) of_two((const Short *)rows[0], (const Short *)rows[1], (Short *)out, first);
-    else first = 0;
+    size_t wide = widened ? 4 : r->itemsize, most = CHUNK / wide, first = 0;
+    Rows of_rows = widened && !factors && count > 1 ? rows_for(r) : NULL;
+    if (of_rows) first = of_rows(rows, count, r->averages ? (float)count : 1, out, n);
     for (size_t at = first; at < n; at += most) {
         size_t now = n - at < most ? n - at : most, from = at * r->itemsize;
-        char *result = is_short(r->dtype) ? total : out + from;
-        const void *so_far = term(r, rows[0] + from, factors, total, now);
+        char *result = widened ? total : out + from;
+        const void *so_far = term(r, widened, rows[0] + from, factors, total, now);
         for (int i = 1; i < count; i++) {
-            const void *next = term(r, rows[i] + from, factors ? &factors[i] : NULL, room, now);
+            const void *next = term(r, widened, rows[i] + from, factors ? &factors[i] : NULL, room, now);
             void *to = i == count - 1 ? result : total;
             r->combine(so_far, next, to, now);
             so_far = to;
         }
         if (so_far != result) memmove(result, so_far, now * wide);
         if (r->averages) divide(r->dtype, result, count, now);
-        if (is_short(r->dtype)) narrow(r->dtype, (float *)result, (Short *)(out + from), now);
+        if (widened) narrow(r->dtype, (float *)result, (Short *)(out + from), now);
     }
 }

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable
-from functools import partial
 from timeit import Timer
 
 import numpy as np
@@ -54,13 +53,6 @@ def calls() -> dict[str, tuple[Call, Call]]:
         coming.wait()
         going.wait()
 
-    bound = comm.bind("irecv", y, before), comm.bind("isend", x, after)
-
-    def both_bound() -> None:
-        coming, going = [start() for start in bound]
-        coming.wait()
-        going.wait()
-
     def both_of_torch() -> None:
         ops = [dist.P2POp(dist.irecv, u, before), dist.P2POp(dist.isend, t, after)]
         for work in dist.batch_isend_irecv(ops):
@@ -82,17 +74,10 @@ def calls() -> dict[str, tuple[Call, Call]]:
     peer = rank ^ 1
     found: dict[str, tuple[Call, Call]] = {
         "sendrecv": (lambda: world.Sendrecv(x, after, 0, y, before, 0), lambda: comm.sendrecv(x, after, y, before)),
-        "sendrecv, bound": (
-            partial(world.Sendrecv, spec, after, 0, room, before, 0), comm.bind("sendrecv", x, after, y, before)
-        ),
-        "sendrecv, persistent requests; bound": (both_persistent, comm.bind("sendrecv", x, after, y, before)),
+        "sendrecv, persistent requests": (both_persistent, lambda: comm.sendrecv(x, after, y, before)),
         "isend + irecv + waits": (both_of_mpi4py, both),
-        "isend + irecv + waits; bound": (both_of_mpi4py, both_bound),
         "isend + irecv + waits, tensors of torch": (both_of_mpi4py, both_of_torch),
         "allreduce, in place": (lambda: world.Allreduce(MPI.IN_PLACE, x, sums), lambda: comm.allreduce(x, out=x)),
-        "allreduce, bound": (
-            partial(world.Allreduce, MPI.IN_PLACE, spec, sums), comm.bind("allreduce", x, out=x)
-        ),
         "bcast": (lambda: world.Bcast(x), lambda: comm.bcast(x)),
         "reduce, in place at the root": (
             lambda: world.Reduce(x if rank else MPI.IN_PLACE, None if rank else x, sums),
@@ -112,10 +97,6 @@ def calls() -> dict[str, tuple[Call, Call]]:
         found["send, there and back"] = (
             there_and_back(lambda: world.Send(x, peer), lambda: world.Recv(y, peer)),
             there_and_back(lambda: comm.send(x, peer), lambda: comm.recv(y, peer)),
-        )
-        found["send, there and back; bound"] = (
-            there_and_back(partial(world.Send, spec, peer), partial(world.Recv, room, peer)),
-            there_and_back(comm.bind("send", x, peer), comm.bind("recv", y, peer)),
         )
         found["send of an object, there and back"] = (
             there_and_back(lambda: world.send(1, peer), lambda: world.recv(source=peer)),

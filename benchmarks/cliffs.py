@@ -47,7 +47,6 @@ Forms = dict[str, tuple[str, str]]
 COMM: Forms = {
     "allreduce": ("comm.allreduce(a, op, a)", ""),
     "allreduce, new array": ("comm.allreduce(a, op)", "allreduce"),
-    "bind allreduce": ("comm.bind('allreduce', a, op, a)", "allreduce"),
     "iallreduce": ("comm.iallreduce(a, op, a).wait()", "allreduce"),
     "reduce": ("comm.reduce(a, op, 0, b)", ""),
     "ireduce": ("comm.ireduce(a, op, 0, b).wait()", "reduce"),
@@ -78,7 +77,6 @@ COMM: Forms = {
     "neighbor_alltoall": ("grid.neighbor_alltoall(pair, two)", "mpi4py's neighbor_alltoall"),
     "sendrecv": ("comm.sendrecv(a, after, b, before)", ""),
     "sendrecv, nobody": ("comm.sendrecv(a, MPI.PROC_NULL, b, MPI.PROC_NULL)", "sendrecv"),
-    "bind sendrecv": ("comm.bind('sendrecv', a, after, b, before)", "sendrecv"),
     "send, recv": ("[comm.send(a, after) if i == RANK % 2 else comm.recv(b, before) for i in (0, 1)]", "sendrecv"),
     "isend, irecv": ("[r.wait() for r in (comm.irecv(b, before), comm.isend(a, after))]", "sendrecv"),
 }  # fmt: skip
@@ -175,7 +173,7 @@ def call_of(cell: Cell, text: str, layouts: Layouts, nbytes: int, door: dict[str
     if "dist" in door:
         named["parts"], named["others"] = ([*named[name].chunk(SIZE)] for name in ("xs", "ys"))
         named["at_root"] = named["parts"] if RANK == 0 else None
-    call: Callable[[], object] = eval(text if "bind" in text else f"lambda: {text}", named)
+    call: Callable[[], object] = eval(f"lambda: {text}", named)
     if not by_hand:
         return call
     copied = re.findall(r"\b(?:" + "|".join([*LONG, "parts", "others", "at_root"]) + r")\b", text)

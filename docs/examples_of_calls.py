@@ -51,7 +51,6 @@ OF_COMMUNICATOR = {
     "mine = comm.scatterv(whole, counts, root=0, out=np.empty(counts[rank], np.int64))",
     "reduce_scatterv": "mine = comm.reduce_scatterv(np.ones(sum(counts)), counts)",
     "alltoallv": "theirs = comm.alltoallv(np.ones(sum(counts)), counts, [counts[rank]] * size)",
-    "bind": 'call = comm.bind("allreduce", x, out=x)\nfor _ in range(10):\n    call()',
     "neighbor_allgather": "grid = mpicoll.Communicator(MPI.COMM_WORLD.Create_cart([size], periods=[True]))\n"
     "before, after = grid.neighbor_allgather(x)",
     "neighbor_alltoall": "grid = mpicoll.Communicator(MPI.COMM_WORLD.Create_cart([size], periods=[True]))\n"

@@ -23,7 +23,6 @@ from __future__ import annotations
 import builtins
 from collections.abc import Iterable, Sequence
 from types import TracebackType
-from typing import Any
 
 from mpicoll.units import alike, named_in
 
@@ -185,20 +184,3 @@ class LaunchError(MpicollError, RuntimeError):
 
     def __str__(self) -> str:
         return f"{self.problem}. {self.remedy}" if self.remedy else self.problem
-
-
-class NoAttribute:
-    """In the place of an attribute that a class does not have: the AttributeError says ``why``.
-
-    ``__getattr__`` would answer such names, too, but with it each call of any method takes 0.1 us longer."""
-
-    def __init__(self, name: str, why: str) -> None:
-        self._name, self._why = name, why
-
-    def __get__(self, obj: object, kind: type) -> Any:
-        for base in kind.__mro__:  # a class behind may have it after all
-            found = vars(base).get(self._name, self)
-            if not isinstance(found, NoAttribute):
-                return found.__get__(obj, kind) if hasattr(found, "__get__") else found
-        of = f"type object {kind.__name__!r}" if obj is None else f"{type(obj).__name__!r} object"
-        raise AttributeError(f"{of} has no attribute {self._name!r}{self._why}", name=self._name, obj=obj)

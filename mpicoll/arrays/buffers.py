@@ -6,7 +6,6 @@ with gaps or in another order."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
@@ -17,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mpicoll.arrays.dtypes import DTYPES, Dtype
-from mpicoll.arrays.libraries import Described, by_dlpack, loaded_torch, may_be_written, owner_of, read_only, tensor_of
-from mpicoll.errors import ArgumentError, DeviceError, DtypeError, MpicollError, StateError
+from mpicoll.arrays.libraries import Described, by_dlpack, loaded_torch, owner_of, read_only, tensor_of
+from mpicoll.errors import ArgumentError, DeviceError, DtypeError, MpicollError
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,14 +56,9 @@ class Buffer:
 
     def check_writable(self, operation: str, argument: str) -> None:
         """Raise ArgumentError, on behalf of ``operation``, for memory that cannot hold a result."""
-        if self.writable:
-            return
-        given = "one that is read-only"
-        if repeats(self.shape, self.strides, self.dtype.itemsize):
-            given = "one whose elements share memory"
-        elif self.device == "cpu":
-            given += " (np.array makes a copy that can be written to)"
-        raise ArgumentError(operation, argument, "an array that can be written to", given)
+        if not self.writable:
+            given = "one that is read-only, or whose elements share memory"
+            raise ArgumentError(operation, argument, "an array that can be written to", given)
 
     def like(self, shape: tuple[int, ...], memory: NDArray[np.uint8] | None = None) -> Any:
         """A new, uninitialised array of this kind, dtype and device. It is in that ``memory``, if that is given."""
@@ -123,8 +117,7 @@ def as_buffer(x: Any, operation: str, argument: str) -> Buffer:
         array = by_dlpack(x, operation, argument)
         if isinstance(array, np.ndarray):
             return _of_numpy(array, operation, argument)
-        buffer = _of_torch(array, operation, argument)
-        return replace(buffer, writable=buffer.writable and may_be_written(x))
+        return replace(_of_torch(array, operation, argument), writable=False)  # an immutable one does not always say so
     if type(x).__name__ == "InPlaceType":  # mpi4py's, which looks like memory without elements
         raise ArgumentError(operation, argument, "an array (out=x replaces MPI.IN_PLACE)", "MPI.IN_PLACE")
     try:
@@ -134,8 +127,7 @@ def as_buffer(x: Any, operation: str, argument: str) -> Buffer:
             return _of_numpy(np.asarray(x), operation, argument)
         forms = "an array (NumPy, torch, buffer protocol, DLPack or __cuda_array_interface__)"
         text = repr(x) if len(repr(x)) <= 60 else repr(x)[:57] + "..."
-        given = f"{type(x).__name__} {text}{_for_objects(x, operation, argument)}"
-        raise ArgumentError(operation, argument, forms, given) from None
+        raise ArgumentError(operation, argument, forms, f"{type(x).__name__} {text}") from None
     try:
         array = np.asarray(view)
     except (RuntimeError, TypeError, ValueError) as e:
@@ -159,31 +151,7 @@ def exported(x: Any) -> Any:
     return array if isinstance(array, np.ndarray) else x
 
 
-_OF_OBJECTS = {
-    **{each: f"{each}_object" for each in ("bcast", "gather", "allgather", "scatter", "alltoall", "allreduce", "send")},
-    "reduce": "allreduce_object",
-}
-
-
-def _for_objects(x: object, operation: str, argument: str) -> str:
-    """A hint for who gives a list, a number or a dict where an array is expected."""
-    if argument not in ("x", "xs"):
-        return ""
-    if isinstance(x, (list, tuple)) and any(
-        isinstance(each, np.ndarray) or type(each).__module__ == "mpi4py.MPI" for each in x
-    ):
-        return " (give the array itself)"
-    numbers = isinstance(x, (list, tuple, int, float, complex))
-    whole = _OF_OBJECTS.get(operation, "mpi4py's own call")
-    return f" ({whole} takes Python objects{'; np.asarray makes an array of numbers' * numbers})"
-
-
 def _of_numpy(x: NDArray[Any], operation: str, argument: str) -> Buffer:
-    if sys.is_finalizing():
-        raise StateError(
-            f"{operation}: Python is at its end, where NumPy cannot say what {argument} is: communicate before that, "
-            "such as in a function that atexit calls"
-        )
     dtype = x.dtype
     if type(x) is not np.ndarray and isinstance(x, np.ma.MaskedArray):  # whose module takes long to import
         expected = "an array without a mask (mpicoll would ignore the mask)"
@@ -217,11 +185,11 @@ def _of_torch(x: Any, operation: str, argument: str) -> Buffer:
         address = x.data_ptr()
     except RuntimeError as e:
         given = f"a {type(x).__name__}, which has none ({e})"
-        raise ArgumentError(operation, argument, "a tensor with memory of its own", given) from e
+        raise ArgumentError(operation, argument, _WITH_MEMORY, given) from e
     if address == 0 and x.numel():
         if hasattr(x, "trigger_wait"):  # an AsyncCollectiveTensor has none: it stands for a result, which it waits for
             return _of_torch(x.trigger_wait(), operation, argument)
-        raise ArgumentError(operation, argument, "a tensor with memory of its own", _without_memory(x))
+        raise ArgumentError(operation, argument, _WITH_MEMORY, f"a {type(x).__name__}, which has none")
     shape, strides = tuple(x.shape), tuple(s * size for s in x.stride())
     contiguous = x.is_contiguous()
     plain = contiguous and not x.is_conj() and not x.is_neg()
@@ -230,14 +198,7 @@ def _of_torch(x: Any, operation: str, argument: str) -> Buffer:
     return Buffer(x.detach(), address, shape, strides, dtype, str(x.device), plain, writable)
 
 
-def _without_memory(x: Any) -> str:
-    """What a tensor is that has no memory."""
-    kind = type(x).__name__
-    if hasattr(x, "to_local"):
-        return f"a {kind}, which stands for parts on all ranks: pass x.to_local()"
-    if kind in ("Tensor", "Parameter"):
-        return "one whose storage was freed"
-    return f"a {kind}, which has none"
+_WITH_MEMORY = "a tensor with memory of its own (of a DTensor: x.to_local())"
 
 
 @lru_cache(maxsize=1024)

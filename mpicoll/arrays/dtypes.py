@@ -10,9 +10,9 @@ from cmath import isinf
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from numbers import Complex, Number, Real
-from typing import Any, Literal
+from typing import Any
 
-from mpicoll.errors import ArgumentError, DtypeError, misspelt, shown_argument
+from mpicoll.errors import ArgumentError, DtypeError, shown_argument
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +59,6 @@ DTYPES: dict[str, Dtype] = {
         Dtype("complex128", 16, "c", "C_DOUBLE_COMPLEX"),
     )
 }
-
-OpName = Literal["sum", "prod", "min", "max", "avg", "band", "bor", "bxor", "land", "lor", "lxor"]
-"""The names that ``op=`` takes, for editors that complete them."""
 
 OPS: dict[str, tuple[str, str]] = {
     "sum": ("biufc", "SUM"),
@@ -143,23 +140,14 @@ def name_of(op: object, operation: str) -> str:
     if isinstance(op, str) and op in names:
         return op
     given = shown_argument(op)
-    if isinstance(op, str):
-        bare = op.removeprefix("MPI.").lower()
-        given = f"{op!r} (did you mean {bare!r}?)" if bare in names else misspelt(op, names)
-        if bare in ("minloc", "maxloc"):
-            given = repr(op) + _PAIRS
     mpi = sys.modules.get("mpi4py.MPI")  # who has an operation of mpi4py's has imported mpi4py
     if mpi is not None and isinstance(op, mpi.Op):
         mpi_name = next((name for known, name in _of_mpi4py() if known == op), None)
         if mpi_name is not None and mpi_name.lower() in OPS:
             return mpi_name.lower()
         given = f"MPI.{mpi_name}" if mpi_name else "an MPI.Op of the program's own"
-        given += _PAIRS * (mpi_name in ("MINLOC", "MAXLOC"))
     expected = f"one of {', '.join(names)}, mpi4py's name of one of these (MPI.SUM), or Op.premul_sum(factor)"
     raise ArgumentError(operation, "op", expected, given)
-
-
-_PAIRS = ", which takes pairs of a value and a place: keep mpi4py's call"
 
 
 @dataclass(frozen=True, slots=True)

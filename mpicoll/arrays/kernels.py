@@ -39,15 +39,6 @@ COMBINE: dict[str, np.ufunc] = {
 _SIGNS = {"MAX": np.bitwise_and, "MIN": np.bitwise_or}
 """How the sign bits of values give that of their maximum or minimum, where it is zero."""
 
-_NAN_BYTES = {
-    "float8_e4m3fn": (0x7F, 0xFF),
-    "float8_e4m3fnuz": (0x80,),
-    "float8_e5m2": (0x7D, 0x7E, 0x7F, 0xFD, 0xFE, 0xFF),
-    "float8_e5m2fnuz": (0x80,),
-    "float8_e8m0fnu": (0xFF,),
-}
-"""The NaNs of torch's floats of one byte, which NumPy does not know."""
-
 CHUNK = 1 << 16  # elements combined at a time: two float32 chunks stay in the second-level cache
 
 
@@ -66,39 +57,6 @@ def values(buffer: Buffer) -> Array:
 def described(address: int, count: int, dtype: np.dtype[Any]) -> Array:
     """An array of the elements at this address. Nothing is read: it may also describe memory of a device."""
     return np.asarray(Described(address, (count,), dtype.str)) if count else np.empty(0, dtype)
-
-
-def has_nans(dtype: Dtype) -> bool:
-    """Whether an element of the dtype can be a NaN, whatever else is known of the dtype."""
-    return _nans_of(dtype) is not None
-
-
-def _nans_of(dtype: Dtype) -> tuple[np.dtype[Any], Callable[[Array], Array]] | None:
-    """As what its elements are looked at, and what says which are NaNs; None if none can be one."""
-    if dtype.name in _NAN_BYTES:
-        return np.dtype(np.uint8), partial(np.isin, test_elements=_NAN_BYTES[dtype.name])
-    if dtype.name == "complex32":
-        return np.dtype(np.float16), np.isnan
-    if dtype.kind in "fc":
-        return storage(dtype), lambda part: np.isnan(widened(part, dtype))
-    try:
-        known = np.dtype(dtype.name)  # NumPy itself knows some that are opaque, such as big-endian numbers
-    except TypeError:  # another one of torch's own, or a structure
-        return None
-    return (known, np.isnan) if known.kind in "fc" else None
-
-
-def first_nan(buffer: Buffer) -> int | None:
-    """The index of the first NaN in a plain buffer of elements that can be NaNs. None if there is none."""
-    found = _nans_of(buffer.dtype)
-    assert found is not None
-    kind, look = found
-    array = described(buffer.address, buffer.nbytes // kind.itemsize, kind)
-    for piece in _chunks(array):
-        nans = look(array[piece])
-        if nans.any():
-            return int(piece.start + nans.argmax()) * buffer.count // array.size
-    return None
 
 
 def widened(values: Array, dtype: Dtype) -> Array:

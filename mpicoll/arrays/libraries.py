@@ -3,7 +3,6 @@ does not lie in the host's memory is CUDA's, unless a device that is listed here
 
 from __future__ import annotations
 
-import ctypes
 import sys
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
@@ -15,8 +14,6 @@ from numpy.typing import NDArray
 from mpicoll.errors import ArgumentError
 from mpicoll.machine.cuda import number_of
 
-_FLAGS, _READ_ONLY = 24, 1
-"""Where the flags of DLPack's DLManagedTensorVersioned lie, and the one that says that nobody may write."""
 _DLPACK_CPU = 1  # DLPack's number of the host's memory
 
 
@@ -54,22 +51,6 @@ def by_dlpack(x: Any, operation: str, argument: str) -> Any:
     given = f"{type(x).__name__} ({'; '.join(f'{name} says: {error}' for name, error in refusals.items())})"
     expected = "a DLPack array that NumPy or torch can take"
     raise ArgumentError(operation, argument, expected, given) from refusals[name]
-
-
-def may_be_written(x: Any) -> bool:
-    """Whether an array that speaks DLPack says so. Before DLPack 1 an array cannot say it, and counts as read-only, as
-    NumPy has it: those of JAX, which are immutable, are such arrays."""
-    try:
-        capsule = x.__dlpack__(max_version=(1, 0))
-    except TypeError:
-        return False
-    of_capsule = ctypes.pythonapi.PyCapsule_GetPointer
-    of_capsule.restype, of_capsule.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
-    try:
-        start: int = of_capsule(capsule, b"dltensor_versioned")
-    except ValueError:
-        return False
-    return not ctypes.c_uint64.from_address(start + _FLAGS).value & _READ_ONLY
 
 
 def read_only(x: Any) -> NDArray[Any]:

@@ -25,7 +25,7 @@ from mpicoll.algorithms.steps import Nodes, Schedule
 from mpicoll.arrays.dtypes import Reduction
 from mpicoll.calls.call import Call
 from mpicoll.calls.settings import Settings
-from mpicoll.errors import ArgumentError, misspelt
+from mpicoll.errors import ArgumentError
 from mpicoll.machine.blocks import LEAST
 
 NATIVE: Final = "native"
@@ -55,14 +55,6 @@ IPC_FROM = 5 << 20
 """Bytes of a vector from which ``ipc`` is chosen where all ranks share one device. Two ranks on an H200 took 1.3 times
 as long as by ``staged`` for 4 MiB, and 0.14 times for 64 MiB; for 256 KiB and less, twice as long and more."""
 MAX_COUNT = 2**31 - 1  # the largest count that every MPI library takes. Not all of them have the large counts of MPI-4
-
-AlgorithmName = Literal[
-    "native", "exchange", "node", "wide", "binary_tree", "bine", "binomial_tree", "bruck", "chain", "dissemination",
-    "double_binary_tree", "fixed_order", "linear", "neighbour_exchange", "pairwise", "pat", "rabenseifner",
-    "recursive_doubling", "recursive_halving", "ring", "scatter_allgather", "segmented_ring", "swing", "tree",
-    "two_level", "staged", "device", "ipc",
-]  # fmt: skip
-"""The built-in names that ``algorithm=`` takes for some collective, for editors that complete them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,10 +199,7 @@ def _named(call: Call, algorithm: str | None, wanted: str | None, info: CommInfo
     if algorithm is not None:
         expected = _expected_instead(algorithm, operation, reduction, info, call.root)
         if expected:
-            known = names(operation)
-            unknown = isinstance(algorithm, str) and algorithm not in known
-            given = misspelt(algorithm, known) if unknown else repr(algorithm)
-            raise ArgumentError(operation, "algorithm", expected, given)
+            raise ArgumentError(operation, "algorithm", expected, repr(algorithm))
         return algorithm, "the call names it"
     if wanted is not None and not _expected_instead(wanted, operation, reduction, info, call.root):
         return wanted, "MPICOLL_ALGORITHM names it"

@@ -33,33 +33,14 @@ Kept = TypeVar("Kept")
 
 
 class Plans(dict[Hashable, Kept]):
-    """A cache of plans: at least the ``LIMIT`` ones that were used last, and at most twice as many.
+    """A cache of the ``LIMIT`` plans that were bound last."""
 
-    There are two generations. ``get`` finds what was used since the younger one began, at the cost of a dictionary.
-    ``find`` finds all of them, and takes what it finds into the younger one. When that is full, it becomes the older
-    one, and what was not used since the last time is dropped."""
-
-    LIMIT = 1024
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._older: dict[Hashable, Kept] = {}
-
-    def find(self, key: Hashable) -> Kept | None:
-        plan = self.get(key)
-        if plan is None and (plan := self._older.get(key)) is not None:
-            self.keep(key, plan)
-        return plan
+    LIMIT = 2048
 
     def keep(self, key: Hashable, plan: Kept) -> None:
         if len(self) >= self.LIMIT:
-            self._older = dict(self)
-            super().clear()  # it stays the same object: who looks for plans has its ``get``
+            del self[next(iter(self))]
         self[key] = plan
-
-    def clear(self) -> None:
-        super().clear()
-        self._older = {}
 
 
 def key_by(address: Callable[[Any], int]) -> Callable[[Any], tuple[Hashable, ...] | None]:

@@ -76,13 +76,13 @@ def ends(
     return target, result, is_new and type(x) is not ndarray and library_of(x) is not None
 
 
-def in_kind(x: Any, made: Any, copied: bool = False) -> Any:
+def in_kind(x: Any, made: Any) -> Any:
     """A result that was made for a call on ``x``, as an array of the library of ``x``: over the same memory where the
     library can, or over a copy."""
     if type(made) is type(x) or isinstance(x, ndarray) or (library := library_of(x)) is None or made is None:
         return made
     if not isinstance(made, ndarray):
-        return library.from_dlpack(made.clone() if copied else made)
+        return library.from_dlpack(made)
     if made.dtype.isbuiltin != 1:  # NumPy gives bfloat16 to nobody by DLPack
         return library.asarray(made.copy())
-    return library.from_dlpack(made.copy() if copied else made)
+    return library.from_dlpack(made)

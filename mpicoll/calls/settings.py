@@ -16,13 +16,12 @@ DEFAULT_TIMEOUT = 1800.0  # seconds, as in torch
 class Settings:
     """The same on all ranks of a communicator, as long as it lives.
 
-    ``preferred`` is the text of MPICOLL_ALGORITHM. ``check`` is one of ``CHECKS``. ``check_nan`` says whether inputs
-    must have no NaN. ``timeout`` is in seconds. ``dump`` and ``trace`` are the texts of MPICOLL_DUMP and MPICOLL_TRACE.
-    ``reproducible`` says whether reductions are made in the order of the ranks."""
+    ``preferred`` is the text of MPICOLL_ALGORITHM. ``check`` is one of ``CHECKS``. ``timeout`` is in seconds.
+    ``dump`` and ``trace`` are the texts of MPICOLL_DUMP and MPICOLL_TRACE. ``reproducible`` says whether reductions are
+    made in the order of the ranks."""
 
     preferred: str = ""
     check: str = "watch"
-    check_nan: bool = False
     timeout: float = DEFAULT_TIMEOUT
     dump: str = ""
     trace: str = ""
@@ -34,7 +33,6 @@ class Settings:
         return cls(
             preferred=os.environ.get("MPICOLL_ALGORITHM", ""),
             check=check(),
-            check_nan=_one_of("CHECK_NAN", "0", "1") == "1",
             timeout=timeout(),
             dump=os.environ.get("MPICOLL_DUMP", ""),
             trace=_trace(),

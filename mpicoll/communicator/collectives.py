@@ -12,7 +12,7 @@ from mpicoll.communicator.base import CommunicatorBase
 from mpicoll.communicator.repeated import repeated
 
 if TYPE_CHECKING:
-    from mpicoll.communicator.engine.base import AlgorithmLike, OpLike
+    from mpicoll.communicator.engine.base import OpLike
 
 
 class Collectives(CommunicatorBase):
@@ -23,7 +23,7 @@ class Collectives(CommunicatorBase):
     rank, none negative. All ranks have rows of the same number of elements."""
 
     @repeated
-    def allreduce(self, x: ArrayLike, op: OpLike = "sum", out: Out = None, algorithm: AlgorithmLike = None) -> Any:
+    def allreduce(self, x: ArrayLike, op: OpLike = "sum", out: Out = None, algorithm: str | None = None) -> Any:
         """Reduce ``x`` over all ranks, element by element. Every rank gets the result.
 
         ``x`` has any shape; all ranks give the same number of elements. ``out`` has as many elements as ``x``. A new
@@ -32,7 +32,7 @@ class Collectives(CommunicatorBase):
 
     @repeated
     def reduce(
-        self, x: ArrayLike, op: OpLike = "sum", root: int = 0, out: Out = None, algorithm: AlgorithmLike = None
+        self, x: ArrayLike, op: OpLike = "sum", root: int = 0, out: Out = None, algorithm: str | None = None
     ) -> Any:
         """Reduce ``x`` over all ranks, element by element. The root gets the result; the other ranks get None.
 
@@ -41,7 +41,7 @@ class Collectives(CommunicatorBase):
         return self._collective("reduce", x, out, op, root, algorithm)
 
     @repeated
-    def bcast(self, x: A, root: int = 0, algorithm: AlgorithmLike = None) -> A:
+    def bcast(self, x: A, root: int = 0, algorithm: str | None = None) -> A:
         """Copy the root's ``x`` to the ``x`` of every other rank. Returns ``x``.
 
         ``x`` has any shape; all ranks give the same number of elements. The root's is only read. Those of the other
@@ -49,7 +49,7 @@ class Collectives(CommunicatorBase):
         return self._collective("bcast", x, None, None, root, algorithm)
 
     @repeated
-    def scan(self, x: ArrayLike, op: OpLike = "sum", out: Out = None, algorithm: AlgorithmLike = None) -> Any:
+    def scan(self, x: ArrayLike, op: OpLike = "sum", out: Out = None, algorithm: str | None = None) -> Any:
         """Reduce ``x`` over the ranks 0 to r, element by element. Rank r gets the result.
 
         ``x`` has any shape; all ranks give the same number of elements. ``out`` has as many elements as ``x``. A new
@@ -57,7 +57,7 @@ class Collectives(CommunicatorBase):
         return self._collective("scan", x, out, op, 0, algorithm)
 
     @repeated
-    def exscan(self, x: ArrayLike, op: OpLike = "sum", out: Out = None, algorithm: AlgorithmLike = None) -> Any:
+    def exscan(self, x: ArrayLike, op: OpLike = "sum", out: Out = None, algorithm: str | None = None) -> Any:
         """Reduce ``x`` over the ranks 0 to r - 1, element by element. Rank r gets the result.
 
         Rank 0 has no result. Its ``out`` is left as it is and returned; without ``out`` rank 0 gets None. All else is
@@ -65,7 +65,7 @@ class Collectives(CommunicatorBase):
         return self._collective("exscan", x, out, op, 0, algorithm)
 
     @repeated
-    def allgather(self, x: ArrayLike, out: Out = None, algorithm: AlgorithmLike = None) -> Any:
+    def allgather(self, x: ArrayLike, out: Out = None, algorithm: str | None = None) -> Any:
         """Gather every rank's ``x``, in rank order. Every rank gets all of them.
 
         ``x`` has any shape; all ranks give the same number of elements. ``out`` has size times as many elements. A new
@@ -74,14 +74,14 @@ class Collectives(CommunicatorBase):
         return self._collective("allgather", x, out, None, 0, algorithm)
 
     @repeated
-    def gather(self, x: ArrayLike, root: int = 0, out: Out = None, algorithm: AlgorithmLike = None) -> Any:
+    def gather(self, x: ArrayLike, root: int = 0, out: Out = None, algorithm: str | None = None) -> Any:
         """Gather every rank's ``x``, in rank order. The root gets all of them; the other ranks get None.
 
         ``out`` is used at the root alone. All else is as in :meth:`allgather`."""
         return self._collective("gather", x, out, None, root, algorithm)
 
     @repeated
-    def scatter(self, xs: ArrayLike | None, root: int = 0, out: Out = None, algorithm: AlgorithmLike = None) -> Any:
+    def scatter(self, xs: ArrayLike | None, root: int = 0, out: Out = None, algorithm: str | None = None) -> Any:
         """Hand out the root's blocks: rank r gets the root's ``xs[r]``.
 
         ``xs`` is used at the root alone, and has size times as many elements as ``out``. Other ranks may pass None.
@@ -91,9 +91,7 @@ class Collectives(CommunicatorBase):
         return self._collective("scatter", xs, out, None, root, algorithm)
 
     @repeated
-    def reduce_scatter(
-        self, xs: ArrayLike, op: OpLike = "sum", out: Out = None, algorithm: AlgorithmLike = None
-    ) -> Any:
+    def reduce_scatter(self, xs: ArrayLike, op: OpLike = "sum", out: Out = None, algorithm: str | None = None) -> Any:
         """Reduce ``xs`` over all ranks, element by element, and hand the result out: rank r gets block r of it.
 
         ``xs`` has size times as many elements as ``out``; all ranks give the same number. Without ``out``, ``xs`` has
@@ -101,7 +99,7 @@ class Collectives(CommunicatorBase):
         return self._collective("reduce_scatter", xs, out, op, 0, algorithm)
 
     @repeated
-    def alltoall(self, xs: ArrayLike, out: Out = None, algorithm: AlgorithmLike = None) -> Any:
+    def alltoall(self, xs: ArrayLike, out: Out = None, algorithm: str | None = None) -> Any:
         """Exchange blocks: rank r gets every rank's ``xs[r]``, in rank order.
 
         ``xs`` consists of size blocks of equal length, one for each rank, and has the same number of elements on all
@@ -110,12 +108,12 @@ class Collectives(CommunicatorBase):
         return self._collective("alltoall", xs, out, None, 0, algorithm)
 
     @repeated
-    def barrier(self, algorithm: AlgorithmLike = None) -> None:
+    def barrier(self, algorithm: str | None = None) -> None:
         """Return when all ranks have called it."""
         self._collective("barrier", None, None, None, 0, algorithm)
 
     @repeated
-    def allgatherv(self, x: ArrayLike, counts: Counts, out: Out = None, algorithm: AlgorithmLike = None) -> Any:
+    def allgatherv(self, x: ArrayLike, counts: Counts, out: Out = None, algorithm: str | None = None) -> Any:
         """Gather every rank's rows, in rank order. Every rank gets all of them.
 
         Rank r gives ``counts[r]`` rows. All ranks give the same ``counts``. ``out``, or the new array, has
@@ -124,7 +122,7 @@ class Collectives(CommunicatorBase):
 
     @repeated
     def gatherv(
-        self, x: ArrayLike, counts: Counts, root: int = 0, out: Out = None, algorithm: AlgorithmLike = None
+        self, x: ArrayLike, counts: Counts, root: int = 0, out: Out = None, algorithm: str | None = None
     ) -> Any:
         """Gather every rank's rows, in rank order. The root gets all of them; the other ranks get None.
 
@@ -133,7 +131,7 @@ class Collectives(CommunicatorBase):
 
     @repeated
     def scatterv(
-        self, xs: ArrayLike | None, counts: Counts, root: int = 0, out: Out = None, algorithm: AlgorithmLike = None
+        self, xs: ArrayLike | None, counts: Counts, root: int = 0, out: Out = None, algorithm: str | None = None
     ) -> Any:
         """Hand out the root's rows, in order: rank r gets ``counts[r]`` of them.
 
@@ -143,7 +141,7 @@ class Collectives(CommunicatorBase):
 
     @repeated
     def reduce_scatterv(
-        self, xs: ArrayLike, counts: Counts, op: OpLike = "sum", out: Out = None, algorithm: AlgorithmLike = None
+        self, xs: ArrayLike, counts: Counts, op: OpLike = "sum", out: Out = None, algorithm: str | None = None
     ) -> Any:
         """Reduce ``xs`` over all ranks, element by element, and hand the rows of the result out, in order: rank r gets
         ``counts[r]`` of them.
@@ -154,7 +152,7 @@ class Collectives(CommunicatorBase):
 
     @repeated
     def alltoallv(
-        self, xs: ArrayLike, sendcounts: Counts, recvcounts: Counts, out: Out = None, algorithm: AlgorithmLike = None
+        self, xs: ArrayLike, sendcounts: Counts, recvcounts: Counts, out: Out = None, algorithm: str | None = None
     ) -> Any:
         """Exchange rows: this rank sends ``sendcounts[r]`` rows of ``xs``, in order, to rank r, and receives
         ``recvcounts[r]`` rows from it.

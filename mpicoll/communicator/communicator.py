@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
-from inspect import getattr_static
 from typing import TYPE_CHECKING, NoReturn, Self
 
 from mpicoll.calls import settings
 from mpicoll.calls.arguments import MOST_INT, checked_int, checked_rank, sequence_of
+from mpicoll.communicator.collectives import Collectives
 from mpicoll.communicator.engine.engine import Engine
 from mpicoll.communicator.memory import Memory
-from mpicoll.communicator.mpi4py_names import all_explained, answer_names
 from mpicoll.communicator.neighbours import Neighbours
 from mpicoll.communicator.nonblocking import NonBlocking
 from mpicoll.communicator.objects import Objects
-from mpicoll.communicator.persistent import Persistent
-from mpicoll.errors import ArgumentError, NoAttribute, RankLost, StateError
+from mpicoll.communicator.point_to_point import PointToPoint
+from mpicoll.errors import ArgumentError, RankLost, StateError
 from mpicoll.fabrics.fabric import Fabric
 from mpicoll.supervise.ending import limited
 from mpicoll.supervise.record import FREED, Record
@@ -25,8 +23,7 @@ if TYPE_CHECKING:
     from mpi4py import MPI
 
 
-@all_explained
-class Communicator(Memory, Persistent, NonBlocking, Neighbours, Objects):
+class Communicator(Memory, Collectives, PointToPoint, NonBlocking, Neighbours, Objects):
     """Collectives and messages among the ranks of an MPI communicator.
 
     ``comm`` is an intra-communicator of mpi4py, by default MPI.COMM_WORLD. Making a Communicator is collective: it
@@ -56,15 +53,13 @@ class Communicator(Memory, Persistent, NonBlocking, Neighbours, Objects):
           rank gets :class:`~mpicoll.errors.MismatchError`, which says who called what. If a rank does not arrive within
           ``timeout`` seconds, the others get :class:`~mpicoll.errors.TimeoutError`, which names it.
         - ``"off"``: nobody.
-    NaNs
-        With ``check_nan``, a NaN in a rank's input raises ArgumentError on that rank.
     Reproducible bits
         With ``reproducible``, every reduction combines values in the order of the ranks: ((0 + 1) + 2) and so on. Its
         bits depend on the values and the number of ranks alone. A call may then name no ``algorithm`` but
         ``"exchange"``.
     Settings
         All ranks need the same. By default, they are those of rank 0's environment: MPICOLL_CHECK (``watch``),
-        MPICOLL_TIMEOUT (1800), MPICOLL_CHECK_NAN (0) and MPICOLL_REPRODUCIBLE (0).
+        MPICOLL_TIMEOUT (1800) and MPICOLL_REPRODUCIBLE (0).
     Errors
         A wrong argument raises :class:`~mpicoll.errors.ArgumentError`, DtypeError or DeviceError on the rank that gave
         it, before any data moves. :class:`~mpicoll.errors.MessageError`: what arrived is not what was asked for, or the
@@ -77,21 +72,15 @@ class Communicator(Memory, Persistent, NonBlocking, Neighbours, Objects):
         comm: MPI.Comm | Fabric | None = None,
         check: str | None = None,
         timeout: float | None = None,
-        check_nan: bool | None = None,
         reproducible: bool | None = None,
     ) -> None:
         with limited("making a communicator", settings.limit()):
-            super().__init__(Engine(comm, check, timeout, check_nan, reproducible))
-        answer_names(Communicator, sys.modules.get("mpi4py.MPI"))
+            super().__init__(Engine(comm, check, timeout, reproducible))
         self._node: Communicator | None = None
-        self._leaders: tuple[Communicator | None] | None = None
 
     def __repr__(self) -> str:
         closed = f", which cannot be used any more: {self.closed}" if self.closed else ""
         return f"<mpicoll.Communicator: rank {self.rank} of {self.size}{closed}>"
-
-    def __dir__(self) -> list[str]:  # names of mpi4py's, which are answered with what replaces them, are not shown
-        return [name for name in super().__dir__() if not isinstance(getattr_static(self, name, None), NoAttribute)]
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a Communicator cannot be pickled or copied: another process makes one of its own")
@@ -111,13 +100,6 @@ class Communicator(Memory, Persistent, NonBlocking, Neighbours, Objects):
             engine = self._engine
             self._node = engine.together(Record("node"), lambda: self._made_of(engine.fabric.node()))
         return self._node
-
-    @property
-    def leaders(self) -> Communicator | None:
-        """A communicator of the lowest rank of each node. None on all other ranks. The first use is collective."""
-        if self._leaders is None:
-            self._leaders = (self.split(0 if self.node.rank == 0 else None),)
-        return self._leaders[0]
 
     def split(self, color: int | None, key: int = 0) -> Communicator | None:
         """Make a communicator of the ranks that give the same ``color``. Collective.
@@ -176,14 +158,13 @@ class Communicator(Memory, Persistent, NonBlocking, Neighbours, Objects):
                 made._engine.close("its ranks are to be shrunk again")
 
     def free(self) -> None:
-        """Give back what MPI holds for the communicator, and for its ``node`` and ``leaders``. Collective.
+        """Give back what MPI holds for the communicator, and for its ``node``. Collective.
 
         Collectives that were begun are completed first. Every later use raises StateError. Freeing it again does
         nothing."""
-        for child in (*(self._leaders or ()), self._node):
-            if child is not None:
-                child.free()
-        self._leaders = self._node = None
+        if self._node is not None:
+            self._node.free()
+            self._node = None
         self._engine.free()
 
     def __enter__(self) -> Self:

@@ -27,9 +27,9 @@ class Memory(CommunicatorBase):
 
         Collectives of such arrays are carried out where they lie, if all ranks give such arrays. Any rank may make one
         at any time. It is an ordinary array in all else, and in ordinary memory where it is short (less than 16 KiB),
-        where ranks are on several nodes, or where the system gives no such memory. When the last array that refers to
-        the memory is gone, the process keeps it for other arrays of about that length. A child process that is forked
-        shares it with its parent. On rank 0, a warning says once for each reason why a long array is an ordinary one.
+        where ranks are on several nodes, in an elastic job, or where the system gives no such memory. When the last
+        array that refers to the memory is gone, the process keeps it for other arrays of about that length. A child
+        process that is forked shares it with its parent. Rank 0 warns where a long array is an ordinary one.
         Raises ArgumentError for what is no shape of an array, and DtypeError for what is no dtype of NumPy's."""
         return self._made("empty", shape, dtype)
 
@@ -47,14 +47,7 @@ class Memory(CommunicatorBase):
         fabric = self._engine.fabric
         memory = allocate(nbytes) if fabric.info.shares_memory else None
         if memory is None and self.rank == 0 and self.size > 1 and fabric.info.library:  # threads share all memory
-            if fabric.info.shares_memory:
-                _warn(refusal(nbytes))
-            elif fabric.elastic is not None:
-                _warn("the job is elastic, and a rank may be lost in the midst of a call")
-            elif fabric.info.one_node:
-                _warn(f"the ranks cannot share arrays, {_OR_MAY_NOT}")
-            else:
-                _warn("the ranks are on several nodes")
+            _warn(refusal(nbytes) if fabric.info.shares_memory else "the ranks share no memory (`mpicoll doctor`)")
         return memory
 
     def shared(self, shape: int | tuple[int, ...], dtype: DTypeLike = np.float64) -> list[NDArray[Any]]:
@@ -86,7 +79,7 @@ class Memory(CommunicatorBase):
             if theirs != given:
                 raise ArgumentError("shared", "shape and dtype", f"those of rank {rank}, {theirs}", given)
         if memory is None:
-            raise StateError(f"shared: the ranks cannot share {nbytes} bytes each, {_OR_MAY_NOT}")
+            raise StateError(f"shared: the ranks cannot share {nbytes} bytes each (`mpicoll doctor`)")
         return [each[:nbytes].view(wanted).reshape(whole) for each in memory]
 
     def zeros(self, shape: int | tuple[int, ...], dtype: DTypeLike = np.float64) -> NDArray[Any]:
@@ -100,9 +93,6 @@ class Memory(CommunicatorBase):
         if not isinstance(x, np.ndarray):
             raise ArgumentError("empty_like", "x", "an array of NumPy's", repr(type(x)))
         return self._made("empty_like", x.shape, x.dtype)
-
-
-_OR_MAY_NOT = "or one of them has MPICOLL_SHARED_MEMORY=0 (`mpicoll doctor` says more)"
 
 
 @cache

@@ -58,7 +58,7 @@ class Neighbours(CommunicatorBase):
             result = _new(operation, argument, here, *found)
         there = exported(result)
         at = engine.at(operation, here, there, None, 0, None, *by_shape)
-        plan = engine.plans.find(at)
+        plan = engine.plans.get(at)
         if plan is None:
             plan, lasts = self._bound(operation, argument, here, there, *found)
             if at is not None and lasts:

@@ -11,7 +11,6 @@ import numpy as np
 from mpicoll.algorithms.collectives import METHODS
 from mpicoll.calls import results
 from mpicoll.communicator.engine.requests import Request
-from mpicoll.communicator.mpi4py_names import RECEIVES, explained
 from mpicoll.node.loaded import kernel
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -70,7 +69,7 @@ def repeated(method: F) -> F:
         given = {"root": 0, **given}
     positions = tuple(meanings[argument] for argument in names)
     what = name, tuple(names), positions, _defaults(given, meanings), returns, elementwise, name.startswith("i"), like
-    made: F = kernel.Method(explained(method) if name in RECEIVES else method, explained(method), *what)
+    made: F = kernel.Method(method, method, *what)
     return made
 
 

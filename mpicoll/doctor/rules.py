@@ -17,7 +17,7 @@ from mpicoll.units import alike, count, named, ranges
 VARIABLES = {
     f"MPICOLL_{name}"
     for name in (
-        "ALGORITHM", "CHECK", "CHECK_NAN", "TIMEOUT", "DUMP", "TRACE", "WATCH", "SHARED_MEMORY", "DDP_OVERLAP", "SHARE",
+        "ALGORITHM", "CHECK", "TIMEOUT", "DUMP", "TRACE", "WATCH", "SHARED_MEMORY", "DDP_OVERLAP", "SHARE",
         "REPRODUCIBLE", "CORES", "ELASTIC", "COORDINATOR",
         "LAST_CALLS", "RANK", "STDIN", "ENV", "MODULES", "SLURM",
     )

@@ -276,8 +276,5 @@ class Fabric(ABC):
 
     # -- what mpicoll itself tells other ranks ------------------------------------------------------------------------
 
-    def bcast(self, obj: Any, root: int) -> Any:
-        return pickle.loads(self.objects.bcast(pickle.dumps(obj) if self.rank == root else None, root))
-
     def allgather(self, obj: Any) -> list[Any]:
         return [pickle.loads(data) for data in self.objects.allgather(pickle.dumps(obj))]

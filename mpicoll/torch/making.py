@@ -232,7 +232,7 @@ def _whole(g: ProcessGroup, which: int, given: Given, flat: bool) -> _Whole:
     first = tensors[0]
     at = (which, first.dtype, *[x.shape for x in tensors])
     is_free = first.is_cpu and not g.turn.inside  # else a signal's handler calls, while the memory is in use
-    known: _Whole | None = g.wholes.find(at) if is_free else None
+    known: _Whole | None = g.wholes.get(at) if is_free else None
     if known is not None:
         return known
     counts = [x.numel() for x in tensors]

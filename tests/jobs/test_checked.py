@@ -69,7 +69,7 @@ def test_a_rank_that_has_ended(tmp_path: Path) -> None:
     half(
         [
             ("MPICOLL_CHECK", "some", "off, watch, full"),
-            ("MPICOLL_CHECK_NAN", "yes", "0 or 1, or nothing"),
+            ("MPICOLL_REPRODUCIBLE", "yes", "0 or 1, or nothing"),
             ("MPICOLL_TIMEOUT", "-1", "seconds, more than 0"),
             ("MPICOLL_TIMEOUT", "soon", "seconds, more than 0"),
             ("MPICOLL_DUMP", "/dev/null/calls", "a folder that can be written"),

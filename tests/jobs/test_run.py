@@ -306,30 +306,6 @@ def test_variables_of_torchrun(tmp_path: Path) -> None:
     assert sorted(re.findall(r"\[.*\]", result.output)) == [f"['{rank}', '3', '{rank}']" for rank in range(3)]
 
 
-DESTRUCTOR = """
-    import numpy as np
-    import mpicoll
-
-    comm = mpicoll.Communicator()
-
-    class Late:
-        def __del__(self):
-            try:
-                comm.allreduce(np.ones(4))
-            except mpicoll.errors.StateError as error:
-                print(error, flush=True)
-
-    late = Late()
-"""
-
-
-@pytest.mark.usefixtures("usual_end")
-def test_an_array_where_python_is_at_its_end(tmp_path: Path) -> None:
-    result = run(1, script(tmp_path, DESTRUCTOR))
-    assert (result.code, result.output.partition(":")[0]) == (0, "allreduce"), result.output
-    assert "Python is at its end, where NumPy cannot say what x is" in result.output
-
-
 SAYS = """
     import os, sys
     said = sorted(os.sched_getaffinity(0)), os.environ["OMP_NUM_THREADS"]

@@ -47,7 +47,7 @@ def test_memory_for_which_numpy_has_no_dtype() -> None:
 def test_a_tensor_whose_storage_was_freed() -> None:
     x = torch.zeros(4)
     x.untyped_storage().resize_(0)
-    with pytest.raises(ArgumentError, match="freed"):
+    with pytest.raises(ArgumentError, match="a Tensor, which has none"):
         as_buffer(x, "op", "x")
 
 
@@ -55,6 +55,11 @@ def test_a_copy_lies_on_the_host_whatever_the_default_device() -> None:
     with torch.device("meta"):
         copy = as_buffer(torch.zeros(2, 3, device="cpu").t(), "op", "x").on_host()
     assert (copy.device, copy.plain) == ("cpu", True)
+
+
+def test_what_torch_alone_takes_by_dlpack_is_only_read() -> None:
+    b = as_buffer(Exporter(torch.ones(3).bfloat16()), "op", "x")
+    assert (b.dtype.name, b.count, b.writable) == ("bfloat16", 3, False)
 
 
 class Interface:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
 
@@ -53,19 +52,10 @@ CASES = (
     ("c.allreduce(np.ones(2), y)", "allreduce: op: ... given an array (did you mean out=?)"),
     ("c.gather(np.ones(2), y)", "gather: root: ... given an array (did you mean out=?)"),
     ("c.reduce(np.ones(2), 'sum', y)", "reduce: root: ... did you mean out=?"),
-    ("c.allreduce(1)", "allreduce: x: ... allreduce_object takes Python objects"),
-    ("c.scan([1, 2])", "scan: x: ... np.asarray makes an array of numbers"),
-    ("c.bcast(None)", "bcast: x: ... NoneType None (bcast_object takes Python objects)"),
-    ("c.reduce(1)", "reduce: x: ... int 1 (allreduce_object takes Python objects;"),
-    ("c.isend({}, 0)", "isend: x: ... dict {} (mpi4py's own call takes Python objects)"),
-    ("c.allreduce([y, MPI.DOUBLE])", "allreduce: x: ... (give the array itself)"),
-    ("c.bcast({})", "bcast: x: ... dict {} (bcast_object takes Python objects)"),
-    ("c.allreduce(y, 'MPI.MINLOC')",
-     "allreduce: op: ... 'MPI.MINLOC', which takes pairs of a value and a place: keep mpi4py's call"),
+    ("c.bcast(None)", "bcast: x: ... NoneType None"),
+    ("c.isend({}, 0)", "isend: x: ... dict {}"),
     ("setattr(c, 'timeout', '5')", "Communicator: timeout: expected seconds, more than 0; given '5'"),
     ("setattr(c, 'timeout', True)", "timeout: ... given True"),
-    ("c.allreduce(y, 'MAX')", "given 'MAX' (did you mean 'max'?)"),
-    ("c.allreduce(y, 'summ')", "'summ' (did you mean 'sum'?)"),
     ("c.alltoall(None)", "alltoall: xs: expected an array"),
     ("c.scatter(np.ones(()), c.rank)", "scatter: xs: expected shape ( ... shape ()"),
     ("c.allreduce(np.ones(y.size, 'f4'), out=y)", "DtypeError: ... out: expected dtype float32 ... float64"),
@@ -138,14 +128,11 @@ CASES = (
     ("c.iallreduce(np.ones(3), out=np.ones(4))", "iallreduce: out: expected 3 elements"),
     ("c.iallreduce(y, algorithm='rong')", "iallreduce: algorithm: expected None or one of"),
     ("c.ibcast(y, root=c.size)", "ibcast: root: expected a rank"),
-    ("c.bind('allrduce', y)", "bind: operation: expected a collective ... 'allrduce'"),
-    ("c.bind('allreduce', y, wrong=1)", "bind: args: expected the arguments of allreduce"),
     ("mpicoll.Communicator(5)", "Communicator: comm: ... 5"),
     ("mpicoll.Communicator(MPI.COMM_NULL)", "Communicator: comm: ... not freed; given MPI.COMM_NULL"),
     ("mpicoll.Communicator(check='all')", "Communicator: check: expected off, watch, full; given 'all'"),
     ("mpicoll.Communicator(timeout=0)", "Communicator: timeout: expected seconds, more than 0; given 0"),
     ("mpicoll.Communicator(timeout='soon')", "Communicator: timeout: expected seconds, more than 0; given 'soon'"),
-    ("mpicoll.Communicator(check_nan=1)", "Communicator: check_nan: expected True, False or None; given 1"),
     ("mpicoll.Communicator(reproducible=1)", "Communicator: reproducible: expected True, False or None; given 1"),
     ("c.subset([0, 0])", "subset: ranks: ... [0, 0]"),
 )  # fmt: skip
@@ -219,96 +206,3 @@ def test_a_block_that_raises_on_one_rank_does_not_wait_for_the_others() -> None:
             comm.bcast(np.ones(1), comm.size)
         with pytest.raises(StateError, match="raised"):
             comm.barrier()
-
-
-# -- check_nan: a NaN is found before data moves, on the rank that gives it --
-
-
-CHECKS = ("off", "watch")
-"""With the full check the other ranks would wait for the rank that raises."""
-GIVES: dict[str, Callable[[mpicoll.Communicator, Any], Any]] = {
-    "allreduce": lambda c, x: c.allreduce(x),
-    "allreduce in place": lambda c, x: c.allreduce(x, out=x),
-    "scan": lambda c, x: c.scan(x),
-    "allgather": lambda c, x: c.allgather(x),
-    "allgatherv": lambda c, x: c.allgatherv(x, [len(x)] * c.size),
-    "alltoall": lambda c, x: c.alltoall(x),
-    "reduce_scatter": lambda c, x: c.reduce_scatter(x, out=np.empty(x.size // c.size, x.dtype)),
-}
-
-
-def numbers(size: int, dtype: Any = np.float64) -> np.ndarray[Any, Any]:
-    return np.ones(6 * size, dtype)
-
-
-@pytest.mark.mpi(min_size=2)
-@pytest.mark.parametrize("check", CHECKS)
-@pytest.mark.parametrize("call", GIVES)
-def test_a_nan_is_named(call: str, check: str) -> None:
-    comm = mpicoll.Communicator(check=check, check_nan=True)
-    GIVES[call](comm, numbers(comm.size))
-    x = numbers(comm.size)
-    x[5] = np.nan
-    named = "xs" if call in ("alltoall", "reduce_scatter") else "x"
-    with pytest.raises(
-        ArgumentError, match=rf": {named}: expected no NaN, .* given NaN at index 5 on rank {comm.rank}$"
-    ):
-        GIVES[call](comm, x)
-    with pytest.raises(StateError, match="was refused on this rank, so its ranks may be at different calls"):
-        comm.barrier()
-
-
-@pytest.mark.parametrize("dtype", [n for n in dir(torch) if n.startswith("float8")])
-def test_bytes_that_are_nans(dtype: str) -> None:
-    """torch says of each of the 256 bytes whether it is a NaN."""
-    of = getattr(torch, dtype)
-    every = torch.arange(256, dtype=torch.uint8).view(of)
-    nans = every.float().isnan()
-    assert nans.any()
-    comm = mpicoll.Communicator(check_nan=True)
-    comm.allgather(every[~nans])
-    for at in [*nans.nonzero()]:
-        each = mpicoll.Communicator(check_nan=True)
-        x = torch.zeros(3, dtype=torch.uint8)
-        x[2] = int(at)
-        with pytest.raises(ArgumentError, match="NaN at index 2"):
-            each.allgather(x.view(of))
-
-
-@pytest.mark.parametrize(
-    "dtype", ["f2", "f4", "f8", "c8", "c16", ">f4", "longdouble", ">c16", "clongdouble", "bfloat16"]
-)
-def test_every_dtype_that_has_nans(dtype: str) -> None:
-    """Also in a call that is known, whose plan looks again, and in arrays with gaps."""
-    for step in (1, 3):
-        comm = mpicoll.Communicator(check_nan=True)
-        x: Any = torch.ones(90_000).bfloat16() if dtype == "bfloat16" else np.ones(90_000, dtype)
-        for _ in range(3):
-            comm.allgather(x[::step])
-        x[step * 20_001] = np.nan
-        with pytest.raises(
-            ArgumentError, match=f"allgather: x: expected no NaN.*NaN at index 20001 on rank {comm.rank}"
-        ):
-            comm.allgather(x[::step])
-
-
-def test_a_nan_in_a_half_of_a_complex32() -> None:
-    comm = mpicoll.Communicator(check_nan=True)
-    halves = torch.ones(12, dtype=torch.float16)
-    comm.allgather(halves.view(torch.complex32))
-    halves[7] = float("nan")
-    with pytest.raises(ArgumentError, match="NaN at index 3"):
-        comm.allgather(halves.view(torch.complex32))
-
-
-def test_what_a_rank_does_not_give() -> None:
-    """A NaN in what will be overwritten is none of its input, and integers have none."""
-    with mpicoll.Communicator(check_nan=True) as comm:
-        x = np.full(3, np.nan if comm.rank else 1.0)
-        comm.bcast(x)
-        assert (x == 1).all()
-        out = np.full((comm.size, 3), np.nan)
-        out[comm.rank] = comm.rank
-        comm.allgather(out[comm.rank], out=out)
-        assert (out == np.arange(comm.size)[:, None]).all()
-        assert comm.allreduce(np.ones(2, np.int32))[0] == comm.size

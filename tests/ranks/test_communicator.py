@@ -33,7 +33,6 @@ pytestmark = pytest.mark.sizes(1, 2, 4)
         lambda: memoryview(array.array("d", [1, 2, 3])),
         lambda: Exporter(np.arange(1.0, 4.0)),
         lambda: Exporter(torch.arange(1, 4)),
-        lambda: Exporter(torch.arange(1, 4).bfloat16()),
         lambda: torch.nn.Parameter(torch.arange(1.0, 4.0)),
     ],
 )
@@ -90,9 +89,8 @@ def test_a_plan_serves_the_address_not_the_object(comm: mpicoll.Communicator) ->
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("check_nan", [False, True])
-def test_plans_hold_no_arrays(check_nan: bool) -> None:
-    fresh = mpicoll.Communicator(check_nan=check_nan)  # its first long call is yet to come
+def test_plans_hold_no_arrays() -> None:
+    fresh = mpicoll.Communicator()  # its first long call is yet to come
     for make in (
         lambda: np.ones(10_000), lambda: np.ones((10, 10), np.float16), lambda: torch.ones(10_000),
         lambda: np.ones((100, 2))[:, 0], lambda: torch.ones(100, 2)[:, 0],
@@ -258,7 +256,6 @@ def test_parts(comm: mpicoll.Communicator) -> None:
         assert alone.size == 1
     with mpicoll.Communicator() as other:
         assert other.node.size == comm.size  # the tests run on one node
-        assert (other.leaders is None) == (other.rank > 0)
 
 
 def test_its_messages_are_its_own(comm: mpicoll.Communicator) -> None:
@@ -302,25 +299,6 @@ def test_a_refused_sendrecv_leaves_no_receive_behind(comm: mpicoll.Communicator)
     request.wait()
     assert (y == 7).all()
     assert not refused.any()
-
-
-def test_a_name_that_another_class_has() -> None:
-    """It is that one's, though Communicator answers the same name of mpi4py's with an error."""
-
-    class Mixin:
-        unit = "GiB"
-
-        def Get_rank(self) -> str:
-            return f"mine, in {self.unit}"
-
-    class Both(mpicoll.Communicator, Mixin):
-        pass
-
-    with Both() as comm:
-        assert comm.Get_rank() == "mine, in GiB"
-        with pytest.raises(AttributeError, match=r"'Both' object has no attribute 'Get_size': mpicoll's is comm\.size"):
-            comm.Get_size  # type: ignore[attr-defined]  # noqa: B018
-    assert "Get_size" not in dir(comm)
 
 
 def test_a_dropped_communicator_is_not_kept_by_who_watches_it() -> None:

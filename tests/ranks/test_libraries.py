@@ -91,7 +91,7 @@ def check(result: Any, like: Any, expected: Any) -> None:
 @every
 @pytest.mark.parametrize("operation", SERVED)
 def test_the_result_is_an_array_of_the_same_library(comm: mpicoll.Communicator, make: Make, operation: str) -> None:
-    """Of calls that block or do not, and that are bound. None writes to the input, or to another call's result."""
+    """Of calls that block or do not. None writes to the input, or to another call's result."""
 
     def arguments(made: Make) -> dict[str, Any]:
         of_numpy = OPERATIONS[operation](comm, lambda *shape: made(given(comm.rank, *shape)))
@@ -100,12 +100,12 @@ def test_the_result_is_an_array_of_the_same_library(comm: mpicoll.Communicator, 
     expected, ours = getattr(comm, operation)(**arguments(lambda x: x)), arguments(make)
     x = ours.get("x", ours.get("xs"))
     before = values(x).copy()
-    request, bound = getattr(comm, f"i{operation}")(**ours), comm.bind(operation, **ours)
-    results = [getattr(comm, operation)(**ours), getattr(comm, operation)(**ours), bound(), bound()]
+    request = getattr(comm, f"i{operation}")(**ours)
+    results = [getattr(comm, operation)(**ours), getattr(comm, operation)(**ours)]
     request.wait()
     for result in (request.result, *results):
         check(result, x, expected)
-    assert expected is None or len({id(result) for result in results}) == 4
+    assert expected is None or len({id(result) for result in results}) == 2
     np.testing.assert_array_equal(values(x), before)
 
 
@@ -138,7 +138,7 @@ def test_scatter(comm: mpicoll.Communicator, make: Make) -> None:
 @every
 def test_an_immutable_array_is_never_written_to(comm: mpicoll.Communicator, make: Make) -> None:
     x = make(given(comm.rank, 4))
-    expected = r"expected an array that can be written to; given one that is read-only \(np.array makes a copy"
+    expected = r"expected an array that can be written to; given one that is read-only, or"
     with pytest.raises(ArgumentError, match=f"allreduce: x: {expected}"):
         comm.allreduce(x, out=x)
     with pytest.raises(ArgumentError, match=f"reduce: out: {expected}"):
@@ -173,14 +173,11 @@ class Fresh:
 Begins = Callable[[mpicoll.Communicator, Any, int, int], list[Callable[[], object]]]
 FRESH: dict[str, Begins] = {
     "isend": lambda comm, y, after, before: [comm.irecv(y, before).wait, comm.isend(Fresh(7), after).wait],
-    "bound send": lambda comm, y, after, before: [comm.bind("send", Fresh(7), after), comm.irecv(y, before).wait],
     "sendrecv": lambda comm, y, after, before: [lambda: comm.sendrecv(Fresh(7), after, y, before)],
-    "bound sendrecv": lambda comm, y, after, before: [comm.bind("sendrecv", Fresh(7), after, y, before)],
     "allreduce": lambda comm, y, after, before: [lambda: comm.allreduce(Fresh(7), "max", out=y)],
-    "bound allreduce": lambda comm, y, after, before: [comm.bind("allreduce", Fresh(7), "max", out=y)],
     "iallreduce": lambda comm, y, after, before: [comm.iallreduce(Fresh(7), "max", out=y).wait],
 }
-"""Calls that begin or are bound, and what completes them."""
+"""Calls that begin, and what completes them."""
 
 
 @pytest.mark.processes

@@ -122,10 +122,10 @@ def test_objects_and_arrays(comm: mpicoll.Communicator) -> None:
 def test_an_object_and_then_an_array(comm: mpicoll.Communicator, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both come when the rank that receives has seen no object, and is about to look for other kinds."""
     if comm.rank == 0:
-        comm._engine.fabric.bcast(None, 1)
+        comm._engine.fabric.allgather(None)
         comm.send_object("a", 1, tag=1)
         comm.send(ARRAYS["int32"](), 1, tag=1)
-        comm._engine.fabric.bcast(None, 0)
+        comm._engine.fabric.allgather(None)
     else:
         fabric = comm._engine.fabric
         probe = fabric.messages.probe
@@ -133,7 +133,7 @@ def test_an_object_and_then_an_array(comm: mpicoll.Communicator, monkeypatch: py
 
         def probe_late(source: int | None, tag: int | None) -> Any:
             if not are_there:
-                are_there.extend([fabric.bcast(None, 1), fabric.bcast(None, 0)])
+                are_there.extend([fabric.allgather(None), fabric.allgather(None)])
             return probe(source, tag)
 
         monkeypatch.setattr(fabric.messages, "probe", probe_late)

@@ -377,10 +377,6 @@ def test_arrays_that_come_and_go(comm: mpicoll.Communicator) -> None:
 def test_results_lie_where_inputs_do(comm: mpicoll.Communicator) -> None:
     x = comm.empty((comm.size, LONG), np.float32)
     x.fill(comm.rank)
-    bound = comm.bind("allreduce", x)
-    for _ in range(3):
-        assert (bound() == sum(range(comm.size))).all()
-        assert comm.last_route == SHARED
     for given in (x, torch.from_numpy(x), torch.from_numpy(x).view(torch.bfloat16)):
         for name in ("allreduce", "reduce_scatter", "allgather", "alltoall"):
             getattr(comm, name)(given)

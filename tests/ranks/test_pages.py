@@ -48,55 +48,6 @@ def rows_of(page: str) -> tuple[str, list[tuple[str, str]]]:
     return before, ROW.findall(text)
 
 
-def test_a_name_of_mpi4pys_is_answered_with_its_row() -> None:
-    """Of each method in the left column that a Communicator does not have."""
-    _, rows = rows_of("migrate_mpi4py.md")
-    with mpicoll.Communicator() as comm:
-        for name in {name for a, _ in rows for name in re.findall(r"world\.([A-Z]\w*)\(", a)[:1]}:
-            with pytest.raises(AttributeError, match=f"no attribute '{name}': mpicoll's is ") as caught:
-                getattr(comm, name)
-            said = str(caught.value).partition("mpicoll's is comm.")[2].partition(" (")[0].partition("(")[0]
-            assert any(f"comm.{said}" in b for a, b in rows if f"world.{name}(" in a), (name, said)
-        for name in ("Get_size", "Dup", "dup", "Allreduce_init", "reduce_object"):
-            with pytest.raises(AttributeError, match="mpicoll's is comm"):
-                getattr(comm, name)
-        with pytest.raises(AttributeError, match="keep mpi4py's call"):
-            comm.Get_coords  # type: ignore[attr-defined]  # noqa: B018
-        with pytest.raises(AttributeError, match=r"no attribute 'nonsense'$"):
-            comm.nonsense  # type: ignore[attr-defined]  # noqa: B018
-        assert not hasattr(comm, "__cuda_array_interface__")
-
-
-KEYWORDS = [
-    (
-        "comm.sendrecv(x, dest=0, recvbuf=x, source=0)",
-        r"'recvbuf': mpicoll's is comm\.sendrecv\(x, right, y, left\) \(",
-    ),
-    (
-        "comm.allgatherv(sendbuf=x, counts=[2])",
-        r"'sendbuf': mpicoll's is comm\.allgatherv\(mine, counts, out=whole\) \(",
-    ),
-    ("comm.reduce_scatterv(x, recvcounts=[2])", r"'recvcounts': mpicoll's is comm\.reduce_scatterv\("),
-    ("comm.subset(group=[0])", r"'group': mpicoll's is comm\.subset\(\[1, 0\]\)"),
-    ("comm.iprobe(status=None)", r"'status': mpicoll's is comm\.iprobe\(source, tag\)"),
-    ("comm.iallreduce(sendbuf=x)", r"'sendbuf': mpicoll's is comm\.iallreduce\(x"),
-    ("comm.neighbor_allgather(sendbuf=x)", r"'sendbuf': mpicoll's is comm\.neighbor_allgather\(x"),
-    ("comm.ibcast(sendbuf=x)", r"'sendbuf': mpicoll's is comm\.ibcast\(x"),
-    ("comm.allgather_object(sendbuf=x)", r"'sendbuf': mpicoll's is comm\.allgather_object\(obj"),
-    ("comm.recv(source=0)", r"comm\.recv\(y\), and comm\.recv_object\(\) returns Python objects"),
-    ("comm.sendrecv(x, dest=0, source=0)", r"left\), and mpi4py's own call returns Python objects"),
-    ("comm.isend(x, MPI.PROC_NULL).Wait()", r"'Wait': mpicoll's is wait\(\)"),
-    ("comm.allreduce(x, nonsense=1)", r"'nonsense'$"),
-    ("comm.send(x)", r"'dest'$"),
-]
-
-
-@pytest.mark.parametrize(("call", "answer"), KEYWORDS)
-def test_a_keyword_of_mpi4pys_is_answered_with_the_call(call: str, answer: str) -> None:
-    with mpicoll.Communicator() as comm, pytest.raises((TypeError, AttributeError), match=answer):
-        eval(call, {"comm": comm, "x": np.ones(2), "MPI": MPI})
-
-
 @pytest.mark.mpi(min_size=2)
 def test_both_sides_leave_the_same_as_mpi4py() -> None:
     before, rows = rows_of("migrate_mpi4py.md")

@@ -94,7 +94,7 @@ class Messages:
         drawn = [self.draw() for _ in range(self.common.randint(1, 15))]
         face = self.common.choice([
             self.under_way, self.one_by_one, self.shifted, self.objects, self.any_of, self.passed, self.given_up,
-            self.bound, self.among_neighbours,
+            self.repeated, self.among_neighbours,
         ])  # fmt: skip
         if self.rank >= 0:
             face(drawn)
@@ -185,23 +185,23 @@ class Messages:
             send.wait()
         assert nothing.cancel()
 
-    def bound(self, drawn: list[Drawn]) -> None:
-        """Calls that are bound once, each made three times, with other values each time."""
+    def repeated(self, drawn: list[Drawn]) -> None:
+        """Calls that are made three times on one memory, with other values each time."""
         for each in drawn:
             if self.rank == each.source != each.dest:
                 x = each.given()
-                send = self.comm.bind(self.own.choice(("send", "isend")), x, each.dest, each.tag)
+                send = self.own.choice((self.comm.send, self.comm.isend))
                 for _ in range(3):
                     self.pause()
-                    if (request := send()) is not None:
+                    if (request := send(x, each.dest, each.tag)) is not None:
                         request.wait()
                     x += 1_000_000
             elif self.rank == each.dest != each.source:
                 x = each.room()
-                recv = self.comm.bind(self.own.choice(("recv", "irecv")), x, each.source, each.tag)
+                recv = self.own.choice((self.comm.recv, self.comm.irecv))
                 for i in range(3):
                     self.pause()
-                    found = recv()
+                    found: Any = recv(x, each.source, each.tag)
                     if found is not x:
                         found.wait()
                     each._replace(number=each.number + 1_000_000 * i).check(x)

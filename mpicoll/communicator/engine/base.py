@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from math import inf
@@ -14,13 +14,11 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from mpicoll import algorithms
-from mpicoll.arrays.dtypes import Op, OpName
-from mpicoll.calls.call import Call
-from mpicoll.calls.choose import AlgorithmName
-from mpicoll.calls.plan import CachedPlan, Plan, Plans, Workspace, key_by
+from mpicoll.arrays.dtypes import Op
+from mpicoll.calls.plan import CachedPlan, Plans, Workspace, key_by
 from mpicoll.calls.settings import checked_check, checked_timeout
 from mpicoll.communicator.engine import kinds, unfinished
-from mpicoll.communicator.engine.checks import Agreement, NanError, look_for_nans, same_settings
+from mpicoll.communicator.engine.checks import Agreement, same_settings
 from mpicoll.communicator.engine.device_calls import DeviceCalls
 from mpicoll.communicator.engine.message import Message, Startable
 from mpicoll.communicator.engine.requests import InFlight, hold_back
@@ -33,7 +31,7 @@ from mpicoll.launch import lifecycle, mpi_init
 from mpicoll.machine import blocks
 from mpicoll.node.loaded import kernel
 from mpicoll.supervise import watch, watched
-from mpicoll.supervise.record import FREED, Record, Recorder
+from mpicoll.supervise.record import FREED, Recorder
 from mpicoll.supervise.sites import is_program
 from mpicoll.supervise.watched import Watched
 
@@ -42,14 +40,9 @@ if TYPE_CHECKING:
 
     from mpicoll.fabrics.mpi import MPIFabric
 
-    # Editors complete the names of a Literal, and ``str`` takes the names that a program has in a variable.
-    OpLike = OpName | str | Op | MPI.Op
+    OpLike = str | Op | MPI.Op
     """A reduction: its name, an Op, or one of mpi4py's operations."""
-    AlgorithmLike = AlgorithmName | str | None
-    """The name of an algorithm: a built-in one, one that a program has registered, or a route and a name. None names
-    none."""
 
-Check = Callable[[Call, Record], list[Plan]]  # gives what is to be done each time before a call
 _SECONDS_TO_KNOW = 5.0  # what it may take until a rank knows why another one has cut their communicator
 _PAUSE = 0.01
 
@@ -65,16 +58,14 @@ class Base:
         comm: MPI.Comm | Fabric | None = None,
         check: str | None = None,
         timeout: float | None = None,
-        check_nan: bool | None = None,
         reproducible: bool | None = None,
     ) -> None:
         if check is not None:
             checked_check(check, "Communicator", "check")
         if timeout is not None:
             checked_timeout(timeout, "Communicator", "timeout")
-        for name, given in (("check_nan", check_nan), ("reproducible", reproducible)):
-            if given is not None and type(given) is not bool:
-                raise ArgumentError("Communicator", name, "True, False or None", repr(given))
+        if reproducible is not None and type(reproducible) is not bool:
+            raise ArgumentError("Communicator", "reproducible", "True, False or None", repr(reproducible))
         self.fabric = fabric = fabric_of(comm)
         self.failure, self.address, self.key = fabric.failure, fabric.address, key_by(fabric.address)
         self.plans: Plans[CachedPlan] = Plans()
@@ -96,7 +87,7 @@ class Base:
         if kernel is not None:
             self.calls = kernel.Calls(weakref.ref(self), self.recorder, self.rank, self.under_way)
         self._timeout = settings.timeout if timeout is None else float(timeout)
-        self._given = check, check_nan, reproducible
+        self._given = check, reproducible
         check = check or settings.check
         self.cut = Cut(fabric.elastic) if fabric.elastic is not None else None
         if self.cut is not None:
@@ -114,11 +105,6 @@ class Base:
                     self.tells_kinds, self.most_tag = True, self.most_tag // kinds.KINDS
                 self.agreement = Agreement(fabric, self._timeout)
             self.under_way.waits.unreceived = partial(_unreceived, weakref.ref(fabric), self.tells_kinds)
-            self.checks: list[Check] = []  # what comes before each call, in this order
-            if settings.check_nan if check_nan is None else check_nan:
-                self.checks.append(partial(look_for_nans, self.rank, self.size))
-            if self.agreement is not None:
-                self.checks.append(self.agreement.before)
             if (check != "off" or self.cut is not None) and self.size > 1:  # a watcher cuts it, and tells of losses
                 self.watched = self._watched()
             if self.watched is not None:
@@ -137,10 +123,10 @@ class Base:
         return watch.watch(group, self.recorder, waits, self._timeout, agrees, self.cut, settings.dump, settings.trace)
 
     @property
-    def settings(self) -> tuple[str | None, float, bool | None, bool | None]:
-        """``check``, ``timeout``, ``check_nan`` and ``reproducible``, for those who make a communicator of this one."""
-        check, check_nan, reproducible = self._given
-        return check, self._timeout, check_nan, reproducible
+    def settings(self) -> tuple[str | None, float, bool | None]:
+        """``check``, ``timeout`` and ``reproducible``, for those who make a communicator of this one."""
+        check, reproducible = self._given
+        return check, self._timeout, reproducible
 
     @property
     def limit(self) -> float:
@@ -219,11 +205,7 @@ class Base:
         self.break_off(plan, operation, e)
 
     def end_midway(self, operation: str, e: BaseException) -> None:
-        how = "ended midway"
-        if isinstance(e, NanError):
-            how = "was refused on this rank"
-        elif isinstance(e, MismatchError):
-            how = "was not the same on all ranks"
+        how = "was not the same on all ranks" if isinstance(e, MismatchError) else "ended midway"
         self.close(f"its {operation} {how}, so its ranks may be at different calls; make a new one ({e})")
 
     def forget_plans(self) -> None:

@@ -1,23 +1,18 @@
-"""What comes before each call. With ``check="full"``, all ranks say what they call, before any data moves. With
-``check_nan``, each rank looks for NaNs in what it gives.
+"""What comes before each call with ``check="full"``: all ranks say what they call, before any data moves.
 
-To agree, each rank sends every other rank one number, a hash of its call. Where all numbers are equal, the call goes
+Each rank sends every other rank one number, a hash of its call. Where all numbers are equal, the call goes
 on. Where they differ, the ranks tell each other the descriptions of their calls, and MismatchError is raised on all of
 them. Where a number does not come in time, TimeoutError names the rank that is missing."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from mpicoll.arrays import kernels
 from mpicoll.calls.call import Call
 from mpicoll.calls.plan import Plan
-from mpicoll.communicator.engine.packing import copy_of, is_plain
 from mpicoll.errors import ArgumentError, MismatchError, TimeoutError
 from mpicoll.fabrics.fabric import Fabric
-from mpicoll.fabrics.routes.node import input_and_output
 from mpicoll.supervise.record import Record
 from mpicoll.units import alike, named, named_in
 
@@ -75,25 +70,3 @@ def same_settings(fabric: Fabric, **settings: Any) -> None:
         if len({*given}) > 1:
             said = ", ".join(f"{each!r} on {named(ranks)}" for each, ranks in alike(dict(enumerate(given))).items())
             raise ArgumentError("Communicator", name, "the same on all ranks", said)
-
-
-class NanError(ArgumentError):
-    """A NaN was given. This rank has sent nothing, and others may have made the call."""
-
-
-def look_for_nans(rank: int, size: int, call: Call, record: Record) -> list[Plan]:
-    """A look at this rank's input. It raises ArgumentError for the first NaN."""
-    given, _ = input_and_output(call, rank, size)
-    if given is None or not kernels.has_nans(given.dtype):
-        return []
-    bare, operation, argument = replace(given, array=None), call.operation, call.input  # a plan keeps no arrays
-
-    def check() -> None:
-        looked_at = bare
-        if not is_plain(bare):
-            looked_at, fill, _ = copy_of(bare)
-            fill()
-        if (at := kernels.first_nan(looked_at)) is not None:
-            raise NanError(operation, argument, "no NaN, as the check demands", f"NaN at index {at} on rank {rank}")
-
-    return [check]

@@ -32,7 +32,7 @@ from mpicoll.supervise.ending import limited
 from mpicoll.supervise.record import Pending, Record
 
 if TYPE_CHECKING:
-    from mpicoll.communicator.engine.base import AlgorithmLike, OpLike
+    from mpicoll.communicator.engine.base import OpLike
     from mpicoll.node.kernel import BegunCall, PackedList
 
 T = TypeVar("T")
@@ -67,7 +67,7 @@ class Engine(MessageCalls):
         if op is not None and type(op) is not str and type(op) is not Op:
             op = name_of(op, operation)
         at = self.at(operation, x, out, op, root, algorithm, sendcounts, recvcounts)
-        plan = self.plans.find(at)
+        plan = self.plans.get(at)
         if plan is None:
             self.check_open(operation)
             call = checked(operation, self.rank, self.size, x, out, op, root, sendcounts, recvcounts)
@@ -93,13 +93,13 @@ class Engine(MessageCalls):
             route = [self.devices.bind(call, algorithm, record)]
         else:
             choice = choose(call, algorithm, self.info)  # a wrong algorithm is refused here and now
-            if not plain and (self.checks or not self.fabric.takes(call, choice)):
+            if not plain and not self.fabric.takes(call, choice):
                 (send, recv), before, after = without_gaps(ends_of(call, self.rank), self.copies)
                 call = replace(call, send=send, recv=recv)
             record.route = choice.name
             route = self.fabric.bind(call.without_arrays(), choice, record)
-        checks = [step for check in self.checks for step in check(call, record)]
-        return [*before, *checks, *route, *after], plain or not on_device
+        agrees = [] if self.agreement is None else self.agreement.before(call, record)
+        return [*before, *agrees, *route, *after], plain or not on_device
 
     def at(self, operation: str, x: Any, out: Any, *how: Any) -> Hashable | None:
         """What a call is found by again. None if it must be bound afresh. The arguments are those of :meth:`plan`."""
@@ -195,7 +195,7 @@ class Engine(MessageCalls):
         out: Any = None,
         op: OpLike | None = None,
         root: int = 0,
-        algorithm: AlgorithmLike = None,
+        algorithm: str | None = None,
         sendcounts: Sequence[int] | None = None,
         recvcounts: Sequence[int] | None = None,
     ) -> Request:
@@ -254,7 +254,7 @@ class Engine(MessageCalls):
     ) -> Startable:
         """The call, checked, or found again."""
         at = self.at(f"i{operation}", x, out, op, root, algorithm, *counts)
-        found = self.startable.find(at)
+        found = self.startable.get(at)
         if found is not None:
             return found
         call = checked(operation, self.rank, self.size, x, out, op, root, *counts)
@@ -274,7 +274,7 @@ class Engine(MessageCalls):
     def _begins(self, call: Call, algorithm: str | None, choice: Choice, record: Record) -> Transfer | None:
         """The call as one that needs no thread. Copies take the place of memory that cannot be used as it lies: they
         are filled when the call begins, and written back at its end."""
-        if self.checks:
+        if self.agreement is not None:
             return None
         by_library = algorithm in (None, NATIVE) and not self.info.in_rank_order(call.reduction)
         begin = partial(self.fabric.begin, choice=choice, record=record, by_library=by_library)

@@ -144,7 +144,7 @@ class MessageCalls(Base):
         key = self.key(x)
         at = operation, key, peer, tag
         lasts = key is not None and type(peer) in EXACT and type(tag) in EXACT
-        bound: BoundMessage | None = self.bound_messages.find(at) if lasts else None
+        bound: BoundMessage | None = self.bound_messages.get(at) if lasts else None
         if bound is None:
             bound = self._one(operation, x, peer, tag, receives)
         if isinstance(bound, Message) and lasts:
@@ -209,7 +209,7 @@ class MessageCalls(Base):
         at = here, dest, there, source, sendtag, recvtag
         lasts = here is not None and (there is not None or out is x)
         lasts = lasts and EXACT.issuperset(map(type, (dest, source, sendtag, recvtag)))
-        if lasts and (found := self.bound_messages.find(at)) is not None:
+        if lasts and (found := self.bound_messages.get(at)) is not None:
             self._keep(operation, x, None if out is x else out, (dest, sendtag, source, recvtag), found)
             return found
         given, taken = self._memory(operation, x), self._memory(operation, out, "out", writable=True)

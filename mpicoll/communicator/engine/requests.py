@@ -15,7 +15,7 @@ from weakref import WeakValueDictionary
 from mpicoll.communicator.engine import kinds
 from mpicoll.communicator.engine.masked_thread import MAIN, backoff
 from mpicoll.communicator.engine.message import Message
-from mpicoll.errors import MessageError, MpicollError, NoAttribute, StateError, TimeoutError
+from mpicoll.errors import MessageError, MpicollError, StateError, TimeoutError
 from mpicoll.fabrics.fabric import NeverRaised
 from mpicoll.launch import lifecycle
 from mpicoll.node.loaded import kernel
@@ -145,9 +145,6 @@ class Request(_Fields):
     Several threads may use one request. While one of them waits, :meth:`test` is False for the others."""
 
     __slots__ = ("__weakref__",)
-
-    Wait = NoAttribute("Wait", ": mpicoll's is wait()")
-    Test = NoAttribute("Test", ": mpicoll's is test()")
 
     def __init__(
         self,

@@ -51,11 +51,6 @@ class CommunicatorBase(_Base):
         made = self._engine.recorder.calls()
         return made[-1].record.route if made else ""
 
-    @property
-    def any_thread(self) -> bool:
-        """Whether several threads of a rank may call MPI at once: MPI_THREAD_MULTIPLE."""
-        return self._engine.fabric.any_thread
-
 
 def engine_of(comm: CommunicatorBase) -> Engine:
     """What makes the calls of this communicator, for those who make calls of another kind with it."""

@@ -44,7 +44,7 @@ class ProcessGroup:
         if device is not None:
             self.engine.devices.only = str(device)
         self.ranks = tuple(ranks)
-        self.any_thread = comm.any_thread
+        self.any_thread = self.engine.fabric.any_thread
         self.rank_of = {rank: place for place, rank in enumerate(self.ranks)}
         """The rank in this group of each global rank."""
         self.group_name = name

@@ -173,9 +173,6 @@ def test_arrays_elsewhere_are_taken_by_a_plan_that_is_known(comm: mpicoll.Commun
     assert part(12).tolist() == [total * total] * 5
 
 
-OWN_RESULTS = [(dtype, kind) for dtype in ("float32", "bfloat16") for kind in kinds(dtype) if kind != "memoryview"]
-
-
 @pytest.mark.parametrize("operation", ["allreduce", "scan"])
 @pytest.mark.parametrize("shape", [(), (5, 3)])
 @pytest.mark.parametrize(

@@ -44,7 +44,7 @@ def test_tags_on_every_communicator(comm: mpicoll.Communicator) -> None:
 @pytest.mark.mpi(min_size=2)
 def test_two_threads_with_a_communicator_each(comm: mpicoll.Communicator) -> None:
     """One waits for long messages, while the other holds, and drops, hundreds of its own."""
-    if not comm.any_thread:
+    if not comm._engine.fabric.any_thread:
         pytest.skip("needs MPI_THREAD_MULTIPLE")
     here, there = comm.split(0), comm.split(0)
     assert here is not None

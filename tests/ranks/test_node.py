@@ -391,20 +391,17 @@ def test_results_lie_where_inputs_do(comm: mpicoll.Communicator) -> None:
     assert blocks.own_at(ordinary.ctypes.data, 1) is None
 
 
-@pytest.mark.parametrize(
-    ("number", "why"), [(errno.ENOMEM, r"this process may have no more memory \(ulimit -v\)"), (errno.EIO, "Errno 5")]
-)
-def test_memory_that_one_rank_cannot_open(monkeypatch: pytest.MonkeyPatch, number: int, why: str) -> None:
+def test_memory_that_one_rank_cannot_open(monkeypatch: pytest.MonkeyPatch) -> None:
     """The others do not take its next call for what is missing of this one: none has a wrong result."""
     comm = mpicoll.Communicator()  # which is never freed, because the others' last call is never complete
 
     def refuse(_: object) -> None:
-        raise OSError(number, "the system's word")
+        raise OSError(errno.EMFILE, "too many open files")
 
     xs = [comm.zeros(1 << 17) for _ in range(2)]
     if comm.rank == 0:
         monkeypatch.setattr("mpicoll.fabrics.routes.node.opened", refuse)
-    what = rf"allreduce: the \d+ bytes of memory that rank \d+ gives \(process \d+\) cannot be opened: .*{why}"
+    what = r"allreduce: the \d+ bytes of memory that rank \d+ gives \(process \d+\) cannot be opened: .*too many"
     requests = [comm.iallreduce(x, out=x) for x in xs]
     with pytest.raises(
         MessageError, match=what if comm.rank == 0 else r"cannot be opened|another rank makes another call"

@@ -7,7 +7,6 @@ moves."""
 
 from __future__ import annotations
 
-import errno
 import weakref
 from array import array
 from collections.abc import Sequence
@@ -190,10 +189,9 @@ class _Call:
         try:
             memory = opened(place)
         except OSError as error:
-            why = _LIMITS.get(error.errno or 0, str(error))
             raise MessageError(
                 f"{self._operation}: the {place.nbytes} bytes of memory that rank {rank} gives (process "
-                f"{place.process}) cannot be opened: {why}"
+                f"{place.process}) cannot be opened: {error}"
             ) from None
         self._opened.append(memory)
         return memory.ctypes.data
@@ -218,14 +216,6 @@ class _Call:
     def _forget(self) -> None:
         """Let go of other ranks' arrays, until the call is made again."""
         self._known, self._adopted, self._opened = None, [], []
-
-
-_LIMITS = {
-    errno.EMFILE: "this process has too many open files (ulimit -n)",
-    errno.ENOMEM: "this process may have no more memory (ulimit -v)",
-    errno.ENOENT: "that process has closed its file",
-}
-"""Why a rank cannot open another one's memory."""
 
 
 def _forget(call: weakref.ref[_Call]) -> None:

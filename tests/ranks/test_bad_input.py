@@ -127,6 +127,7 @@ CASES = (
     ("c.allreduce(memoryview(y).toreadonly(), out=memoryview(y).toreadonly())", "allreduce: out: ... read-only"),
     ("c.iallreduce(np.ones(3), out=np.ones(4))", "iallreduce: out: expected 3 elements"),
     ("c.iallreduce(y, algorithm='rong')", "iallreduce: algorithm: expected None or one of"),
+    ("c.ialltoall((x := y[:4 * c.size]), x)", "ialltoall: out: expected memory that does not overlap xs's"),
     ("c.ibcast(y, root=c.size)", "ibcast: root: expected a rank"),
     ("mpicoll.Communicator(5)", "Communicator: comm: ... 5"),
     ("mpicoll.Communicator(MPI.COMM_NULL)", "Communicator: comm: ... not freed; given MPI.COMM_NULL"),

@@ -203,11 +203,12 @@ class Engine(MessageCalls):
         self.check_open(name)
         if op is not None and type(op) is not str and type(op) is not Op:
             op = name_of(op, name)
-        if root != self.rank and METHODS[operation][0].root == "gets":
+        table, _ = METHODS[operation]
+        if root != self.rank and table.root == "gets":
             out = None  # it is not used there, and the kernel finds the call again without it
         try:
             out, result, in_kind = results.ends(operation, x, out, self.rank, self.size, root, sendcounts, recvcounts)
-            here, there = exported(x), None if out is x else exported(out)
+            here, there = exported(x), None if out is x and table.elementwise else exported(out)
             arguments = here, there, op, root, algorithm, sendcounts, recvcounts
             if self.calls is not None and not in_kind:
                 request: Request | None = self.calls.begin(name, *arguments, result)

@@ -104,8 +104,7 @@ def register(algorithm: Algorithm, replace: bool = False) -> None:
     exists already, and for an algorithm that declines all these numbers of ranks.
 
     ``replace=True`` takes the place of an algorithm of the same name that you have registered before, as a cell of a
-    notebook does that is run again. Built-in algorithms cannot be replaced. What was bound with
-    :meth:`Communicator.bind` keeps the old one.
+    notebook does that is run again. Built-in algorithms cannot be replaced.
 
     Among up to 64 ranks, the first call with another number of ranks or segments, or from another root, proves it for
     them, on every rank and before any data moves. With more ranks, that would take too long: the first call warns."""

@@ -14,7 +14,6 @@ _CGROUP = Path("/sys/fs/cgroup")
 _OWN_GROUPS = Path("/proc/self/cgroup")
 _EXITING = 4  # the kernel's flag of a process that is about to end
 _HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage")
-_BELOW_HOME = {"XDG_CACHE_HOME": ".cache", "XDG_CONFIG_HOME": ".config"}
 
 
 def free_memory() -> int | None:
@@ -111,13 +110,13 @@ def home() -> Path | None:
     return Path(found) if os.path.isabs(found) else None
 
 
-def user_folder(variable: str) -> Path | None:
-    """What one of the XDG Base Directory Specification's variables names, or else its folder in the user's home. None
-    if there is none. As the specification has it, a folder that is not absolute does not count."""
-    named, at_home = os.environ.get(variable, ""), home()
+def cache_folder() -> Path | None:
+    """The folder that XDG_CACHE_HOME names, if that is absolute, or else the one in the user's home. None if there is
+    none."""
+    named, at_home = os.environ.get("XDG_CACHE_HOME", ""), home()
     if os.path.isabs(named):
         return Path(named)
-    return at_home and at_home / _BELOW_HOME[variable]
+    return at_home and at_home / ".cache"
 
 
 def write_whole(file: Path, content: str | bytes) -> None:

@@ -90,7 +90,6 @@ def test_refused(command: str, words: str, said: str, tmp_path: Path, monkeypatc
     if command == "draw":
         pytest.importorskip("matplotlib")
         words += "" if " -o " in words else " -o picture.svg"
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "none"))
     monkeypatch.chdir(tmp_path)
     try:
         code = main([*command.split(), *shlex.split(words)])

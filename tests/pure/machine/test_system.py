@@ -16,9 +16,8 @@ from mpicoll.jobs.launcher import of_no_rank
 from mpicoll.launch import cores
 from mpicoll.machine import backoff, linux, shared_memory, system
 from mpicoll.machine.backoff import FEW, TURN, WAITS, YIELDS, Backoff
-from mpicoll.machine.system import home, user_folder
+from mpicoll.machine.system import cache_folder, home
 from mpicoll.probe.device_memory import cached, file_of, keep
-from mpicoll.slurm import sbatch
 from mpicoll.units import ranges
 
 MIB = 1 << 20
@@ -115,7 +114,7 @@ def nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     def unknown(number: int) -> None:
         raise KeyError(f"getpwuid(): uid not found: {number}")
 
-    for name in ("HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME"):
+    for name in ("HOME", "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(pwd, "getpwuid", unknown)
 
@@ -126,14 +125,13 @@ def test_of_a_user_whom_the_system_does_not_know(nobody: None, monkeypatch: pyte
     assert file_of(KEY) is None
     keep(KEY, {"messages": ""})
     assert cached(KEY) is None
-    assert sbatch.files() == [Path("/etc/mpicoll/slurm.toml")]
     assert of_no_rank()["HOME"] == "/"
     assert not [*tmp_path.iterdir()]
 
 
 def test_what_the_variables_name(nobody: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", "/data")
-    assert user_folder("XDG_CACHE_HOME") == Path("/data")
+    assert cache_folder() == Path("/data")
     monkeypatch.setenv("HOME", "/me")
     assert of_no_rank()["HOME"] == "/me"
     monkeypatch.delenv("HOME")  # a service of systemd has none, though the system knows its user
@@ -141,8 +139,7 @@ def test_what_the_variables_name(nobody: None, monkeypatch: pytest.MonkeyPatch) 
     assert of_no_rank()["HOME"] == "/of/the/user"
     monkeypatch.setenv("HOME", "/me")
     monkeypatch.setenv("XDG_CACHE_HOME", "not absolute")
-    assert user_folder("XDG_CACHE_HOME") == Path("/me/.cache")
-    assert user_folder("XDG_CONFIG_HOME") == Path("/me/.config")
+    assert cache_folder() == Path("/me/.cache")
 
 
 @pytest.fixture

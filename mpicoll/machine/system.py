@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 from mpicoll.machine.linux import cpus
@@ -37,7 +38,7 @@ def overload() -> str:
     compute than there are cores. Empty if nothing is known of either."""
     found = []
     cores, load = os.cpu_count() or 1, os.getloadavg()[0]
-    limit = min(filter(None, map(_cores_of, _groups())), default=cores)
+    limit = min(_cores_of_groups(), default=cores)
     if limit < len(cpus()):
         found.append(f"a control group limits all processes together to the time of {limit:g} cores")
     if load > cores:
@@ -45,27 +46,16 @@ def overload() -> str:
     return "; ".join(found)
 
 
-def _groups() -> list[Path]:
-    """The control groups whose limits on time hold for this process. Version 1 has a tree for each kind of limit."""
-    found = []
+def _cores_of_groups() -> Iterator[float]:
+    """The limits on time, as numbers of cores, of the control groups in which this process is. Those of the first
+    version of control groups are not looked at."""
     for line in _OWN_GROUPS.read_text().splitlines() if _OWN_GROUPS.exists() else []:
-        _, kinds, path = line.split(":", 2)
-        if kinds == "" or "cpu" in kinds.split(","):
-            group = _CGROUP / ("cpu" if kinds else "") / path.strip("/")
-            found += [each for each in (group, *group.parents) if each.is_relative_to(_CGROUP)]
-    return found
-
-
-def _cores_of(group: Path) -> float | None:
-    """The limit of a control group as a number of cores; None if it has none."""
-    try:
-        if (group / "cpu.max").exists():
-            quota, period = (group / "cpu.max").read_text().split()
-        else:
-            quota, period = ((group / f"cpu.cfs_{name}_us").read_text().strip() for name in ("quota", "period"))
-    except OSError:
-        return None
-    return int(quota) / int(period) if quota.isdecimal() else None
+        if line.startswith("0::"):
+            group = _CGROUP / line.removeprefix("0::").strip("/")
+            for file in (each / "cpu.max" for each in (group, *group.parents) if each.is_relative_to(_CGROUP)):
+                quota, period = file.read_text().split() if file.exists() else ("max", "")
+                if quota != "max":
+                    yield int(quota) / int(period)
 
 
 def huge_pages(which: str = "enabled") -> str | None:

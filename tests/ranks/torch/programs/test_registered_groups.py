@@ -67,15 +67,6 @@ def test_rendezvous(rank: int, size: int) -> None:
     dist.barrier()
 
 
-def test_a_port_without_an_address(rank: int, size: int, without_group: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """accelerate sets MASTER_PORT alone, and passes rank and size."""
-    monkeypatch.delenv("MASTER_ADDR", raising=False)
-    monkeypatch.setenv("MASTER_PORT", "29500")
-    with pytest.raises(ValueError, match="MASTER_ADDR expected") as caught:
-        dist.init_process_group("gloo", rank=rank, world_size=size)
-    assert any("init_process_group('mpicoll') before" in note for note in caught.value.__notes__)
-
-
 @pytest.mark.parametrize("argument", ["rank", "world_size"])
 @pytest.mark.parametrize("by_store", [False, True])
 def test_contradictions(argument: str, by_store: bool, without_group: None) -> None:

@@ -12,7 +12,7 @@ from functools import cache, lru_cache
 from numbers import Complex, Number, Real
 from typing import Any, Literal
 
-from mpicoll.errors import ArgumentError, DtypeError, misspelt, shown_argument
+from mpicoll.errors import ArgumentError, DtypeError, shown_argument
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,11 +143,8 @@ def name_of(op: object, operation: str) -> str:
     if isinstance(op, str) and op in names:
         return op
     given = shown_argument(op)
-    if isinstance(op, str):
-        bare = op.removeprefix("MPI.").lower()
-        given = f"{op!r} (did you mean {bare!r}?)" if bare in names else misspelt(op, names)
-        if bare in ("minloc", "maxloc"):
-            given = repr(op) + _PAIRS
+    if isinstance(op, str) and op.removeprefix("MPI.").lower() in ("minloc", "maxloc"):
+        given += _PAIRS
     mpi = sys.modules.get("mpi4py.MPI")  # who has an operation of mpi4py's has imported mpi4py
     if mpi is not None and isinstance(op, mpi.Op):
         mpi_name = next((name for known, name in _of_mpi4py() if known == op), None)

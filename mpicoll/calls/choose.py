@@ -25,7 +25,7 @@ from mpicoll.algorithms.steps import Nodes, Schedule
 from mpicoll.arrays.dtypes import Reduction
 from mpicoll.calls.call import Call
 from mpicoll.calls.settings import Settings
-from mpicoll.errors import ArgumentError, misspelt
+from mpicoll.errors import ArgumentError
 from mpicoll.machine.blocks import LEAST
 
 NATIVE: Final = "native"
@@ -207,10 +207,7 @@ def _named(call: Call, algorithm: str | None, wanted: str | None, info: CommInfo
     if algorithm is not None:
         expected = _expected_instead(algorithm, operation, reduction, info, call.root)
         if expected:
-            known = names(operation)
-            unknown = isinstance(algorithm, str) and algorithm not in known
-            given = misspelt(algorithm, known) if unknown else repr(algorithm)
-            raise ArgumentError(operation, "algorithm", expected, given)
+            raise ArgumentError(operation, "algorithm", expected, repr(algorithm))
         return algorithm, "the call names it"
     if wanted is not None and not _expected_instead(wanted, operation, reduction, info, call.root):
         return wanted, "MPICOLL_ALGORITHM names it"

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from importlib import resources
 from typing import Literal, NamedTuple
 
-from mpicoll.errors import ArgumentError, misspelt
+from mpicoll.errors import ArgumentError
 
 TEMPLATES = {
     "single-node": "single_node.sbatch",
@@ -202,7 +202,7 @@ def _with_variables(template: str, lines: list[str], variables: Mapping[str, str
         if name == "SITE":
             raise _bad(template, "--set", "--site for the preset of the network", f"SITE={value}")
         if name not in known:
-            raise _bad(template, "--set", f"one of {', '.join(known)}", misspelt(name, known))
+            raise _bad(template, "--set", f"one of {', '.join(known)}", repr(name))
     texts = {name: f"{name}=${{{name}:-{_quoted(value)}}}" for name, value in variables.items()}
     named = [(_part(line, "variable"), line) for line in lines]
     return [texts[name] + _part(line, "tail") if name in texts else line for name, line in named]

@@ -19,7 +19,7 @@ counts = [r + 1 for r in range(size)]
 BEFORE_TORCH = """\
 import torch
 import mpicoll.torch as dist
-from mpicoll.torch import hooks, nn
+from mpicoll.torch import nn
 
 dist.init_process_group()
 rank, size = dist.get_rank(), dist.get_world_size()
@@ -139,18 +139,9 @@ OF_TORCH = {
     "nn.reduce_scatter": "y = nn.reduce_scatter(torch.empty(4), xs)",
     "nn.all_to_all": "ys = nn.all_to_all(ys, xs)",
     "nn.all_to_all_single": "y = nn.all_to_all_single(torch.empty(size), torch.arange(float(size)))",
-    "hooks.fp16_compress_hook": "model.register_comm_hook(None, hooks.fp16_compress_hook)  # a DistributedDataParallel",
-    "hooks.bf16_compress_hook": "model.register_comm_hook(None, hooks.bf16_compress_hook)",
 }
 
-NOT_RUN = {
-    "spawn",
-    "watch",
-    "register",
-    "torch.init_process_group",
-    "torch.hooks.fp16_compress_hook",
-    "torch.hooks.bf16_compress_hook",
-}
+NOT_RUN = {"spawn", "watch", "register", "torch.init_process_group"}
 """They begin a job, or need what another page has. Other tests run them."""
 
 

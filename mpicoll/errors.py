@@ -71,14 +71,6 @@ class ArgumentError(MpicollError, ValueError):
         return f"{self.operation}: {self.argument}: expected {self.expected}; given {self.given}"
 
 
-def misspelt(given: str, known: Iterable[str]) -> str:
-    """Describes a name that is not known, for ``given`` of an ArgumentError, and suggests the nearest known name."""
-    from difflib import get_close_matches
-
-    nearest = get_close_matches(given, list(known), 1)
-    return f"{given!r} (did you mean {nearest[0]!r}?)" if nearest else repr(given)
-
-
 def shown_argument(given: object) -> str:
     """Describes an argument that is no array, for ``given`` of an ArgumentError. A program that comes from mpi4py
     gives the result as the second argument."""

@@ -80,11 +80,6 @@ def _env_or_mpi(by_environment: Callable[..., Any]) -> Callable[..., Any]:
         except ValueError as e:  # torch raises it for a variable that is not set
             if launched_rank() is None:
                 e.add_note("no launcher found: use `mpicoll run -n N script.py`")
-            elif "MASTER_ADDR" not in os.environ:
-                e.add_note(
-                    "MASTER_PORT is set, and MASTER_ADDR is not. If a library has set it and makes the group, as "
-                    "accelerate does: call torch.distributed.init_process_group('mpicoll') before, and it takes that"
-                )
             raise
 
     return handler

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mpicoll.algorithms.collectives import COLLECTIVES, Collective, canonical
-from mpicoll.errors import ArgumentError, DtypeError, misspelt
+from mpicoll.errors import ArgumentError, DtypeError
 from mpicoll.units import nbytes, size_text
 
 if TYPE_CHECKING:
@@ -193,7 +193,7 @@ def _names(text: str, option: str, what: str, known: Iterable[str]) -> tuple[str
 
 def _checked(name: str, option: str, known: Sequence[str]) -> str:
     if name not in known:
-        raise bad(option, f"one of {', '.join(known)}", misspelt(name, known))
+        raise bad(option, f"one of {', '.join(known)}", repr(name))
     return name
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import errno
 import os
-import re
 import signal
 import sys
 from collections.abc import Iterable, Sequence
@@ -17,7 +16,7 @@ from importlib import import_module
 from typing import Any, NoReturn
 
 import mpicoll
-from mpicoll.errors import MpicollError, misspelt
+from mpicoll.errors import MpicollError
 from mpicoll.launch.launch_env import under_launcher
 
 COMMANDS = ("run", "doctor", "bench", "report", "algorithms", "verify", "draw", "simulate", "slurm")
@@ -31,7 +30,7 @@ eval "$(register-python-argcomplete mpicoll)". To keep it, add that line to ~/.b
 
 
 class Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line, and what may have been meant."""
+    """Says what is wrong in one line."""
 
     commands: dict[str, Parser]
     """Each command's own parser. Only the parser of the whole command line has it."""
@@ -40,10 +39,6 @@ class Parser(argparse.ArgumentParser):
         super().__init__(prog, allow_abbrev=False, **named)
 
     def error(self, message: str) -> NoReturn:
-        command = re.match(r"argument COMMAND: invalid choice: '(.*?)' \(choose from (.*)\)", message)
-        if command:
-            known = re.findall(r"[\w-]+", command[2])
-            message = f"expected one of {', '.join(known)}; given {misspelt(command[1], known)}"
         self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
 
     def _print_message(self, message: str, file: Any = None) -> None:
@@ -52,11 +47,9 @@ class Parser(argparse.ArgumentParser):
 
     def refuse(self, unknown: Sequence[str]) -> NoReturn:
         """For arguments that it does not have."""
-        known = [option for option in self._option_string_actions if option.startswith("--")]
         given = [argument.partition("=")[0] for argument in unknown if argument.startswith("-")] or unknown
-        shown = [misspelt(each, known) if each.startswith("--") else repr(each) for each in given]
         instead = self.get_default("instead") or ""
-        self.error(f"not an argument of this command: {', '.join(shown)}{instead}")
+        self.error(f"not an argument of this command: {', '.join(map(repr, given))}{instead}")
 
 
 def parser(commands: Iterable[str] = COMMANDS) -> Parser:

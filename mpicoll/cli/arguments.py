@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mpicoll.errors import ArgumentError, misspelt
+from mpicoll.errors import ArgumentError
 
 if TYPE_CHECKING:
     from mpicoll.algorithms import Algorithm
@@ -29,7 +29,7 @@ def one_of(names: Callable[[], Iterable[str]]) -> Callable[[str], str]:
     def checked(text: str) -> str:
         known = list(names())
         if text not in known:
-            raise argparse.ArgumentTypeError(f"expected one of {', '.join(known)}; given {misspelt(text, known)}")
+            raise argparse.ArgumentTypeError(f"expected one of {', '.join(known)}; given {text!r}")
         return text
 
     return checked
@@ -67,7 +67,7 @@ def chosen(command: str, collective: str | None, name: str | None) -> list[Algor
     found = [a for a in known if name in (None, a.name)]
     if not found:
         names = [a.name for a in known]
-        raise ArgumentError(command, "algorithm", f"one of {', '.join(names)}", misspelt(str(name), names))
+        raise ArgumentError(command, "algorithm", f"one of {', '.join(names)}", repr(name))
     return found
 
 

@@ -1,8 +1,8 @@
 """write a job script for a cluster
 
 Prints a job script for sbatch. The script is one file; its job uses the installed mpicoll. Without a template, this
-command lists the templates and the presets of sites. What you do not give comes from ~/.config/mpicoll/slurm.toml or
-/etc/mpicoll/slurm.toml, or else from the template. You can pass any other option of sbatch to sbatch itself."""
+command lists the templates and the presets of sites. What you do not give comes from
+the template. You can pass any other option of sbatch to sbatch itself."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def add(p: argparse.ArgumentParser) -> None:
     for name, each in sbatch.OPTIONS.items():
         option(p, f"--{name} VALUE", each.help)
     about = "the preset for the network; auto takes the one that fits the job's first node (auto)"
-    completes(option(p, "--site NAME", about, type=one_of(sbatch.sites)), sbatch.sites)
+    completes(option(p, "--site NAME", about, type=one_of(sbatch.sites), default="auto"), sbatch.sites)
     about = "set a variable that the script gives a default; the job expands $NAME in the value"
     option(p, "--set NAME=VALUE", about, type=_variable, action="append", default=[])
     about = "say whether Slurm would take the script, instead of printing it; the exit code is 1 if not"
@@ -44,11 +44,7 @@ def handle(args: argparse.Namespace) -> int:
         if options or args.set or args.check:
             args.parser.error("expected a template before its options")
         return _list()
-    given = sbatch.defaults()
-    site = args.site or given.get("site", "auto")
-    options = {name: value for name, value in given.items() if name in sbatch.OPTIONS} | options
-    variables = {name: given[name] for name in sbatch.variables(args.template, site) if name in given}
-    script = sbatch.script(args.template, site, options, variables | dict(args.set))
+    script = sbatch.script(args.template, args.site, options, dict(args.set))
     if args.check:
         return _check(args.template, script)
     print(script, end="")

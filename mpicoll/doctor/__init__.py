@@ -12,7 +12,6 @@ from mpicoll.doctor.report import Report
 from mpicoll.doctor.rules import judge
 from mpicoll.errors import LaunchError
 from mpicoll.launch.launch_env import RANK
-from mpicoll.machine.system import mark
 from mpicoll.probe.child import GRACE, Child
 
 SECONDS = 600.0
@@ -31,7 +30,7 @@ def examine() -> Report | None:
     reports = facts.start.number in (0, None)
     environment = {k: v for k, v in os.environ.items() if k != RANK}
     everyone = None
-    with Child(QUESTION, facts, mark(), environment=environment) as rank:
+    with Child(QUESTION, facts, environment=environment) as rank:
         for what, remedy in (("MPI had started", _TO_START), ("the ranks had exchanged messages", _TO_EXCHANGE)):
             try:
                 everyone = rank.answer(SECONDS if reports else SECONDS + GRACE)

@@ -110,7 +110,6 @@ class World:
     library: str
     threads: str  # the level of support for threads: MULTIPLE, or less
     shares: bool  # whether the ranks of this node can share memory
-    reads: bool  # whether this process may read the memory of another one
     shares_memory: bool = False  # whether collectives are carried out where arrays lie in memory that the ranks share
     chosen: tuple[tuple[int, str, str], ...] = ()
     refused: str = ""

@@ -17,7 +17,6 @@ from mpicoll.communicator.communicator import Communicator
 from mpicoll.doctor.facts import SIZES, Facts, World
 from mpicoll.errors import ArgumentError, LaunchError, StateError
 from mpicoll.launch.mpi_init import checked_world
-from mpicoll.machine.system import Mark, can_read, mark
 from mpicoll.supervise.dump import checked_folder, checked_trace
 from mpicoll.units import named
 
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
 _LEVELS = ("SINGLE", "FUNNELED", "SERIALIZED", "MULTIPLE")
 
 
-def all_facts(facts: Facts, of_doctor: Mark) -> Iterator[list[Facts] | LaunchError | None]:
+def all_facts(facts: Facts) -> Iterator[list[Facts] | LaunchError | None]:
     """None when MPI has started, then the facts of all ranks on rank 0. An error if the process must not use MPI."""
     try:
         world = checked_world()
@@ -35,10 +34,10 @@ def all_facts(facts: Facts, of_doctor: Mark) -> Iterator[list[Facts] | LaunchErr
         yield error if isinstance(error, LaunchError) else LaunchError(str(error))
         return
     yield None
-    yield world.gather(replace(facts, world=_look(world, of_doctor)))
+    yield world.gather(replace(facts, world=_look(world)))
 
 
-def _look(world: MPI.Intracomm, of_doctor: Mark) -> World:
+def _look(world: MPI.Intracomm) -> World:
     """What MPI says to this rank. Collective."""
     from mpi4py import MPI
 
@@ -47,13 +46,10 @@ def _look(world: MPI.Intracomm, of_doctor: Mark) -> World:
 
     node = world.Split_type(MPI.COMM_TYPE_SHARED)
     assert isinstance(node, MPI.Intracomm)
-    marks = node.allgather(mark())
-    other = marks[(node.rank + 1) % node.size] if node.size > 1 else of_doctor
-    reads = node.allreduce(can_read(other), MPI.LAND)
     shares = share(node, mmap.PAGESIZE) is not None
     node.Free()
     level = next(name for name in _LEVELS if getattr(MPI, f"THREAD_{name}") == MPI.Query_thread())
-    found = World(world.rank, world.size, library(), level, shares, reads)
+    found = World(world.rank, world.size, library(), level, shares)
     wrong = world.allgather(_wrong_setting(world.rank))
     if who := [rank for rank, said in enumerate(wrong) if said]:
         # Then no rank may make a Communicator: the others would wait for it.

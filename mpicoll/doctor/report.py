@@ -14,7 +14,7 @@ Level = Literal["ok", "warning", "problem"]
 
 
 TOPICS = (
-    "launcher", "MPI", "threads", "cores", "kernel", "shared memory", "memory access", "memory", "/dev/shm",
+    "launcher", "MPI", "threads", "cores", "kernel", "shared memory", "memory", "/dev/shm",
     "locked memory", "open files", "huge pages", "GPU", "CPU", "versions", "settings", "algorithm",
 )  # fmt: skip
 """What findings are about, in the report's order."""

@@ -32,7 +32,7 @@ _FILES = 1024  # files that a process may open on most systems
 
 Rule = tuple[Level, Callable[[Facts], object], str]
 
-_OF_LINUX = "memory access", "/dev/shm", "huge pages"  # topics of which there is nothing to say elsewhere
+_OF_LINUX = "/dev/shm", "huge pages"  # topics of which there is nothing to say elsewhere
 _FREE_SHM = "Delete what earlier jobs have left in /dev/shm, or give it more memory (docker run --shm-size=1g)"
 _RAISE_LIMIT = "Remove the limit: `ulimit -l unlimited`, memlock in limits.conf, or LimitMEMLOCK=infinity of slurmd"
 _FITTING_TORCH = "Install a torch that fits the driver: https://pytorch.org/get-started/locally"
@@ -123,12 +123,6 @@ RULES: tuple[tuple[str, tuple[Rule, ...]], ...] = (
         ("warning", lambda f: f.world is not None and f.ranks_here > 1
          and "the ranks of a node do not share memory: collectives are the MPI library's",
          "Run all ranks of a node in one container, and do not set MPICOLL_SHARED_MEMORY=0"),
-    )),
-    ("memory access", (
-        ("ok", _of_mpi(lambda w: w.reads and "a process may read the memory of another (process_vm_readv)"), ""),
-        ("warning", _of_mpi(lambda _: "no process may read the memory of another (process_vm_readv): MPI copies long "
-                            "messages twice"),
-         "As root: sysctl kernel.yama.ptrace_scope=0; in a container: allow CAP_SYS_PTRACE"),
     )),
     ("memory", (  # whole GiB, of which all ranks of a node see as many
         ("ok", lambda f: (m := f.machine.memory) is not None and f"{_rounded(m >> 30 << 30 or m)} are free", ""),

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 
 from mpicoll.machine.linux import cpus
@@ -14,7 +13,6 @@ _CGROUP = Path("/sys/fs/cgroup")
 _OWN_GROUPS = Path("/proc/self/cgroup")
 _EXITING = 4  # the kernel's flag of a process that is about to end
 _HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage")
-_BELOW_HOME = {"XDG_CACHE_HOME": ".cache", "XDG_CONFIG_HOME": ".config"}
 
 
 def free_memory() -> int | None:
@@ -40,7 +38,7 @@ def overload() -> str:
     compute than there are cores. Empty if nothing is known of either."""
     found = []
     cores, load = os.cpu_count() or 1, os.getloadavg()[0]
-    limit = min(filter(None, map(_cores_of, _groups())), default=cores)
+    limit = min(_cores_of_groups(), default=cores)
     if limit < len(cpus()):
         found.append(f"a control group limits all processes together to the time of {limit:g} cores")
     if load > cores:
@@ -48,27 +46,16 @@ def overload() -> str:
     return "; ".join(found)
 
 
-def _groups() -> list[Path]:
-    """The control groups whose limits on time hold for this process. Version 1 has a tree for each kind of limit."""
-    found = []
+def _cores_of_groups() -> Iterator[float]:
+    """The limits on time, as numbers of cores, of the control groups in which this process is. Those of the first
+    version of control groups are not looked at."""
     for line in _OWN_GROUPS.read_text().splitlines() if _OWN_GROUPS.exists() else []:
-        _, kinds, path = line.split(":", 2)
-        if kinds == "" or "cpu" in kinds.split(","):
-            group = _CGROUP / ("cpu" if kinds else "") / path.strip("/")
-            found += [each for each in (group, *group.parents) if each.is_relative_to(_CGROUP)]
-    return found
-
-
-def _cores_of(group: Path) -> float | None:
-    """The limit of a control group as a number of cores; None if it has none."""
-    try:
-        if (group / "cpu.max").exists():
-            quota, period = (group / "cpu.max").read_text().split()
-        else:
-            quota, period = ((group / f"cpu.cfs_{name}_us").read_text().strip() for name in ("quota", "period"))
-    except OSError:
-        return None
-    return int(quota) / int(period) if quota.isdecimal() else None
+        if line.startswith("0::"):
+            group = _CGROUP / line.removeprefix("0::").strip("/")
+            for file in (each / "cpu.max" for each in (group, *group.parents) if each.is_relative_to(_CGROUP)):
+                quota, period = file.read_text().split() if file.exists() else ("max", "")
+                if quota != "max":
+                    yield int(quota) / int(period)
 
 
 def huge_pages(which: str = "enabled") -> str | None:
@@ -111,13 +98,13 @@ def home() -> Path | None:
     return Path(found) if os.path.isabs(found) else None
 
 
-def user_folder(variable: str) -> Path | None:
-    """What one of the XDG Base Directory Specification's variables names, or else its folder in the user's home. None
-    if there is none. As the specification has it, a folder that is not absolute does not count."""
-    named, at_home = os.environ.get(variable, ""), home()
+def cache_folder() -> Path | None:
+    """The folder that XDG_CACHE_HOME names, if that is absolute, or else the one in the user's home. None if there is
+    none."""
+    named, at_home = os.environ.get("XDG_CACHE_HOME", ""), home()
     if os.path.isabs(named):
         return Path(named)
-    return at_home and at_home / _BELOW_HOME[variable]
+    return at_home and at_home / ".cache"
 
 
 def write_whole(file: Path, content: str | bytes) -> None:
@@ -135,36 +122,3 @@ def write_whole(file: Path, content: str | bytes) -> None:
         if is_file:
             new.unlink(missing_ok=True)
         raise
-
-
-@dataclass(frozen=True)
-class Mark:
-    """Where a process holds some random bytes."""
-
-    process: int
-    address: int
-    content: bytes
-
-
-_held = ctypes.create_string_buffer(os.urandom(16), 16)
-
-
-def mark() -> Mark:
-    """The mark of this process. The bytes stay where they are as long as it lives."""
-    return Mark(os.getpid(), ctypes.addressof(_held), _held.raw)
-
-
-def can_read(other: Mark) -> bool:
-    """Whether this process can read the bytes of another one of the same user. Linux can forbid it (Yama), and so can a
-    container: MPI libraries copy long messages once where they may, and twice elsewhere. In another namespace of
-    processes the number means another process, whose memory has something else there."""
-    c = ctypes.CDLL(None)
-    if not hasattr(c, "process_vm_readv"):
-        return False
-    length = len(other.content)
-    found = ctypes.create_string_buffer(length)
-    into, of = ((ctypes.c_size_t * 2)(address, length) for address in (ctypes.addressof(found), other.address))
-    c.process_vm_readv.restype = ctypes.c_ssize_t
-    one, none = ctypes.c_ulong(1), ctypes.c_ulong(0)
-    read = c.process_vm_readv(other.process, ctypes.byref(into), one, ctypes.byref(of), one, none)
-    return read == length and found.raw == other.content

@@ -19,7 +19,7 @@ from mpicoll.devices.device import Device
 from mpicoll.errors import LaunchError
 from mpicoll.jobs import launcher, spawn
 from mpicoll.machine.mpi_library import library, ucx_version
-from mpicoll.machine.system import user_folder, write_whole
+from mpicoll.machine.system import cache_folder, write_whole
 from mpicoll.machine.vendors import SETTINGS
 from mpicoll.probe.child import NOT_TRIED, SECONDS_OF_A_JOB, SECONDS_OF_ALL_JOBS
 from mpicoll.probe.tries import RANKS, RIGHT, attempt
@@ -66,7 +66,7 @@ def _name(key: Key) -> str:
 
 def file_of(key: Key) -> Path | None:
     """Where the answer is kept; None for a user without a home. Whoever deletes it makes mpicoll try again."""
-    cache = user_folder("XDG_CACHE_HOME")
+    cache = cache_folder()
     return cache and cache / "mpicoll" / "device-memory" / f"{_name(key)}.json"
 
 

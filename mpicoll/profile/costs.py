@@ -6,17 +6,10 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from math import inf
 
 from mpicoll.algorithms.collectives import COLLECTIVES
 from mpicoll.profile.recording import Call, Recording, Span, total, union, within
-
-_APART, _APART_OF_CALL = 50.0, 0.1
-"""In so many microseconds, or in this part of the time of a call, a program computes next to nothing."""
-_SHORT = 64 << 10  # bytes of a call that takes hardly longer than the shortest one
-_LEAST_TO_COALESCE = 4
-_SHARE = 0.05  # what part of a rank's time something must cost before it is worth a sentence
 
 
 @dataclass(frozen=True)
@@ -40,20 +33,10 @@ class SiteCosts:
 
     kind: str
     site: str
-    nbytes: int
     calls: int = 0
-    blocks: bool = True  # whether the program could do nothing during each of them
     exposed: float = 0.0
     late: float = 0.0
     hidden: float = 0.0
-
-
-@dataclass(frozen=True)
-class Advice:
-    """What may make the program faster, and how much time it is about, in microseconds of all ranks."""
-
-    text: str
-    cost: float
 
 
 @dataclass(frozen=True)
@@ -63,22 +46,20 @@ class Costs:
     ranks: list[RankCosts]
     sites: list[SiteCosts]  # the most costly ones first
     last: defaultdict[int, float]  # how long others have waited for which rank, in microseconds
-    advice: list[Advice]
 
 
 def costs(recording: Recording) -> Costs:
     """What there is to say of a recording."""
-    sites: dict[tuple[str, str, int], SiteCosts] = {}
+    sites: dict[tuple[str, str], SiteCosts] = {}
     last: defaultdict[int, float] = defaultdict(float)
     late_of: defaultdict[int, float] = defaultdict(float)
-    in_flight: defaultdict[tuple[tuple[str, str, int], int], list[Call]] = defaultdict(list)
+    in_flight: defaultdict[tuple[tuple[str, str], int], list[Call]] = defaultdict(list)
     own = _own(recording.calls)
     late = dict(_late(recording.calls, own))
     for call in recording.calls:
-        key = call.kind, call.site, call.nbytes
+        key = call.kind, call.site
         of = sites.setdefault(key, SiteCosts(*key))
         of.calls += 1
-        of.blocks &= call.blocks
         of.exposed += total(own[call])
         in_flight[key, call.rank].append(call)
         if call in late:
@@ -93,10 +74,7 @@ def costs(recording: Recording) -> Costs:
     for rank, span in recording.spans.items():
         exposed, hidden = total(within(_exposed(by_rank[rank]), span)), _hidden(by_rank[rank], span)
         ranks.append(RankCosts(rank, span[1] - span[0], exposed, late_of[rank], hidden))
-    costly = sorted(sites.values(), key=lambda each: -each.exposed)
-    everything = sum(each.time for each in ranks)
-    advice = [each for each in [*_coalesce(recording, late), *_overlap(costly)] if each.cost >= _SHARE * everything]
-    return Costs(ranks, costly, last, sorted(advice, key=lambda each: -each.cost))
+    return Costs(ranks, sorted(sites.values(), key=lambda each: -each.exposed), last)
 
 
 def _exposed(calls: Iterable[Call]) -> list[Span]:
@@ -158,57 +136,3 @@ def _needed(call: Call) -> set[int]:
         return set()
     needs = table.needs(ranks.index(call.rank), len(ranks), call.root or 0)
     return {ranks[each] for each in needs} - {call.rank}
-
-
-def _coalesce(recording: Recording, late: Mapping[Call, tuple[float, int]]) -> Iterator[Advice]:
-    """Short collectives of one kind that follow each other with nothing between: one call could carry them."""
-    found: defaultdict[tuple[str, str], list[list[Call]]] = defaultdict(list)
-    for calls_of_rank in recording.by_rank.values():
-        mine = [call for call in calls_of_rank if call.number is not None]
-        runs = [mine[:1]]
-        for before, call in pairwise(mine):
-            if _joins(before, call):
-                runs[-1].append(call)
-            else:
-                runs.append([call])
-        for run in runs:
-            if len(run) >= _LEAST_TO_COALESCE:
-                found[run[0].kind.split()[0], run[0].site].append(run)
-    for (operation, site), runs in found.items():
-        calls = sum(map(len, runs))
-        cost = sum(total(call.exposed) - late.get(call, (0.0, 0))[0] for run in runs for call in run)
-        each = calls / len(runs)
-        nbytes = sum(call.nbytes for run in runs for call in run) / len(runs)
-        together = f", {nbytes:.0f} bytes together" if nbytes else ""
-        yield Advice(
-            f"{operation} at {site}: {each:.0f} short calls follow each other with nothing between{together}. If none "
-            f"needs the result of the one before, one call could carry them.",
-            cost * (1 - 1 / each),
-        )
-
-
-def _joins(before: Call, call: Call) -> bool:
-    """Whether one call could carry both. The length of objects is not known, and counts as short."""
-
-    def alike(each: Call) -> tuple[object, ...]:  # not their lengths
-        what = each.description.partition(" of ")[0]  # also the operator of a reduction
-        return each.communicator, each.operation, what, each.root, each.dtype, each.thread
-
-    little = max(_APART, _APART_OF_CALL * (call.complete - call.issued))
-    between = call.issued - before.complete, total([call.under_way]) - total(call.exposed)
-    short = all(each.nbytes <= _SHORT and each.collective not in ("barrier", "meeting") for each in (before, call))
-    return short and alike(before) == alike(call) and max(between) <= little
-
-
-def _overlap(sites: Iterable[SiteCosts]) -> Iterator[Advice]:
-    """What takes long by itself, and is not hidden."""
-    for each in sites:
-        itself = each.exposed - each.late
-        if each.nbytes > _SHORT and each.hidden < 0.1 * itself:
-            begins = each.kind.split()[0]
-            how = "blocks" if each.blocks else "is waited for as soon as it is begun"
-            yield Advice(
-                f"{begins} of {each.nbytes} bytes at {each.site} {how}. If there is work that does not need its "
-                f"result, begin it earlier and wait for it later.",
-                itself,
-            )

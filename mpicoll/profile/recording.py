@@ -81,11 +81,6 @@ class Call:
         of = f"{self.elements} {self.dtype}" if self.elements else f"{self.nbytes} bytes"
         return f"{self.operation} of {of}"
 
-    @property
-    def blocks(self) -> bool:
-        """Whether the program could do nothing between its issue and its end."""
-        return not self.waits and self.thread != ASYNCHRONOUS
-
 
 ASYNCHRONOUS = "asynchronous calls"  # the row of the thread that carries out asynchronous calls
 

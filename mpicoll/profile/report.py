@@ -3,7 +3,6 @@ program and asynchronous calls did."""
 
 from __future__ import annotations
 
-import textwrap
 from collections import defaultdict
 from math import inf
 from pathlib import Path
@@ -16,7 +15,6 @@ from mpicoll.profile.costs import Costs
 from mpicoll.profile.recording import ASYNCHRONOUS, Recording, Span
 from mpicoll.units import count, duration, named
 
-_COLUMNS = 100
 _MOST = 10  # lines of the program that are listed, and ranks
 _NO_CALLS = """\
 It has no calls. Not recorded are communicators of one rank, those of mpicoll.threads, and those with check="off". Calls
@@ -54,9 +52,6 @@ def text(name: str, recording: Recording, costs: Costs) -> str:
         worst = sorted(costs.last.items(), key=lambda each: -each[1])[:3]
         said = ", ".join(f"{_time(time)} for rank {rank}" for rank, time in worst if time >= 0.1 * total)
         lines.append(f"Ranks waited {_time(total)} for others that came late ({total / everything:.0%}): {said}.")
-    for each in costs.advice:
-        said = f"{each.text} It costs {_time(each.cost)} of all ranks' time ({each.cost / everything:.0%})."
-        lines += textwrap.wrap(said, _COLUMNS, initial_indent="- ", subsequent_indent="  ")
     return "\n".join(lines).rstrip()
 
 

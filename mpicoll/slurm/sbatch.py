@@ -5,14 +5,11 @@ from __future__ import annotations
 
 import re
 import shlex
-import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from importlib import resources
-from pathlib import Path
 from typing import Literal, NamedTuple
 
-from mpicoll.errors import ArgumentError, misspelt
-from mpicoll.machine.system import user_folder
+from mpicoll.errors import ArgumentError
 
 TEMPLATES = {
     "single-node": "single_node.sbatch",
@@ -105,11 +102,6 @@ def script(template: str, site: str, options: Mapping[str, str], variables: Mapp
     return "\n".join([shebang, f"# Written by: {command}", *lines, ""])
 
 
-def variables(template: str, site: str = "auto") -> list[str]:
-    """The variables of a template, with those of the preset that is written into it."""
-    return [*_variables(_with_preset(template, site))]
-
-
 def launching(site: str = "") -> str:
     """What a job runs to start ranks: slurm/launch.sh, with this preset in it."""
     if site not in sites():
@@ -138,37 +130,6 @@ def _with_preset(template: str, site: str) -> Iterator[str]:
             yield from ("set -a", *_composed(f"sites/{site}.env", site), "set +a")
         else:
             yield line.replace('-m mpicoll.slurm "$SITE"', "-m mpicoll.slurm none")
-
-
-# -- a site's defaults ------------------------------------------------------------------------------------------------
-
-
-def files() -> list[Path]:
-    """The site's file and the user's own, whose values win. They have lines of TOML: ``partition = "gpu"`` for an
-    option, ``site = "roce"`` for the preset, and ``MPICOLL_MODULES = "openmpi"`` for a variable of the scripts."""
-    folders = Path("/etc"), user_folder("XDG_CONFIG_HOME")
-    return [folder / "mpicoll/slurm.toml" for folder in folders if folder is not None]
-
-
-def defaults() -> dict[str, str]:
-    """What these files say. Raises ArgumentError for what is no option, preset of the network, or variable."""
-    found: dict[str, str] = {}
-    known = [*OPTIONS, "site", *(name for each in TEMPLATES for site in sites() for name in variables(each, site))]
-    for file in filter(Path.is_file, files()):
-        try:
-            values = tomllib.loads(file.read_text())
-        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-            raise ArgumentError("slurm", str(file), "TOML", str(error)) from error
-        for name, value in values.items():
-            if not isinstance(value, str | int) or isinstance(value, bool):
-                raise ArgumentError("slurm", f"{file}: {name}", "a text or a number", repr(value))
-            if name == "site" and value not in sites():
-                raise ArgumentError("slurm", f"{file}: site", f"one of {', '.join(sites())}", repr(value))
-            if name not in known:
-                expected = "an option of mpicoll slurm, site, or a variable of a script"
-                raise ArgumentError("slurm", str(file), expected, misspelt(name, known))
-            found[name] = str(value)
-    return found
 
 
 # -- filling in -----------------------------------------------------------------------------------------------------
@@ -241,7 +202,7 @@ def _with_variables(template: str, lines: list[str], variables: Mapping[str, str
         if name == "SITE":
             raise _bad(template, "--set", "--site for the preset of the network", f"SITE={value}")
         if name not in known:
-            raise _bad(template, "--set", f"one of {', '.join(known)}", misspelt(name, known))
+            raise _bad(template, "--set", f"one of {', '.join(known)}", repr(name))
     texts = {name: f"{name}=${{{name}:-{_quoted(value)}}}" for name, value in variables.items()}
     named = [(_part(line, "variable"), line) for line in lines]
     return [texts[name] + _part(line, "tail") if name in texts else line for name, line in named]

@@ -8,7 +8,6 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from datetime import timedelta
-from functools import lru_cache
 from threading import get_ident
 from types import SimpleNamespace
 from typing import Any, ClassVar, TypeAlias
@@ -136,8 +135,7 @@ class ProcessGroup:
                 return None
             work = CollectiveWork(run, list(result), guard)
             work.has_begun = has_begun
-            if not self.any_thread:
-                _warn_that_it_blocks()
+            if not self.any_thread:  # without MPI_THREAD_MULTIPLE, no other thread may call MPI
                 work.execute()
                 work.let_go()
                 return work
@@ -176,14 +174,6 @@ class ProcessGroup:
         finally:
             self.engine.close("it was destroyed")
             self.callers.clear()  # they refer to the group
-
-
-@lru_cache(maxsize=1)
-def _warn_that_it_blocks() -> None:
-    sites.warn(
-        "mpicoll: this MPI was initialised without MPI_THREAD_MULTIPLE: asynchronous collectives complete before "
-        "the call returns"
-    )
 
 
 GivenGroup: TypeAlias = ProcessGroup | torch.distributed.ProcessGroup | int | None

@@ -41,14 +41,6 @@ torch.distributed.Work does not survive."""
 work_of_future = _c10d._create_work_from_future
 """A Work of C++ alone, which is complete when a future is. There is no public way to make one."""
 
-OPTIONS = {
-    getattr(_c10d, f"{name}Options")
-    for name in (
-        "AllToAll", "Allgather", "Allreduce", "Barrier", "Broadcast", "Gather", "Reduce", "ReduceScatter", "Scatter",
-    )
-}  # fmt: skip
-"""What torch passes to a group's methods. torch.distributed has most of these names, and not all."""
-
 torchs_world = torch.distributed.distributed_c10d._world
 """Knows torch's default group. The public ``torch.distributed.group.WORLD`` costs more in each call."""
 

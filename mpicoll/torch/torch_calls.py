@@ -1,8 +1,8 @@
 """A group's collectives and messages, by the names and with the arguments with which torch calls them.
 
 Python calls them (torch.distributed's functions), and so does C++ (functional collectives, DDP's reducer). torch itself
-passes lists and an object of options: ``group.broadcast([tensor], options)``. To a program it offers simple forms, too:
-``group.broadcast(tensor, 0)``. A ``timeout`` changes nothing there, except in ``barrier``: that of the group counts."""
+passes lists and an object of options: ``group.broadcast([tensor], options)``. The simple forms that torch's own groups
+have for programs, such as ``group.broadcast(tensor, 0)``, are refused."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import wraps
-from inspect import BoundArguments, Parameter, Signature, signature
 from time import monotonic
 from typing import Any
 
@@ -23,7 +22,7 @@ from mpicoll.torch import barriers, collectives, ddp
 from mpicoll.torch.caller import GivenOp, caller_of
 from mpicoll.torch.group import ProcessGroup
 from mpicoll.torch.messages import made
-from mpicoll.torch.private import OPTIONS, CallbackWork, uncompiled, work_of_future
+from mpicoll.torch.private import CallbackWork, uncompiled, work_of_future
 from mpicoll.torch.work import CollectiveWork, Complete, MessageWork, Work, seconds_of
 
 Tensors = Sequence[torch.Tensor]
@@ -41,49 +40,26 @@ class Options:
 
 
 DEFAULTS = Options()
+_NO_OPTIONS = int, ReduceOp, ReduceOp.RedOpType, timedelta  # what ends torch's simple forms in the place of options
 
 
-def operation(simple: str | None = None) -> Callable[[Method], Method]:
+def operation(method: Method) -> Method:
     """Makes a method one that torch calls. It returns a Work, several of them, or None if it is complete, and torch
-    gets what the group's ``handle`` makes of that. ``simple`` has the parameters of torch's simple form, if there is
-    one."""
-    kind, defaults = Parameter.POSITIONAL_OR_KEYWORD, {"root": 0, "op": ReduceOp.SUM, "timeout": None}
-    words = [] if simple is None else [*simple.split(), "timeout"]
-    form = Signature([Parameter(word, kind, default=defaults.get(word, Parameter.empty)) for word in words])
+    gets what the group's ``handle`` makes of that."""
 
-    def made(method: Method) -> Method:
-        names = signature(method).parameters.keys()
+    @wraps(method)
+    def call(self: Any, *given: Any, **named: Any) -> Any:
+        if given and isinstance(given[-1], _NO_OPTIONS):
+            expected = "torch's options, such as dist.BroadcastOptions()"
+            raise ArgumentError(method.__name__, "opts", expected, repr(given[-1]))
+        work = method(self, *given, **named)
+        if work is None:
+            self.calls += 1
+            return FINISHED
+        return self.handle(work)
 
-        @wraps(method)
-        def call(self: Any, *given: Any, **named: Any) -> Any:
-            if simple is not None:
-                as_torch = (given and type(given[-1]) in OPTIONS) or (named and named.keys() <= names)
-                if not as_torch:
-                    try:
-                        given, named = _with_options(form.bind(*given, **named)), {}
-                    except TypeError as e:
-                        raise TypeError(f"{method.__name__}: {e}") from None
-            work = method(self, *given, **named)
-            if work is None:
-                self.calls += 1
-                return FINISHED
-            return self.handle(work)
-
-        call.is_operation = True  # type: ignore[attr-defined]
-        return call
-
-    return made
-
-
-def _with_options(simple: BoundArguments) -> tuple[Any, ...]:
-    """The arguments of a simple form as torch itself passes them. Tensors may be in lists already."""
-    simple.apply_defaults()
-    tensors = dict(simple.arguments)
-    timeout, root, op = tensors.pop("timeout"), tensors.pop("root", 0), tensors.pop("op", ReduceOp.SUM)
-    waits = timeout is not None and not tensors  # a barrier, of which alone the time is limited
-    are_single = any(isinstance(value, torch.Tensor) for value in tensors.values())
-    listed = ([value] if are_single else value for value in tensors.values())
-    return *listed, Options(op, root, not waits, timeout or timedelta(0))
+    call.is_operation = True  # type: ignore[attr-defined]
+    return call
 
 
 # -- mpicoll's Works as torch's ----------------------------------------------------------------------------------------
@@ -222,7 +198,7 @@ class TorchCalls(ProcessGroup):
 
     # -- collectives --------------------------------------------------------------------------------------------------
 
-    @operation("tensor op")
+    @operation
     def allreduce(self, tensors: Tensors, opts: Any = DEFAULTS) -> Any:
         tensor = _only(tensors, "all_reduce")
         if not opts.asyncOp:
@@ -239,46 +215,46 @@ class TorchCalls(ProcessGroup):
                 return in_future(work)
         return work
 
-    @operation()
+    @operation
     def allreduce_coalesced(self, tensors: Tensors, opts: Any = DEFAULTS) -> Any:
         return [collectives.all_reduce(tensor, opts.reduceOp, self, opts.asyncOp) for tensor in tensors]
 
-    @operation("tensor root op")
+    @operation
     def reduce(self, tensors: Tensors, opts: Any = DEFAULTS) -> Any:
         tensor = _only(tensors, "reduce")
         return collectives.reduce(tensor, None, opts.reduceOp, self, opts.asyncOp, group_dst=opts.rootRank)
 
-    @operation("tensor root")
+    @operation
     def broadcast(self, tensors: Tensors, opts: Any = DEFAULTS) -> Any:
         tensor = _only(tensors, "broadcast")
         return collectives.broadcast(tensor, None, self, opts.asyncOp, group_src=opts.rootRank)
 
-    @operation("output_tensors input_tensor")
+    @operation
     def allgather(self, output_tensors: Sequence[Tensors], input_tensors: Tensors, opts: Any = DEFAULTS) -> Any:
         outs, tensor = _only(output_tensors, "all_gather"), _only(input_tensors, "all_gather")
         return collectives.all_gather(outs, tensor, self, opts.asyncOp)
 
-    @operation()
+    @operation
     def all_gather_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any = DEFAULTS) -> Any:
         return collectives.all_gather_into_tensor(output, input, self, opts.asyncOp)
 
-    @operation()
+    @operation
     def allgather_coalesced(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any = DEFAULTS) -> Any:
         pairs = zip(zip(*outputs, strict=True), inputs, strict=True)
         return [collectives.all_gather(outs, tensor, self, opts.asyncOp) for outs, tensor in pairs]
 
-    @operation()
+    @operation
     def all_gather_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = DEFAULTS) -> Any:
         pairs = zip(outputs, inputs, strict=True)
         return [collectives.all_gather_into_tensor(out, x, self, opts.asyncOp) for out, x in pairs]
 
-    @operation("output_tensors input_tensor root")
+    @operation
     def gather(self, output_tensors: Sequence[Tensors], input_tensors: Tensors, opts: Any = DEFAULTS) -> Any:
         outs = output_tensors[0] if output_tensors else None
         tensor = _only(input_tensors, "gather")
         return collectives.gather(tensor, outs, None, self, opts.asyncOp, group_dst=opts.rootRank)
 
-    @operation()
+    @operation
     def gather_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any = DEFAULTS) -> Any:
         outs = None
         if self.rank() == opts.rootRank:
@@ -289,38 +265,38 @@ class TorchCalls(ProcessGroup):
             outs = [*output.view(self.size(), *input.shape)]
         return collectives.gather(input, outs, None, self, opts.asyncOp, group_dst=opts.rootRank)
 
-    @operation("output_tensor input_tensors root")
+    @operation
     def scatter(self, output_tensors: Tensors, input_tensors: Sequence[Tensors], opts: Any = DEFAULTS) -> Any:
         ins = input_tensors[0] if input_tensors else None
         tensor = _only(output_tensors, "scatter")
         return collectives.scatter(tensor, ins, None, self, opts.asyncOp, group_src=opts.rootRank)
 
-    @operation("output input op")
+    @operation
     def reduce_scatter(self, output_tensors: Tensors, input_tensors: Sequence[Tensors], opts: Any = DEFAULTS) -> Any:
         output, ins = _only(output_tensors, "reduce_scatter"), _only(input_tensors, "reduce_scatter")
         return collectives.reduce_scatter(output, ins, opts.reduceOp, self, opts.asyncOp)
 
-    @operation()
+    @operation
     def reduce_scatter_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any = DEFAULTS) -> Any:
         return collectives.reduce_scatter_tensor(output, input, opts.reduceOp, self, opts.asyncOp)
 
-    @operation()
+    @operation
     def reduce_scatter_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = DEFAULTS) -> Any:
         pairs = zip(outputs, inputs, strict=True)
         return [collectives.reduce_scatter_tensor(out, x, opts.reduceOp, self, opts.asyncOp) for out, x in pairs]
 
-    @operation()
+    @operation
     def alltoall(self, output_tensors: Tensors, input_tensors: Tensors, opts: Any = DEFAULTS) -> Any:
         return collectives.all_to_all(output_tensors, input_tensors, self, opts.asyncOp)
 
-    @operation()
+    @operation
     def all_to_all_single(
         self, output: Any, input: Any, output_split_sizes: Any, input_split_sizes: Any, opts: Any = DEFAULTS
     ) -> Any:
         sizes = output_split_sizes, input_split_sizes
         return collectives.all_to_all_single(output, input, *sizes, self, opts.asyncOp)
 
-    @operation("")
+    @operation
     def barrier(self, opts: Any = DEFAULTS) -> Any:
         if opts.asyncOp or opts.timeout <= timedelta(0):  # torch passes a negative one if none is given
             return collectives.barrier(self, opts.asyncOp)
@@ -364,7 +340,10 @@ class TorchCalls(ProcessGroup):
 
 
 def _only(given: Sequence[Any], operation: str) -> Any:
-    """The one element of a list. torch passes lists for the sake of NCCL's several GPUs of one process."""
+    """The one element of a list. torch passes lists for the sake of NCCL's several GPUs of one process, and a tensor
+    where DistributedDataParallel looks for unused parameters."""
+    if isinstance(given, torch.Tensor):
+        return given
     if isinstance(given, (list, tuple)) and len(given) == 1:
         return given[0]
     shown = f"{len(given)}" if isinstance(given, (list, tuple)) else repr(given)[:100]

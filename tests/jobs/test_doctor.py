@@ -20,7 +20,6 @@ import pytest
 
 from mpicoll import doctor
 from mpicoll.doctor.rules import VARIABLES
-from mpicoll.machine.system import can_read, mark
 from tests.jobs.jobs import ON_LINUX, REPOSITORY, Done, done, empty_wheel, half, python, run, script, until
 
 DOCTOR = ("-m", "mpicoll", "doctor")
@@ -127,14 +126,6 @@ def test_a_setting_that_is_wrong(variable: str) -> None:
 def test_the_settings_are_those_of_the_page() -> None:
     page = (REPOSITORY / "docs" / "reference" / "environment.md").read_text()
     assert set(re.findall(r"^\| `(MPICOLL_\w+)`", page, re.MULTILINE)) == VARIABLES
-
-
-def test_whose_memory_can_be_read() -> None:
-    own = mark()
-    assert can_read(own)
-    assert not can_read(replace(own, content=bytes(len(own.content))))  # another process, to which the number belongs
-    assert not can_read(replace(own, address=0))
-    assert not can_read(replace(own, process=2**22 + 1))  # no process has such a number
 
 
 CRASH = """

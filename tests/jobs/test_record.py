@@ -109,7 +109,7 @@ def test_all_doors_of_a_communicator(tmp_path: Path) -> None:
         assert [call.nbytes for call in mine][:5] == [4000] * 5
         assert all(call.is_over and call.issued <= call.complete for call in mine)
         assert all(call.site.startswith("script.py:") for call in mine)
-        assert [call.blocks for call in mine][:6] == [True, False, False, False, True, True]
+        assert [bool(call.waits) for call in mine][:6] == [False, True, True, True, False, False]
         assert all(call.waits for call in mine if call.operation in ("iallreduce", "irecv"))
     assert costs(recording).ranks[0].late > 3 * 15_000
     check_report(tmp_path / "step.json")
@@ -157,7 +157,7 @@ def test_a_step_of_ddp(backend: str, tmp_path: Path) -> None:
         assert all(call.waits for call in buckets)
         assert (last.operation, last.nbytes, last.backward) == ("allreduce", 12, None)
         assert scattered.operation == "reduce_scatter"
-        assert (message.nbytes, message.blocks) == (20, True)
+        assert (message.nbytes, message.waits) == (20, ())
         assert backend == "gloo" or buckets[0].thread == ASYNCHRONOUS
 
 

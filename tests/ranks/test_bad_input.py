@@ -56,6 +56,8 @@ CASES = (
     ("c.isend({}, 0)", "isend: x: ... dict {}"),
     ("setattr(c, 'timeout', '5')", "Communicator: timeout: expected seconds, more than 0; given '5'"),
     ("setattr(c, 'timeout', True)", "timeout: ... given True"),
+    ("c.allreduce(y, 'MAX')", "given 'MAX'"),
+    ("c.allreduce(y, 'summ')", "given 'summ'"),
     ("c.alltoall(None)", "alltoall: xs: expected an array"),
     ("c.scatter(np.ones(()), c.rank)", "scatter: xs: expected shape ( ... shape ()"),
     ("c.allreduce(np.ones(y.size, 'f4'), out=y)", "DtypeError: ... out: expected dtype float32 ... float64"),

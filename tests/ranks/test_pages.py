@@ -18,7 +18,7 @@ from mpi4py import MPI
 
 import mpicoll
 import mpicoll.torch as dist
-from mpicoll.torch import hooks, nn
+from mpicoll.torch import nn
 from tests.sharing import SHARED
 
 PAGES = Path(__file__).parents[2] / "docs/how-to"
@@ -125,7 +125,6 @@ def names() -> Iterator[str]:
     for page in ("api.rst", "api_torch.rst"):
         yield from FUNCTION.findall((REFERENCE / page).read_text())
     yield from (f"torch.nn.{name}" for name in nn.__all__)
-    yield from (f"torch.hooks.{name}" for name in vars(hooks) if name.endswith("_compress_hook"))
 
 
 def test_each_function_has_an_example() -> None:

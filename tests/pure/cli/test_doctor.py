@@ -22,7 +22,7 @@ Patch = pytest.MonkeyPatch
 MIB, GIB = 1 << 20, 1 << 30
 START = Start("Open MPI's mpirun", "PMIx", 0, 2, None)
 ALONE = Start(None, None, None, 1, None)
-WORLD = World(0, 2, "Open MPI 5.0.11", "MULTIPLE", True, True, True, tuple((n, "ring", "a reason") for n in SIZES))
+WORLD = World(0, 2, "Open MPI 5.0.11", "MULTIPLE", True, True, tuple((n, "ring", "a reason") for n in SIZES))
 MACHINE = Machine(
     node="node1", linux=True, cpu="a CPU", cores=(0,), overload="", omp_threads=1, memory=GIB, shm_size=GIB,
     shm_free=GIB, locked=None, files=1024, rdma=False, huge_pages="madvise", shared_huge_pages="never", kernel="",
@@ -103,11 +103,11 @@ def test_a_system_that_is_not_linux() -> None:
     """What it has not is no fault of it."""
     facts = job(linux=False, memory=None, shm_size=None, shm_free=None, huge_pages=None, shared_huge_pages=None)
     for rank in range(2):
-        facts = of_rank(rank, facts, world={"shares": False, "reads": False, "shares_memory": False})
+        facts = of_rank(rank, facts, world={"shares": False, "shares_memory": False})
     report = judge(facts)
     assert findings(report) == []
     assert "shared memory  mpicoll needs Linux (memfd_create) for it" in report.text()
-    assert {f.topic for f in report.findings}.isdisjoint({"memory access", "/dev/shm", "huge pages"})
+    assert {f.topic for f in report.findings}.isdisjoint({"/dev/shm", "huge pages"})
 
 
 # What is not in order, and how the only line that says so begins. Each has a remedy.
@@ -123,7 +123,6 @@ OUT_OF_ORDER = [
     (of_rank(1, machine={"omp_threads": 8}), "problem cores rank 1: 1 rank with 8 threads together (OMP_NUM_THREADS)"),
     (of_rank(1, machine={"kernel": "no kernel"}), "warning kernel rank 1: no kernel: collectives of a node"),
     (of_rank(0, of_rank(1, world=APART), world=APART), "warning shared memory the ranks of a node do not share memory"),
-    (of_rank(0, alone(), world={"reads": False}), "warning memory access no process may read the memory of another"),
     (job(shm_size=64 * MIB, shm_free=8 * MIB), "warning /dev/shm 64 MiB, of which 8 MiB are free: expected 16 MiB"),
     (job(shm_size=64 * MIB, shm_free=4096), "problem /dev/shm 64 MiB, of which 4 KiB are free: an MPI library that"),
     (job(shm_size=None, shm_free=None), "warning /dev/shm there is none"),

@@ -238,35 +238,6 @@ def test_the_manuals_commands(capsys: Capture) -> None:
         assert capsys.readouterr().out
 
 
-def test_a_file_of_defaults(capsys: Capture, config: Path) -> None:
-    """Values of the command line win, and variables that a template lacks are left out there."""
-    config.write_text(
-        'account = "phys"\npartition = "gpu"\nsite = "roce"\nMPICOLL_MODULES = "openmpi/5 cuda"\nSIZES = "x"\n'
-    )
-    script = rendered(capsys, "single-node", "--partition", "debug")
-    assert {"#SBATCH --account=phys", "#SBATCH --partition=debug", "NCCL_NET=${NCCL_NET:-IB}"} <= set(
-        script.splitlines()
-    )
-    assert 'MPICOLL_MODULES=${MPICOLL_MODULES:-"openmpi/5 cuda"}' in script
-    assert "--account=phys" in script.splitlines()[1]
-    assert "\nSITE=none " in rendered(capsys, "single-node", "--site", "none")
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("acount = 1", "an option of mpicoll slurm, site, or a variable of a script; given 'acount' (did you mean"),
-        ("site = 'moon'", "site: expected one of auto, "),
-        ("time = [1]", "time: expected a text or a number; given [1]"),
-        ("time", "expected TOML"),
-        ("nodes = 0", "--nodes: expected a number, at least 1"),
-    ],
-)
-def test_a_bad_file_of_defaults(capsys: Capture, config: Path, text: str, expected: str) -> None:
-    config.write_text(text)
-    assert expected in refused(capsys, "single-node")
-
-
 @pytest.mark.parametrize(
     ("backends", "device", "expected"),
     [

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import pwd
 import tempfile
 from collections.abc import Callable
@@ -16,9 +15,8 @@ from mpicoll.jobs.launcher import of_no_rank
 from mpicoll.launch import cores
 from mpicoll.machine import backoff, linux, shared_memory, system
 from mpicoll.machine.backoff import FEW, TURN, WAITS, YIELDS, Backoff
-from mpicoll.machine.system import home, user_folder
+from mpicoll.machine.system import cache_folder, home
 from mpicoll.probe.device_memory import cached, file_of, keep
-from mpicoll.slurm import sbatch
 from mpicoll.units import ranges
 
 MIB = 1 << 20
@@ -47,16 +45,9 @@ def test_a_machine_without_a_limit(said: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("tree", "named", "folder", "limit"),
-    [
-        ("0::/job/step\n", "cpu.max", "job", "150000 100000"),
-        ("0::/\n", "cpu.max", ".", "150000 100000"),
-        ("3:memory:/job\n4:cpu,cpuacct:/job\n", "cpu.cfs_quota_us", "cpu/job", "150000"),
-    ],
+    ("tree", "folder"), [("0::/job/step\n", "job"), ("0::/\n", "."), ("3:memory:/job\n0::/job\n", "job")]
 )
-def test_a_control_group_may_limit_time(
-    said: Path, monkeypatch: pytest.MonkeyPatch, tree: str, named: str, folder: str, limit: str
-) -> None:
+def test_a_control_group_may_limit_time(said: Path, monkeypatch: pytest.MonkeyPatch, tree: str, folder: str) -> None:
     """Also that of a group above. A limit of more than the process's cores is none."""
     monkeypatch.setattr(system, "_OWN_GROUPS", said / "groups")
     monkeypatch.setattr("os.getloadavg", lambda: (2.0, 2.0, 2.0))
@@ -66,12 +57,11 @@ def test_a_control_group_may_limit_time(
     (said / "groups").write_text(tree)
     (said / folder).mkdir(parents=True, exist_ok=True)
     assert system.overload() == ""
-    (said / folder / "cpu.cfs_period_us").write_text("100000\n")
-    (said / folder / named).write_text(f"{limit}\n")
+    (said / folder / "cpu.max").write_text("150000 100000\n")
     assert system.overload() == "a control group limits all processes together to the time of 1.5 cores"
-    (said / folder / named).write_text(limit.replace("150000", "300000"))
+    (said / folder / "cpu.max").write_text("300000 100000\n")
     assert system.overload() == ""
-    (said / folder / named).write_text(limit.replace("150000", "max" if named == "cpu.max" else "-1"))
+    (said / folder / "cpu.max").write_text("max 100000\n")
     assert system.overload() == ""
     monkeypatch.setattr("os.getloadavg", lambda: (2.39, 0.0, 0.0))
     assert system.overload() == "2.39 programs compute on 2 cores (the load average of the last minute)"
@@ -115,7 +105,7 @@ def nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     def unknown(number: int) -> None:
         raise KeyError(f"getpwuid(): uid not found: {number}")
 
-    for name in ("HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME"):
+    for name in ("HOME", "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(pwd, "getpwuid", unknown)
 
@@ -126,14 +116,13 @@ def test_of_a_user_whom_the_system_does_not_know(nobody: None, monkeypatch: pyte
     assert file_of(KEY) is None
     keep(KEY, {"messages": ""})
     assert cached(KEY) is None
-    assert sbatch.files() == [Path("/etc/mpicoll/slurm.toml")]
     assert of_no_rank()["HOME"] == "/"
     assert not [*tmp_path.iterdir()]
 
 
 def test_what_the_variables_name(nobody: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", "/data")
-    assert user_folder("XDG_CACHE_HOME") == Path("/data")
+    assert cache_folder() == Path("/data")
     monkeypatch.setenv("HOME", "/me")
     assert of_no_rank()["HOME"] == "/me"
     monkeypatch.delenv("HOME")  # a service of systemd has none, though the system knows its user
@@ -141,8 +130,7 @@ def test_what_the_variables_name(nobody: None, monkeypatch: pytest.MonkeyPatch) 
     assert of_no_rank()["HOME"] == "/of/the/user"
     monkeypatch.setenv("HOME", "/me")
     monkeypatch.setenv("XDG_CACHE_HOME", "not absolute")
-    assert user_folder("XDG_CACHE_HOME") == Path("/me/.cache")
-    assert user_folder("XDG_CONFIG_HOME") == Path("/me/.config")
+    assert cache_folder() == Path("/me/.cache")
 
 
 @pytest.fixture
@@ -194,23 +182,6 @@ def test_no_other_user_enters_the_folder(elsewhere: Path) -> None:
     linux.folder().chmod(0o755)
     with pytest.raises(PermissionError, match="other users can enter it"):
         linux.folder()
-
-
-def test_the_cpu_and_programs_have_names(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where there is no /proc, two commands say them that a Mac has."""
-    for command, words in (("ps", "/opt/bin/prterun"), ("sysctl", "Apple M3")):
-        (elsewhere / command).write_text(f"#!/bin/sh\necho '{words}'\n")
-        (elsewhere / command).chmod(0o700)
-    monkeypatch.setenv("PATH", str(elsewhere), prepend=os.pathsep)
-
-    def missing(self: Path) -> str:
-        raise FileNotFoundError
-
-    monkeypatch.setattr(Path, "read_text", missing)
-    assert linux.cpu_name() == "Apple M3"
-    assert linux.name_of(1) == "prterun"
-    monkeypatch.setenv("PATH", "")
-    assert linux.cpu_name() == linux.name_of(1) == ""
 
 
 def machine(folder: Path, numa: list[int], siblings: list[str]) -> list[list[int]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from typing import Any
 
@@ -92,44 +91,6 @@ def test_a_receive_waits_for_its_send() -> None:
     assert of(*sent, *(replace(each, source_tag=None) for each in came)).ranks[1].late == 0
 
 
-def test_short_calls_in_a_row_can_be_one() -> None:
-    short = [call(0, number, 100 + 40 * number, 130 + 40 * number) for number in range(10)]
-    (advice,) = of(*short).advice
-    assert re.match(r"allreduce at train.py:3 in step: 10 short calls .*, 80 bytes together", advice.text)
-    assert advice.cost == pytest.approx(270)
-    late = call(1, 9, 480, 490)  # the last call waits 20 microseconds for it
-    (with_late,) = of(*short, late, time=500.0).advice
-    assert with_late.cost == pytest.approx(252)
-    apart = [call(0, number, 90 * number, 90 * number + 30) for number in range(10)]
-    assert not of(*apart).advice, "the program computes between them"
-    assert not of(*(replace(each, nbytes=1 << 20) for each in short)).advice[1:], "they are long"
-    assert not of(*short, time=10_000.0).advice, "it costs too little"
-
-
-def test_short_calls_of_other_libraries_can_be_one() -> None:
-    """torch begins each call and waits for it, with some time between. Nobody knows how long objects are."""
-    issued = [100 + 400 * number for number in range(10)]
-    waited = [call(0, n, t, t + 10, waits=((t + 20, t + 390),), complete=t + 390) for n, t in enumerate(issued)]
-    (advice,) = of(*waited, time=5000.0).advice
-    assert "10 short calls follow each other with nothing between, 80 bytes together." in advice.text
-    works = [replace(each, waits=((each.issued + 200, each.complete),)) for each in waited]
-    assert not of(*works, time=5000.0).advice, "the program computes before it waits"
-    (of_objects,) = of(*(replace(each, nbytes=0) for each in waited), time=5000.0).advice
-    assert "10 short calls follow each other with nothing between. If none" in of_objects.text
-    for name in ("barrier", "meeting"):
-        assert not of(*(replace(each, nbytes=0, operation=name) for each in waited), time=5000.0).advice
-
-
-@pytest.mark.parametrize("how", ["blocks", "is waited for as soon as it is begun", "is hidden"])
-def test_what_is_long_and_not_hidden_is_named(how: str) -> None:
-    named: dict[str, Any] = {"nbytes": 1 << 20}
-    if how == "blocks":
-        found = of(call(0, 0, 100, 400, **named))
-    else:
-        found = of(begun(0, 0, 100, (101, 400) if "as soon" in how else (300, 400), **named))
-    assert [how in each.text for each in found.advice] == [True] * (how != "is hidden")
-
-
 def test_the_text_names_what_is_missing() -> None:
     mine = recording(call(0, 0, 100, 400), spans={0: (0.0, 1000.0)}, size=4)
     said = text("step.json", mine, costs(mine)).splitlines()
@@ -137,11 +98,3 @@ def test_the_text_names_what_is_missing() -> None:
     assert said[4].split() == ["rank", "0", "1", "ms", "700", "us", "300", "us", "30%", "0", "us", "0", "us"]
     empty = recording(spans={0: (0.0, 1000.0)})
     assert "It has no calls" in text("step.json", empty, costs(empty))
-
-
-def test_calls_of_different_operators_or_roots_stay_apart() -> None:
-    sums = ["allreduce sum of 1 float64", "allreduce max of 1 float64"]
-    of_sums = [call(0, n, 40.0 * n, 40.0 * n + 30, description=sums[n % 2]) for n in range(10)]
-    of_roots = [call(0, n, 40.0 * n, 40.0 * n + 30, "bcast", root=n % 2) for n in range(10)]
-    assert not of(*of_sums).advice
-    assert not of(*of_roots).advice

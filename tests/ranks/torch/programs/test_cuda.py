@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
-from mpicoll.torch import hooks
 from mpicoll.torch.private import BACKENDS_IN_PYTHON
 from tests.ranks.torch.programs.training import STEPS, Batch, assert_equal_to_rounding, part, tokens, train, transformer
 
@@ -50,7 +50,7 @@ def trained_alone() -> torch.nn.Module:
 
 
 @pytest.mark.parametrize("of_torch", ["mpicoll", "cpu:gloo,cuda:mpicoll"], indirect=True)
-@pytest.mark.parametrize("hook", [None, hooks.bf16_compress_hook], ids=["no hook", "bf16"])
+@pytest.mark.parametrize("hook", [None, bf16_compress_hook], ids=["no hook", "bf16"])
 def test_ddp(of_torch: int, hook: Any) -> None:
     ddp = DistributedDataParallel(
         transformer().cuda(), device_ids=[torch.cuda.current_device()], bucket_cap_mb=0.001

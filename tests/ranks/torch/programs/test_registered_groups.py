@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Callable
 from contextlib import nullcontext
 from datetime import timedelta
 from types import SimpleNamespace
@@ -68,15 +67,6 @@ def test_rendezvous(rank: int, size: int) -> None:
     dist.barrier()
 
 
-def test_a_port_without_an_address(rank: int, size: int, without_group: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """accelerate sets MASTER_PORT alone, and passes rank and size."""
-    monkeypatch.delenv("MASTER_ADDR", raising=False)
-    monkeypatch.setenv("MASTER_PORT", "29500")
-    with pytest.raises(ValueError, match="MASTER_ADDR expected") as caught:
-        dist.init_process_group("gloo", rank=rank, world_size=size)
-    assert any("init_process_group('mpicoll') before" in note for note in caught.value.__notes__)
-
-
 @pytest.mark.parametrize("argument", ["rank", "world_size"])
 @pytest.mark.parametrize("by_store", [False, True])
 def test_contradictions(argument: str, by_store: bool, without_group: None) -> None:
@@ -136,69 +126,17 @@ def test_aborted(size: int) -> None:
 
 # -- a group's methods ------------------------------------------------------------------------------------------------
 
-MAX = dist.ReduceOp.MAX
-SIMPLE: dict[str, list[Callable[[Any, torch.Tensor, list[torch.Tensor]], Any]]] = {
-    "broadcast": [
-        lambda g, x, _: g.broadcast(x, 0),
-        lambda g, x, _: g.broadcast(tensor=x, root=0, timeout=timedelta(minutes=1)),
-        lambda g, x, _: g.broadcast(tensors=[x]),
-    ],
-    "max": [
-        lambda g, x, _: g.allreduce(x, MAX),
-        lambda g, x, _: g.allreduce([x], op=MAX),
-        lambda g, x, _: g.allreduce(tensor=x, op=MAX),
-    ],
-    "max on rank 0": [lambda g, x, _: g.reduce(x, 0, MAX), lambda g, x, _: g.reduce(tensor=x, root=0, op=MAX)],
-    "all": [
-        lambda g, x, ys: g.allgather(ys, x),
-        lambda g, x, ys: g.allgather(output_tensors=ys, input_tensor=x),
-        lambda g, x, ys: g.allgather(output_tensors=[ys], input_tensors=[x]),
-        lambda g, x, ys: g.alltoall(ys, [x] * g.size()),
-    ],
-    "all on rank 0": [
-        lambda g, x, ys: g.gather(ys if g.rank() == 0 else [], x, 0),
-        lambda g, x, ys: g.gather(output_tensors=ys if g.rank() == 0 else [], input_tensor=x, root=0),
-    ],
-    "of rank 0": [
-        lambda g, x, ys: g.scatter(x, ys if g.rank() == 0 else [], 0),
-        lambda g, x, ys: g.scatter(output_tensor=x, input_tensors=ys if g.rank() == 0 else [], root=0),
-    ],
-    "max of ranks": [
-        lambda g, x, ys: g.reduce_scatter(x, ys, MAX),
-        lambda g, x, ys: g.reduce_scatter(output=x, input=ys, op=MAX),
-    ],
-    "barrier": [lambda g, *_: g.barrier(timedelta(minutes=1)), lambda g, *_: g.barrier()],
-}
-"""Calls in the forms that torch offers to programs, by what they do. torch itself calls these methods with options."""
 
-
-@pytest.mark.parametrize(("what", "call"), [(what, call) for what, calls in SIMPLE.items() for call in calls])
-def test_simple_forms(what: str, call: Callable[..., Any], rank: int, size: int) -> None:
-    """``ys`` are 10 times this rank, plus 0, 1, and so on."""
-    x, ys = torch.tensor([float(rank)]), [torch.tensor([10.0 * rank + r]) for r in range(size)]
-    assert call(dist.group.WORLD, x, ys).wait()
-    ranks, mine = [float(r) for r in range(size)], [10.0 * rank + r for r in range(size)]
-    expected: dict[str, tuple[float, list[float]]] = {
-        "broadcast": (0, mine),
-        "max": (size - 1, mine),
-        "max on rank 0": (rank or size - 1, mine),
-        "all": (rank, ranks),
-        "all on rank 0": (rank, mine if rank else ranks),
-        "of rank 0": (rank, mine),
-        "max of ranks": (10 * (size - 1) + rank, mine),
-        "barrier": (rank, mine),
-    }
-    assert (x.item(), [y.item() for y in ys]) == expected[what]
-
-
-def test_a_simple_form_with_a_wrong_argument() -> None:
+def test_what_torch_passes_to_a_groups_methods() -> None:
     world: Any = dist.group.WORLD
-    with pytest.raises(ArgumentError, match="broadcast: group_src: expected a rank of the group"):
-        world.broadcast(torch.ones(1), "0")
-    with pytest.raises(TypeError, match="reduce: missing a required argument: 'tensor'"):
-        world.reduce(root=0)
-    with pytest.raises(ArgumentError, match="all_reduce: tensors: expected one tensor; given 5"):
-        world.allreduce(5)
+    x = torch.ones(1)
+    world.allreduce(x).wait()  # as DistributedDataParallel does in join()
+    assert x.item() == world.size()
+    for refused in (lambda: world.broadcast(x, 0), lambda: world.allreduce([x], dist.ReduceOp.MAX)):
+        with pytest.raises(ArgumentError, match=r"opts: expected torch's options, such as .*; given "):
+            refused()
+    with pytest.raises(ArgumentError, match="all_reduce: tensors: expected one tensor; given 'x'"):
+        world.allreduce("x")
 
 
 # -- other groups -----------------------------------------------------------------------------------------------------

@@ -1,4 +1,3 @@
-# PYTHON_ARGCOMPLETE_OK
 """The command line: one file a command. The file's docstring is what the command says of itself: a line in the list of
 commands, and then the text of its --help. ``add`` adds its arguments, and ``handle`` returns its exit code.
 
@@ -9,7 +8,6 @@ from __future__ import annotations
 import argparse
 import errno
 import os
-import re
 import signal
 import sys
 from collections.abc import Iterable, Sequence
@@ -17,21 +15,17 @@ from importlib import import_module
 from typing import Any, NoReturn
 
 import mpicoll
-from mpicoll.errors import MpicollError, misspelt
+from mpicoll.errors import MpicollError
 from mpicoll.launch.launch_env import under_launcher
 
 COMMANDS = ("run", "doctor", "bench", "report", "algorithms", "verify", "draw", "simulate", "slurm")
 _TEXT = """\
 MPI collectives for any array: start ranks, measure, prove and predict. `mpicoll COMMAND --help` describes a command.
 """
-_COMPLETION = """\
-To complete commands and options with the Tab key in bash and zsh, run `pip install argcomplete`, and then
-eval "$(register-python-argcomplete mpicoll)". To keep it, add that line to ~/.bashrc or ~/.zshrc.
-"""
 
 
 class Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line, and what may have been meant."""
+    """Says what is wrong in one line."""
 
     commands: dict[str, Parser]
     """Each command's own parser. Only the parser of the whole command line has it."""
@@ -40,10 +34,6 @@ class Parser(argparse.ArgumentParser):
         super().__init__(prog, allow_abbrev=False, **named)
 
     def error(self, message: str) -> NoReturn:
-        command = re.match(r"argument COMMAND: invalid choice: '(.*?)' \(choose from (.*)\)", message)
-        if command:
-            known = re.findall(r"[\w-]+", command[2])
-            message = f"expected one of {', '.join(known)}; given {misspelt(command[1], known)}"
         self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
 
     def _print_message(self, message: str, file: Any = None) -> None:
@@ -52,16 +42,14 @@ class Parser(argparse.ArgumentParser):
 
     def refuse(self, unknown: Sequence[str]) -> NoReturn:
         """For arguments that it does not have."""
-        known = [option for option in self._option_string_actions if option.startswith("--")]
         given = [argument.partition("=")[0] for argument in unknown if argument.startswith("-")] or unknown
-        shown = [misspelt(each, known) if each.startswith("--") else repr(each) for each in given]
         instead = self.get_default("instead") or ""
-        self.error(f"not an argument of this command: {', '.join(shown)}{instead}")
+        self.error(f"not an argument of this command: {', '.join(map(repr, given))}{instead}")
 
 
 def parser(commands: Iterable[str] = COMMANDS) -> Parser:
     """The parser of the whole command line, or of these commands alone. The manual is made of it, too."""
-    whole = Parser("mpicoll", description=_TEXT, epilog=_COMPLETION)
+    whole = Parser("mpicoll", description=_TEXT)
     whole.add_argument("--version", action="version", version=f"mpicoll {mpicoll.__version__}")
     subparsers = whole.add_subparsers(title="commands", metavar="COMMAND", dest="command", required=True)
     for name in commands:
@@ -78,10 +66,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run ``mpicoll`` with ``argv`` (the process's own by default) and return its exit code."""
     given = sys.argv[1:] if argv is None else argv
     whole = parser([name for name in given[:1] if name in COMMANDS] or COMMANDS)
-    if "_ARGCOMPLETE" in os.environ:  # a shell asks for what fits
-        import argcomplete
-
-        argcomplete.autocomplete(whole)
     try:
         args, unknown = whole.parse_known_args(given)
         args.typed = [*given[1:]]

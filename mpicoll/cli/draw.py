@@ -18,7 +18,7 @@ from pathlib import Path
 from traceback import extract_tb
 from typing import TYPE_CHECKING
 
-from mpicoll.cli.arguments import of_collective, option, placed, placement, writing
+from mpicoll.cli.arguments import number, of_collective, option, writing
 from mpicoll.errors import ArgumentError, MpicollError, ScheduleError
 
 if TYPE_CHECKING:
@@ -34,7 +34,12 @@ def add(p: argparse.ArgumentParser) -> None:
     option(p, "-o FILE", about, dest="file", type=Path, required=True)
     option(p, "--root RANK", "the root of bcast, reduce, gather and scatter (0)", type=int, default=0)
     option(p, "--segments N", "the segments of a pipelined algorithm (a few)", type=int)
-    placed(p, "two nodes")
+    about = "the node of each rank, as 0,0,1, for an algorithm that goes by nodes (two nodes)"
+    option(p, "--nodes NODES", about, type=_nodes)
+
+
+def _nodes(text: str) -> list[int]:
+    return [number(each, 0, " of a node") for each in text.split(",")]
 
 
 def handle(args: argparse.Namespace) -> int:
@@ -43,8 +48,7 @@ def handle(args: argparse.Namespace) -> int:
     try:
         in_file = re.fullmatch(r"(.+\.py)(?::(\w+))?", args.algorithm)
         algorithm = _of_file(args.collective, Path(in_file[1]), in_file[2]) if in_file else args.algorithm
-        nodes = None if args.nodes is None else placement("draw", args.nodes, args.size).of
-        drawing = draw(args.collective, algorithm, args.size, args.root, args.segments, nodes)
+        drawing = draw(args.collective, algorithm, args.size, args.root, args.segments, args.nodes)
         with writing(args.file, "draw", "file"):
             drawing.save(args.file)
         fault = drawing.fault

@@ -19,7 +19,7 @@ from mpicoll.analysis.drawing import arrows, matrices, page, picture
 from mpicoll.analysis.drawing.picture import MOST_RANKS
 from mpicoll.analysis.drawing.trace import Tracing, located
 from mpicoll.analysis.proof.cases import Case, prove_schedules
-from mpicoll.errors import ArgumentError, ScheduleError, misspelt
+from mpicoll.errors import ArgumentError, ScheduleError
 from mpicoll.units import count
 
 PICTURES = (".svg", ".png")
@@ -119,12 +119,11 @@ def draw(
 def _algorithm(collective: str, given: str | Algorithm | Callable[[Place], Steps]) -> Algorithm:
     name = canonical(collective) if isinstance(collective, str) else None
     if name is None:
-        nearest = misspelt(str(collective), COLLECTIVES)
-        raise ArgumentError("draw", "collective", "one of " + ", ".join(COLLECTIVES), nearest)
+        raise ArgumentError("draw", "collective", "one of " + ", ".join(COLLECTIVES), repr(collective))
     if isinstance(given, str):
         known = {a.name: a for a in algorithms(name)}
         if given not in known:
-            raise ArgumentError("draw", "algorithm", f"one of {', '.join(known)}", misspelt(given, known))
+            raise ArgumentError("draw", "algorithm", f"one of {', '.join(known)}", repr(given))
         return known[given]
     if isinstance(given, Algorithm):
         if given.collective != name:

@@ -185,25 +185,19 @@ def _algorithms(text: str, collectives: Sequence[str], device: str) -> tuple[str
 
 
 def outputs(operation: str, **typed: str | None) -> dict[str, Path | None]:
-    """The files that options of these names give. Each must be writable, and another one: what the first of two
-    options writes would be lost. The file of ``plot`` must be one that Matplotlib can draw."""
-    files = {option: _writable(operation, f"--{option}", text) for option, text in typed.items()}
+    """The files that options of these names give. The file of ``plot`` must be one that Matplotlib can draw."""
+    files = {name: None if text is None else writable(operation, f"--{name}", text) for name, text in typed.items()}
     plot = files.get("plot")
     if plot and find_spec("matplotlib") is None:
         expected = "matplotlib to be installed (pip install matplotlib)"
         raise ArgumentError(operation, "--plot", expected, "an environment without it")
     if plot and plot.suffix.lower() not in PICTURES:
         raise ArgumentError(operation, "--plot", f"a name that ends in {', '.join(PICTURES)}", repr(str(plot)))
-    by_path: dict[Path, str] = {}
-    for option, path in files.items():
-        if path is not None and (other := by_path.setdefault(path.resolve(), option)) != option:
-            raise ArgumentError(operation, f"--{option}", f"another file than --{other}", repr(str(path)))
     return files
 
 
-def _writable(operation: str, option: str, text: str | None) -> Path | None:
-    if text is None:
-        return None
+def writable(operation: str, option: str, text: str) -> Path:
+    """The file that an option gives. Raises ArgumentError if it cannot be written."""
     if text == "-":
         raise ArgumentError(operation, option, "a file, as /dev/stdout", repr(text))
     path = Path(text)

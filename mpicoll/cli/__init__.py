@@ -6,7 +6,6 @@ Only the file of the command that is given is imported: the start of ``mpicoll r
 from __future__ import annotations
 
 import argparse
-import errno
 import os
 import signal
 import sys
@@ -35,10 +34,6 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
-
-    def _print_message(self, message: str, file: Any = None) -> None:
-        """argparse's own passes over what is wrong with the file, or leaves that to Python's end."""
-        print(message, end="", file=file or sys.stderr, flush=True)
 
     def refuse(self, unknown: Sequence[str]) -> NoReturn:
         """For arguments that it does not have."""
@@ -75,7 +70,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         code: int = args.handle(args)
         if sys.stdout is not None:
             sys.stdout.flush()
-    except (MpicollError, KeyboardInterrupt, MemoryError) as error:
+    except BrokenPipeError:  # whoever reads what is printed has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python's end finds nothing wrong with it
+        return 1
+    except (MpicollError, OSError, KeyboardInterrupt, MemoryError) as error:
         if under_launcher():
             raise  # a rank says where, and ends the job
         said = f"mpicoll: {error}"
@@ -85,18 +83,4 @@ def main(argv: Sequence[str] | None = None) -> int:
             said = f"mpicoll {given[0]}: there is not enough memory for this: take fewer ranks or smaller sizes"
         print(said, file=sys.stderr)
         return 128 + signal.SIGINT if isinstance(error, KeyboardInterrupt) else 2
-    except BrokenPipeError:  # whoever reads what is printed has seen enough
-        _print_no_more()
-        return 1
-    except OSError as error:
-        if error.errno != errno.ENOSPC or under_launcher():
-            raise
-        _print_no_more()
-        print(f"mpicoll: there is no room for what it prints: {error}", file=sys.stderr)
-        return 2
     return code
-
-
-def _print_no_more() -> None:
-    """Let Python find nothing wrong with stdout at its end."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,11 +1,9 @@
-"""How commands add their options, types of arguments that several commands take, and the files that arguments name."""
+"""How commands add their options, and types of arguments that several commands take."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any
 
 from mpicoll.errors import ArgumentError
@@ -66,12 +64,3 @@ def number(text: str, least: int = 0, of: str = "") -> int:
 
 def ranks(text: str) -> int:
     return number(text, 1, " of ranks")
-
-
-@contextmanager
-def writing(file: Path, command: str, option: str) -> Iterator[None]:
-    """Around the writing of a file that an option names. Raises ArgumentError if it cannot be written."""
-    try:
-        yield
-    except OSError as e:
-        raise ArgumentError(command, option, "a file that can be written", f"{str(file)!r} ({e.strerror})") from None

@@ -12,7 +12,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from mpicoll.bench.options import OPTIONS, OUTPUTS, Options, bad, read
-from mpicoll.cli.arguments import option, writing
+from mpicoll.cli.arguments import option
 from mpicoll.errors import ArgumentError
 from mpicoll.jobs.launcher import Job
 from mpicoll.jobs.run import run
@@ -75,8 +75,7 @@ def _measure(options: Options, world: Intracomm) -> int:
         writes = dict(zip(OUTPUTS, (records.write_json, plot.draw), strict=True))
         files = {name: file for name in OUTPUTS if (file := getattr(options, name))}
         for name, file in files.items():
-            with writing(file, "bench", f"--{name}"):
-                writes[name](report, file)
+            writes[name](report, file)
         if report.interrupted:
             print("# interrupted: what is above was measured before")
         if files:

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mpicoll.cli.arguments import chosen, of_collective, option, ranks, writing
+from mpicoll.cli.arguments import chosen, of_collective, option, ranks
 from mpicoll.errors import ArgumentError
 from mpicoll.units import count, nbytes, size_text
 
@@ -75,14 +75,12 @@ def handle(args: argparse.Namespace) -> int:
     found = compared(args.collective, names, ranks, machine, sizes)
     print(table(found))
     if plot:
-        with writing(plot, "simulate", "--plot"):
-            draw(found, plot)
+        draw(found, plot)
     if record:
-        with writing(record, "simulate", "--json"):
-            record.write_text(json.dumps(found.as_dict(), indent=1) + "\n")
+        record.write_text(json.dumps(found.as_dict(), indent=1) + "\n")
     if goal:
         nodes, of = machine.nodes(ranks), partial(schedule, args.collective, names[0])
-        with writing(goal, "simulate", "--goal"), goal.open("w") as file:
+        with goal.open("w") as file:
             write(file, lambda rank: of(rank, ranks, 0, sizes[0], nodes), ranks, sizes[0], machine)
     return 0
 

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -36,7 +33,10 @@ REFUSED = {
         ("barrier two_level --segments 3", "segments: expected none, as two_level is not pipelined; given 3"),
         ("bcast chain --root 4", "root: expected a rank, 0 to 3; given 4"),
         ("allreduce ring -o picture.jpg", "file: expected a file whose name ends in .svg, .png, .html; given"),
-        ("allreduce ring -o none/a.svg", "file: expected a file that can be written; given 'none/a.svg' (No such file"),
+        (
+            "allreduce ring -o none/a.svg",
+            "draw: -o: expected a file in a directory that exists and is writable; given 'none/a.svg'",
+        ),
         ("allreduce none.py", "draw: algorithm: expected a file that exists; given 'none.py'"),
     ],
     "simulate": [
@@ -49,8 +49,7 @@ REFUSED = {
         ("barrier --plot x.svg", "--plot: expected nothing: a barrier has no sizes; given x.svg"),
         ("allreduce --plot x.gif", "--plot: expected a name that ends in"),
         ("allreduce --plot x.svg --sizes 1K", "--plot: expected at least two sizes in --sizes"),
-        ("allreduce --json one --goal one", "--goal: expected another file than --json; given 'one'"),
-        ("allreduce --json /dev/full", "--json: expected a file that can be written; given '/dev/full' (No space"),
+        ("allreduce --json none/file", "--json: expected a file in a directory that exists and is writable; given"),
         ("allreduce --goal x.goal", "--goal: expected one of --algorithms and one size"),
         ("allreduce -n 8 --nodes 2", "--nodes: expected a machine of two levels"),
         ("allreduce -n 8 --nodes 3 --machine ethernet", "--nodes: expected a number that divides the 8 ranks; given 3"),
@@ -96,14 +95,3 @@ def test_refused(command: str, words: str, said: str, tmp_path: Path, monkeypatc
     assert (code, err.count("\n")) == (2, 1), err
     assert [part for part in said.split(" ... ") if part not in err] == [], err
     assert not [*tmp_path.iterdir()]
-
-
-@pytest.mark.parametrize("unbuffered", ["", "1"])
-@pytest.mark.parametrize("words", ["--version", "verify allreduce ring -n 2"])
-def test_there_is_no_room_for_what_it_prints(words: str, unbuffered: str) -> None:
-    argv = [sys.executable, "-m", "mpicoll", *words.split()]
-    env = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
-    with open("/dev/full", "w") as full:
-        done = subprocess.run(argv, stdout=full, stderr=subprocess.PIPE, text=True, env=env)
-    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
-    assert done.stderr.startswith("mpicoll: there is no room for what it prints: ")

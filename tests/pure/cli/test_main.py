@@ -33,10 +33,7 @@ REFUSED = {
         ("barrier two_level --segments 3", "segments: expected none, as two_level is not pipelined; given 3"),
         ("bcast chain --root 4", "root: expected a rank, 0 to 3; given 4"),
         ("allreduce ring -o picture.jpg", "file: expected a file whose name ends in .svg, .png, .html; given"),
-        (
-            "allreduce ring -o none/a.svg",
-            "draw: -o: expected a file in a directory that exists and is writable; given 'none/a.svg'",
-        ),
+        ("allreduce ring -o none/a.svg", "draw: -o: expected a file in a directory that ... given 'none/a.svg'"),
         ("allreduce none.py", "draw: algorithm: expected a file that exists; given 'none.py'"),
     ],
     "simulate": [

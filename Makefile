@@ -44,7 +44,7 @@ SOURCES := --config-settings editable_mode=compat -e .
 # MPI, and what `make lint` and `make site` need. The second one has the oldest torch that mpicoll supports, so that all
 # tests run on two versions.
 $(OPENMPI)/.ready: TORCH := 2.13.0
-$(OPENMPI)/.ready: EXTRAS := plot,completion,integrations,test,checks,docs,dev
+$(OPENMPI)/.ready: EXTRAS := plot,integrations,test,checks,docs,dev
 $(MPICH)/.ready: TORCH := 2.11.0
 $(MPICH)/.ready: EXTRAS := test
 .venv/%/.ready: setup.cfg pyproject.toml constraints.txt

@@ -14,8 +14,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mpicoll.analysis.palette import Style, styles
-from mpicoll.bench.plot import FAINT, REFERENCE, SETTINGS, WIDTH, legend, note
+from mpicoll.analysis.palette import FAINT, INK, Style, styles
+from mpicoll.bench.plot import SETTINGS, WIDTH, legend, note
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -47,7 +47,7 @@ def draw(record: dict[str, Any], path: Path) -> None:
             at = [heights[row["gradient_mb"], row["bucket_mb"]] + k for row in mine]
             handles[backend] = _steps(left, at, mine, style)
             _hidden(right, at, mine, style)
-        handles["computation, then communication"] = _tick(left, [], [], REFERENCE)
+        handles["computation, then communication"] = _tick(left, [], [], INK)
         middles = [height + (len(looks) - 1) / 2 for height in heights.values()]
         left.set_yticks(middles, [f"{mb:.3g} MB\nin buckets\nof {bucket:g} MB" for mb, bucket in cases])
         left.set_ylim(last, -1)

@@ -1,22 +1,16 @@
 """The ways of calling collectives that are compared. A new one is a class here, and a line in ``options.BACKENDS``.
 
 ``mpicoll.torch``, and ``torch.distributed`` over mpicoll, gloo and NCCL, have functions of the same names and
-signatures. One class serves all of them; it is given the module to call.
-
-NCCL writes its log to a file. The forms of the lines that tell of a connection are those of NCCL's user guide
-(Troubleshooting, Logging) and of public logs."""
+signatures. One class serves all of them; it is given the module to call."""
 
 from __future__ import annotations
 
 import os
-import re
-import tempfile
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -33,7 +27,6 @@ from mpicoll.registration import register
 
 TIMEOUT = timedelta(seconds=120)
 _OPS = {"prod": "PRODUCT"} | {op: op.upper() for op in ("sum", "min", "max", "avg", "band", "bor", "bxor")}
-_SUBSYSTEMS = "INIT,P2P,SHM,NET"
 _FEW_BLOCKS = "8"
 """CTAs a rank. Kernels of all ranks must find room on their GPU at the same time, because they wait for each other."""
 
@@ -175,10 +168,8 @@ class Torchlike:
 
     new = None
 
-    def __init__(
-        self, module: Any, route: Callable[[], str], group: Any = None, closed: Callable[[], None] = lambda: None
-    ) -> None:
-        self._module, self.route, self._group, self._closed = module, route, group, closed
+    def __init__(self, module: Any, route: Callable[[], str], group: Any = None) -> None:
+        self._module, self.route, self._group = module, route, group
 
     def bind(self, buffers: Buffers) -> Callable[[], object]:
         case, d, root = buffers.case, self._module, buffers.case.root
@@ -217,7 +208,6 @@ class Torchlike:
     def close(self) -> None:
         if self._module.is_initialized():
             self._module.destroy_process_group()
-        self._closed()
 
 
 def torch_itself() -> Any:
@@ -261,12 +251,11 @@ def open_nccl(session: Session) -> Torchlike:
         raise Unavailable(gpu if torch.cuda.is_available() else "there is no GPU")
     if not torch.distributed.is_nccl_available():
         raise Unavailable("this torch was built without NCCL")
-    log = Log(os.environ)
     if session.sharing > 1:
         for name, value in settings_for_sharing(torch.cuda.nccl.version(), session.world.rank).items():
             os.environ.setdefault(name, value)
     module = distributed()
-    return Torchlike(module, log.route, module.new_group(backend="nccl", timeout=TIMEOUT), log.remove)
+    return Torchlike(module, lambda: "nccl", module.new_group(backend="nccl", timeout=TIMEOUT))
 
 
 def settings_for_sharing(version: tuple[int, ...], rank: int) -> dict[str, str]:
@@ -275,33 +264,3 @@ def settings_for_sharing(version: tuple[int, ...], rank: int) -> dict[str, str]:
         return {"NCCL_MULTI_RANK_GPU_ENABLE": "1", "NCCL_MAX_CTAS": _FEW_BLOCKS}
     # It takes each rank for one on a host of its own, and does not see that they share a GPU. They meet over sockets.
     return {"NCCL_HOSTID": f"mpicoll-bench-{rank}"}
-
-
-class Log:
-    """What NCCL writes in this process about its connections. It is asked for that, unless its log goes elsewhere."""
-
-    def __init__(self, environment: MutableMapping[str, str]) -> None:
-        self._file: Path | None = None
-        if "NCCL_DEBUG" not in environment and "NCCL_DEBUG_FILE" not in environment:
-            handle, name = tempfile.mkstemp(prefix="mpicoll-nccl-")
-            os.close(handle)
-            environment.update(NCCL_DEBUG="INFO", NCCL_DEBUG_SUBSYS=_SUBSYSTEMS, NCCL_DEBUG_FILE=name)
-            self._file = Path(name)
-
-    def route(self) -> str:
-        """``nccl``, and the transports of all connections so far: it makes them at the first call that needs them."""
-        if self._file is None:
-            return "nccl, transport unknown: NCCL_DEBUG is set"
-        return " over ".join(filter(None, ["nccl", " and ".join(transports(self._file.read_text(errors="replace")))]))
-
-    def remove(self) -> None:
-        if self._file is not None:
-            self._file.unlink(missing_ok=True)
-
-
-def transports(log: str) -> list[str]:
-    """The transports of the connections in a log, each once: ``P2P/CUMEM``, ``SHM/direct``, ``NET/IB/GDRDMA``."""
-    line = r"\bChannel \d+(?:/\d+)? ?: .* via ((?:P2P|SHM|NET|COLLNET)/.+?)(?: comm 0x.*)?$"
-    found = [name.strip().split("/") for name in re.findall(line, log, re.MULTILINE)]
-    # Without the number of a network card. Direct memory access of a card to GPUs counts.
-    return list(dict.fromkeys("/".join(parts[:2] + ["GDRDMA"] * ("GDRDMA" in parts[2:])) for parts in found))

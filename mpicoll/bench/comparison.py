@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
-from statistics import median
 
 from mpicoll.algorithms.collectives import COLLECTIVES
 from mpicoll.bench import plot
@@ -56,9 +55,7 @@ class Comparison:
     def of_dtype(self, dtype: str) -> Report:
         """The parts of one dtype as one report, for its picture."""
         parts = [record for record in self.records.values() if record.settings["dtype"] == dtype]
-        sizes = sorted({size for part in parts for size in part.copies})
-        copies = {size: median(part.copies[size] for part in parts if size in part.copies) for size in sizes}
-        return replace(parts[0], rows=[row for part in parts for row in part.rows], copies=copies)
+        return replace(parts[0], rows=[row for part in parts for row in part.rows])
 
 
 def gather(folder: Path) -> Comparison:

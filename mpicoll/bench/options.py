@@ -23,8 +23,7 @@ BACKENDS = {
 }  # fmt: skip
 """By the name that ``--backends`` takes: what opens the backend in ``backends``, which loads MPI."""
 DEVICES = ("cpu", "cuda")
-FORMATS = ("short", "nccl", "osu")
-OUTPUTS = ("json", "csv", "plot")
+OUTPUTS = ("json", "plot")
 PICTURES = (".png", ".pdf", ".svg")
 
 
@@ -40,7 +39,6 @@ OPTIONS: tuple[tuple[str, str, str | None], ...] = (
     ),
     ("-b --min BYTES", "the smallest size (8); K, M and G are binary", "8"),
     ("-e --max BYTES", "the largest size (64M)", "64M"),
-    ("-m [MIN:]MAX", "these sizes instead, as OSU's benchmarks take them", None),
     ("-f --factor N", "the factor from one size to the next (2)", "2"),
     ("-d --dtype NAME", "the dtype, as torch names it (float32)", "float32"),
     ("-o --op NAME", "the operation of reductions (sum)", "sum"),
@@ -48,13 +46,7 @@ OPTIONS: tuple[tuple[str, str, str | None], ...] = (
     ("--device NAME", "where the buffers are: cpu or cuda (cpu)", "cpu"),
     ("--algorithms NAMES", "algorithms of mpicoll to measure, each on its own line", None),
     ("--seconds S", "time to measure one size of one collective (1.5)", "1.5"),
-    (
-        "--format NAME",
-        "columns of the table: short, nccl (those of nccl-tests) or osu (those of OSU's benchmarks) (short)",
-        "short",
-    ),
     ("--json FILE", "write everything that was measured to this file", None),
-    ("--csv FILE", "write the rows without the time of each call to this file", None),
     ("--plot FILE", "draw latency and bandwidth; the file's name chooses PNG, PDF or SVG", None),
 )
 """How the command line's options are typed, what they are, and their defaults."""
@@ -78,9 +70,7 @@ class Options:
     device: str
     algorithms: tuple[str, ...]
     seconds: float
-    format: str
     json: Path | None
-    csv: Path | None
     plot: Path | None
 
     @property
@@ -91,13 +81,12 @@ class Options:
         return found
 
     def sizes_of(self, collective: Collective) -> list[int]:
-        """Bytes of the largest buffer. OSU's benchmarks count those of a block where there is one for each rank."""
-        blocks = self.ranks if self.format == "osu" and counted_by_block(collective) else 1
-        return [blocks * size for size in self.sizes] if collective.moves else [0]
+        """Bytes of the largest buffer."""
+        return self.sizes if collective.moves else [0]
 
     def measures(self) -> dict[str, Any]:
         """The fields that say what is measured, and not where it is shown: paths belong to this machine."""
-        return {each.name: getattr(self, each.name) for each in fields(self) if each.name not in _SHOWN}
+        return {each.name: getattr(self, each.name) for each in fields(self) if each.name not in OUTPUTS}
 
     def command(self) -> str:
         given = self.measures() | {"min": size_text(self.min), "max": size_text(self.max)}
@@ -106,14 +95,6 @@ class Options:
             if value != ():
                 words.append(f"--{name} {','.join(value) if isinstance(value, tuple) else value}")
         return " ".join(words)
-
-
-_SHOWN = "format", *OUTPUTS
-
-
-def counted_by_block(collective: Collective) -> bool:
-    """Whether OSU's benchmarks mean a block by the size: not in a reduce_scatter, where they mean the vector."""
-    return collective.by_rank and not collective.reduces
 
 
 def read(given: Mapping[str, Any]) -> Options:
@@ -137,11 +118,9 @@ def read(given: Mapping[str, Any]) -> Options:
 
     ranks = number("n", 1, 1 << 20, "a positive number of ranks")
     dtype = DTYPES[one("dtype", DTYPES)]
-    osu_min, _, osu_max = typed["m"].rpartition(":")
-    smallest, largest = osu_min or typed["min"], osu_max or typed["max"]
-    low, high = _size(smallest, "--min", dtype), _size(largest, "--max", dtype)
+    low, high = _size(typed["min"], "--min", dtype), _size(typed["max"], "--max", dtype)
     if low > high:
-        raise bad("--min", f"no more than --max ({size_text(high)})", smallest)
+        raise bad("--min", f"no more than --max ({size_text(high)})", typed["min"])
     canonic = ",".join(canonical(each.strip()) or each for each in typed["collective"].split(","))
     collectives = _names(canonic, "collective", "collective", (*COLLECTIVES, "all"))
     if "all" in collectives:
@@ -152,10 +131,8 @@ def read(given: Mapping[str, Any]) -> Options:
             reduction(op, dtype, name)
     except DtypeError as e:
         raise bad("--op", e.expected, e.given) from None
-    device, form = one("device", DEVICES), one("format", FORMATS)
-    backends = ("mpicoll",) * (form == "osu")
-    if typed["backends"]:
-        backends = _names(typed["backends"], "--backends", "backend", BACKENDS)
+    device = one("device", DEVICES)
+    backends = _names(typed["backends"], "--backends", "backend", BACKENDS) if typed["backends"] else ()
     options = Options(
         collectives=collectives, ranks=ranks, backends=backends, min=low, max=high, dtype=dtype, device=device,
         factor=number("factor", 2, 1 << 40, "a whole number from 2 on"),
@@ -163,11 +140,8 @@ def read(given: Mapping[str, Any]) -> Options:
         root=number("root", 0, ranks - 1, f"a rank below {ranks}"),
         algorithms=() if given["algorithms"] is None else _algorithms(typed["algorithms"], collectives, device),
         seconds=number("seconds", 1e-3, 3600, "seconds from 0.001 to 3600", float),
-        format=form, **outputs("bench", **{name: given[name] for name in OUTPUTS}),
+        **outputs("bench", **{name: given[name] for name in OUTPUTS}),
     )  # fmt: skip
-    for name, several in (("--backends", backends), ("--algorithms", options.algorithms)):
-        if form == "osu" and len(several) > 1:
-            raise bad(name, "one of them with --format osu, whose table has no column for it", ",".join(several))
     if options.algorithms and options.backends and "mpicoll" not in options.backends:
         raise bad("--algorithms", "mpicoll among --backends", typed["backends"])
     return options
@@ -211,25 +185,19 @@ def _algorithms(text: str, collectives: Sequence[str], device: str) -> tuple[str
 
 
 def outputs(operation: str, **typed: str | None) -> dict[str, Path | None]:
-    """The files that options of these names give. Each must be writable, and another one: what the first of two
-    options writes would be lost. The file of ``plot`` must be one that Matplotlib can draw."""
-    files = {option: _writable(operation, f"--{option}", text) for option, text in typed.items()}
+    """The files that options of these names give. The file of ``plot`` must be one that Matplotlib can draw."""
+    files = {name: None if text is None else writable(operation, f"--{name}", text) for name, text in typed.items()}
     plot = files.get("plot")
     if plot and find_spec("matplotlib") is None:
         expected = "matplotlib to be installed (pip install matplotlib)"
         raise ArgumentError(operation, "--plot", expected, "an environment without it")
     if plot and plot.suffix.lower() not in PICTURES:
         raise ArgumentError(operation, "--plot", f"a name that ends in {', '.join(PICTURES)}", repr(str(plot)))
-    by_path: dict[Path, str] = {}
-    for option, path in files.items():
-        if path is not None and (other := by_path.setdefault(path.resolve(), option)) != option:
-            raise ArgumentError(operation, f"--{option}", f"another file than --{other}", repr(str(path)))
     return files
 
 
-def _writable(operation: str, option: str, text: str | None) -> Path | None:
-    if text is None:
-        return None
+def writable(operation: str, option: str, text: str) -> Path:
+    """The file that an option gives. Raises ArgumentError if it cannot be written."""
     if text == "-":
         raise ArgumentError(operation, option, "a file, as /dev/stdout", repr(text))
     path = Path(text)

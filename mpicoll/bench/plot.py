@@ -1,6 +1,4 @@
-"""The picture: time and bus bandwidth over size, with a line for each backend, and the floor under the times.
-
-``python -m mpicoll.bench.plot record.json picture.png`` draws it again from a record."""
+"""The picture: time and bus bandwidth over size, with a line for each backend."""
 
 from __future__ import annotations
 
@@ -11,18 +9,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from mpicoll.analysis.palette import Style, styles
-from mpicoll.bench.records import Report, Row, grouped, load, program
+from mpicoll.analysis.palette import FAINT, Style, styles
+from mpicoll.bench.records import Report, Row, grouped
 from mpicoll.units import size_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-FAINT = "#5f6368"
-"""For what stands beside the data."""
-REFERENCE = "#202124"
-"""For what the data are compared with."""
 WIDTH = 7.4  # inches. A page of A4 or letter paper holds a picture of this width nearly unreduced.
 SETTINGS: Any = {
     "font.size": 9,
@@ -39,9 +33,6 @@ SETTINGS: Any = {
     "xtick.minor.size": 0,
     "svg.fonttype": "none",
 }
-
-
-FLOOR = "memory copy"  # the line below all times
 
 
 class Panel(NamedTuple):
@@ -83,8 +74,7 @@ def draw_panels(path: Path, parts: Mapping[str, Sequence[Panel]], source: str = 
     from matplotlib.figure import Figure
     from matplotlib.ticker import EngFormatter, LogLocator, NullFormatter
 
-    names = (name for times, *_ in parts.values() for name in times.lines if name != FLOOR)
-    looks = styles(names) | {FLOOR: Style(REFERENCE, "", "-")}
+    looks = styles(name for times, *_ in parts.values() for name in times.lines)
     with matplotlib.rc_context(SETTINGS):
         figure = Figure(figsize=(WIDTH, 0.6), dpi=200, layout="constrained")
         if source:
@@ -133,22 +123,16 @@ def draw(report: Report, path: Path) -> None:
     for name, rows in usual.items():
         op = f" {rows[0].redop}" if rows[0].redop else ""
         title = f"{name}, {rows[0].type}{op}, {e['ranks']} ranks, {rows[0].placement.replace('-', ' ')}"
-        panels[title] = _panels(rows, report.copies)
+        panels[title] = _panels(rows)
     draw_panels(path, panels, textwrap.fill(machine + versions, 130))
 
 
-def _panels(rows: Sequence[Row], copies: dict[int, float]) -> tuple[Panel, Panel]:
+def _panels(rows: Sequence[Row]) -> tuple[Panel, Panel]:
     lines = grouped(rows, "label")
     times = {name: [(row.size, row.p50_us / 1e6) for row in mine] for name, mine in lines.items()}
     bands = {n: [(row.size, *np.percentile(row.times_us, (10, 90)) / 1e6) for row in rs] for n, rs in lines.items()}
     bandwidths = {name: [(row.size, row.bandwidth) for row in mine] for name, mine in lines.items()}
-    if floor := [(size, copies[size] / 1e6) for size in sorted({row.size for row in rows}) if size in copies]:
-        times[FLOOR] = floor
     return (
         Panel("size (bytes)", "time: median, and band from p10 to p90", size_text, times, bands),
         Panel("size (bytes)", "bus bandwidth (GB/s), of the median", size_text, bandwidths),
     )
-
-
-if __name__ == "__main__":
-    program(__doc__, lambda record, picture: draw(load(record), picture), record=Path, picture=Path)

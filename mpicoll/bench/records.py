@@ -4,11 +4,10 @@ them. Times are in microseconds, sizes in bytes, bandwidths in 10^9 bytes a seco
 from __future__ import annotations
 
 import argparse
-import csv
 import json
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
@@ -26,7 +25,7 @@ SCHEMA = "mpicoll-bench/1"
 @dataclass(frozen=True, kw_only=True)
 class Row:
     """One case on one backend. docs/how-to/benchmark.md describes the fields. ``times_us`` has the time of each call on
-    its slowest rank. Records that are older lack the fields that have a default."""
+    its slowest rank."""
 
     collective: str
     size: int
@@ -43,11 +42,10 @@ class Row:
     p99_us: float
     algbw_gbs: float
     busbw_gbs: float
-    event_p50_us: float | None = None
     wrong: int
     ratio: float | None
-    comparable: bool = True
-    caveat: str = ""
+    comparable: bool
+    caveat: str
     times_us: list[float]
 
     @property
@@ -66,11 +64,9 @@ class Row:
         return f"{self.backend} ({self.caveat})" if self.caveat else self.backend
 
 
-def measured(
-    case: Case, backend: str, route: str, times: list[float], wrong: int, on_device: Sequence[float] = ()
-) -> Row:
-    """The row of a case. ``route`` is what has carried the calls out, ``wrong`` counts wrong elements over all checks.
-    ``on_device`` has the times between CUDA events, on a GPU."""
+def measured(case: Case, backend: str, route: str, times: list[float], wrong: int) -> Row:
+    """The row of a case. ``route`` is what has carried the calls out. ``wrong`` counts wrong elements over all
+    checks."""
     mean = float(np.mean(times))
     algbw = case.bytes / mean / 1e3
     of_nccl = backend == "nccl"
@@ -81,7 +77,7 @@ def measured(
         backend=backend, placement=case.placement, route=route, calls=len(times), time_us=round(mean, 3),
         p50_us=_percentile(times, 50), p99_us=_percentile(times, 99), algbw_gbs=round(algbw, 6),
         busbw_gbs=round(algbw * case.collective.bus_factor(case.ranks), 6),
-        event_p50_us=_percentile(on_device, 50) if on_device else None, wrong=wrong, ratio=None,
+        wrong=wrong, ratio=None,
         comparable=not (of_nccl and caveat),  # NCCL is not made for ranks that share a GPU
         caveat=caveat, times_us=[round(us, 2) for us in times],
     )  # fmt: skip
@@ -127,17 +123,14 @@ class Note:
 
 @dataclass
 class Report:
-    """Everything that a benchmark found. ``copies`` has the floor, by size: the median time in which each rank copies
-    so many bytes from one buffer to another while all other ranks do the same. ``clocks`` says how times were taken."""
+    """Everything that a benchmark found."""
 
     command: str
     started: str
     settings: dict[str, Any]
     environment: dict[str, Any]
     notes: list[Note] = field(default_factory=list)
-    clocks: dict[str, str] = field(default_factory=dict)
     rows: list[Row] = field(default_factory=list)
-    copies: dict[int, float] = field(default_factory=dict)
     interrupted: bool = False
 
     @property
@@ -147,7 +140,7 @@ class Report:
 
 def head(report: Report) -> dict[str, Any]:
     """What is written of a report besides its figures."""
-    names = "command", "started", "settings", "environment", "clocks", "interrupted"
+    names = "command", "started", "settings", "environment", "interrupted"
     found = {name: getattr(report, name) for name in names}
     return found | {"not_run": [dict(sorted(vars(note).items())) for note in report.notes]}
 
@@ -158,35 +151,22 @@ def columns(row: Row) -> dict[str, Any]:
 
 
 def write_json(report: Report, path: Path) -> None:
-    copies = [{"size": size, "p50_us": us} for size, us in sorted(report.copies.items())]
-    whole = {"schema": SCHEMA, **head(report), "copies": copies}
+    whole = {"schema": SCHEMA, **head(report)}
     above = ",\n".join(f"{json.dumps(key)}: {json.dumps(value)}" for key, value in whole.items())
     body = ",\n".join(json.dumps(vars(row), separators=(",", ":")) for row in report.rows)
     write_whole(path, f'{{\n{above},\n"rows": [\n{body}\n]\n}}\n')
 
 
-def write_csv(report: Report, path: Path) -> None:
-    rows = [columns(row) for row in report.rows]
-    with path.open("w", newline="") as f:
-        writer = csv.DictWriter(f, [each.name for each in fields(Row) if each.name != "times_us"])
-        writer.writeheader()
-        writer.writerows(rows)
-
-
 def load(path: Path) -> Report:
     """A record that the benchmark wrote. Raises ArgumentError for any other file."""
-    known = {each.name for each in fields(Row)}
     try:
         found = json.loads(path.read_text())
         schema = found.get("schema") if isinstance(found, dict) else None
         if schema != SCHEMA:
             raise ValueError(f"its schema is {schema}")
-        return Report(
-            found["command"], found["started"], found["settings"], found["environment"],
-            [Note(**note) for note in found["not_run"]], found.get("clocks", {}),
-            [Row(**{name: value for name, value in row.items() if name in known}) for row in found["rows"]],
-            {copy["size"]: copy["p50_us"] for copy in found.get("copies", ())}, found.get("interrupted", False),
-        )  # fmt: skip
+        notes, rows = [Note(**note) for note in found["not_run"]], [Row(**row) for row in found["rows"]]
+        names = "command", "started", "settings", "environment", "interrupted"
+        return Report(**{name: found[name] for name in names}, notes=notes, rows=rows)
     except (OSError, ValueError, KeyError, TypeError) as e:
         why = f"it has no {e}" if isinstance(e, KeyError) else e
         raise ArgumentError("bench", "record", "a file that `mpicoll bench --json` wrote", f"{path}: {why}") from e

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import os
 import platform
-import re
 import sys
 from collections import Counter
 from dataclasses import dataclass
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 from mpi4py import MPI
@@ -22,8 +20,6 @@ from mpicoll.machine.linux import cpu_name, cpus
 from mpicoll.machine.mpi_library import library, takes_device_memory
 from mpicoll.machine.system import huge_pages, overload, version_of
 from mpicoll.units import ranges
-
-_DRIVER = Path("/proc/driver/nvidia/version")
 
 
 @dataclass(frozen=True)
@@ -78,7 +74,6 @@ def environment(session: Session) -> dict[str, Any]:
         "huge_pages": huge_pages(),
         "gpus": [*dict(world.allgather((str(gpu.uuid), gpu.name))).values()] if gpu else [],
         "gpu_sharing": session.sharing if session.on_gpu else None,
-        "driver": _driver(),
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
         "mpicoll": mpicoll.__version__,
@@ -91,9 +86,3 @@ def environment(session: Session) -> dict[str, Any]:
         "cuda": None if torch is None else torch.version.cuda,
         "nccl": ".".join(map(str, torch.cuda.nccl.version())) if nccl else None,
     }
-
-
-def _driver() -> str | None:
-    said = _DRIVER.read_text() if _DRIVER.exists() else ""
-    found = re.search(r"Kernel Module(?: for \S+)?\s+([\d.]+)", said)
-    return found[1] if found else None

@@ -21,11 +21,10 @@ from mpicoll.bench.memory import Arena, arena_bytes
 from mpicoll.bench.options import Options, bad
 from mpicoll.bench.records import Note, Report, Row, grouped, measured, rated
 from mpicoll.bench.session import Session, environment, open_session
-from mpicoll.bench.timing import Runner, clocks, copy_case, copy_time, measure
+from mpicoll.bench.timing import Runner, measure
 from mpicoll.errors import ArgumentError, MpicollError
 from mpicoll.machine.system import free_memory
 
-FOR_COPIES = 0.05  # the time that a size's copy is measured for, as a part of ``--seconds``
 T = TypeVar("T")
 
 
@@ -36,7 +35,7 @@ def run(options: Options, world: MPI.Intracomm) -> Report:
     found = environment(session)
     settings = options.measures() | {"dtype": options.dtype.name, "sizes": options.sizes}
     now = datetime.now(UTC).isoformat(timespec="seconds")
-    report = Report(options.command(), now, settings, found, notes, clocks(session.device))
+    report = Report(options.command(), now, settings, found, notes)
 
     def stop(*_: object) -> None:
         report.interrupted = True
@@ -59,8 +58,6 @@ class Sweep:
         arena = Arena(session.device)
         self.arenas = {n: Arena(session.device, it.new) if it.new else arena for n, it in backends.items()}
         """By the backend, where its buffers are."""
-        self.arena = arena
-        self.width = max(map(len, backends), default=0)
 
     def run(self) -> None:
         collectives = [COLLECTIVES[name] for name in self.options.collectives]
@@ -74,8 +71,8 @@ class Sweep:
 
     def _measure(self, collective: Collective) -> None:
         """Measure all sizes of a collective."""
-        report, form, known = self.report, self.options.format, len(self.report.notes)
-        self._say(table.heading(collective, self.width, form))
+        report, known = self.report, len(self.report.notes)
+        self._say(table.heading(collective))
         for size in self.options.sizes_of(collective):
             report.interrupted = self.session.world.bcast(report.interrupted)  # a signal may come earlier elsewhere
             if report.interrupted:
@@ -83,7 +80,7 @@ class Sweep:
             rows = self._rows(collective, size)
             report.rows += rows
             for of_backend in grouped(rows, "backend").values():
-                self._say(table.line(of_backend, self.width, form))
+                self._say(table.line(of_backend))
         for note in table.merged(report.notes[known:]):
             self._say(f"# {note}")
         for said in table.routes([row for row in report.rows if row.collective == collective.name]):
@@ -96,16 +93,13 @@ class Sweep:
     def _rows(self, collective: Collective, size: int) -> list[Row]:
         """Measure one size on all backends."""
         cases = [_case(self.options, self.session, collective, size, p) for p in PLACEMENTS[collective.name]]
-        nbytes, seconds = cases[0].bytes, self.options.seconds
-        if nbytes and nbytes not in self.report.copies:
-            self.report.copies[nbytes] = copy_time(self.session, self.arena, nbytes, FOR_COPIES * seconds)
         tried = [(name, self._runner(name, case)) for case in cases for name in self.backends]
         runners = [(name, runner) for name, runner in tried if runner is not None]
         if runners:
-            measure(self.session.world, [runner for _, runner in runners], seconds)
+            measure(self.session.world, [runner for _, runner in runners], self.options.seconds)
         order = [*self.backends]
         rows = [
-            measured(it.case, name, "; ".join(it.routes), it.times, it.wrong, it.on_device)
+            measured(it.case, name, "; ".join(it.routes), it.times, it.wrong)
             for name, it in sorted(runners, key=lambda both: order.index(both[0]))
         ]
         return rated(rows, order[0]) if rows else []
@@ -132,7 +126,7 @@ class Sweep:
         largest = [(c, options.sizes_of(c)[-1]) for c in collectives]
         cases = [_case(options, session, c, size, p) for c, size in largest for p in PLACEMENTS[c.name]]
         arenas = 1 + sum(backend.new is not None for backend in self.backends.values())
-        need = arenas * arena_bytes([*cases, *(copy_case(c.bytes, session.device) for c in cases)])
+        need = arenas * arena_bytes(cases)
         free = session.world.allreduce(_free_memory(session), MPI.MIN)
         ranks, where = (session.sharing, "GPU") if session.on_gpu else (session.node.size, "node")
         if need * ranks > free:

@@ -11,27 +11,14 @@ from itertools import groupby
 from math import inf
 from operator import itemgetter
 
-from mpicoll.algorithms.collectives import COLLECTIVES, Collective
-from mpicoll.arrays.dtypes import DTYPES
-from mpicoll.bench.cases import IN, OUT, PLACEMENTS
-from mpicoll.bench.options import counted_by_block
+from mpicoll.algorithms.collectives import Collective
+from mpicoll.bench.cases import PLACEMENTS
 from mpicoll.bench.records import Note, Report, Row, grouped
 from mpicoll.units import count, size_text
 
-_COLUMNS = {
-    "short": (
-        "{:>8} {:>9} {:>9} {:>7} {:>7} {:>6}  {}",
-        ("size", "p50", "p99", "busbw", "ratio", "wrong", "backend"),
-    ),
-    "nccl": (
-        "{:>10} {:>9} {:>10} {:>5} {:>4}  {:<{width}}" + 2 * " {:>8} {:>6} {:>6} {:>6}" + "  {:>8} {:>8} {:>7}",
-        ("size", "count", "type", "redop", "root", "backend", *2 * ("time", "algbw", "busbw", "#wrong"), "p50", "p99",
-         "ratio"),
-    ),
-}  # fmt: skip
-_OSU = "{:<10} {:>17}"
-_UNITS = {"size": "(B)", "count": "(elems)"}
-_UNITS |= dict.fromkeys(("time", "p50", "p99"), "(us)") | dict.fromkeys(("algbw", "busbw"), "(GB/s)")
+_LINE = "{:>8} {:>9} {:>9} {:>7} {:>7} {:>6}  {}"
+_COLUMNS = {"size": "(B)", "p50": "(us)", "p99": "(us)", "busbw": "(GB/s)", "ratio": "", "wrong": "", "backend": ""}
+"""The columns of the table, and their units."""
 _ALIKE = 1.05  # times within this factor count as equal: the fastest backend of the size before is then named again
 _MOST_RANGES = 4
 
@@ -50,44 +37,26 @@ def environment(report: Report) -> list[str]:
         f"{e['ranks']} ranks on {count(e['nodes'], 'node')}, bound to cores {' | '.join(cores)}",
         "; ".join((f"{e['cpu']}, {e['cores']} cores", *dict.fromkeys(e["gpus"]))),
         f"{e['mpi']}, {', '.join(versions)}, mpicoll {e['mpicoll']}, Python {e['python']}",
-        *(f"{name}: {how}" for name, how in report.clocks.items() if e["gpus"]),
         *(f"OVERLOADED, so these times say little: {each}" for each in e.get("overload", ())),
     ]
 
 
-def heading(collective: Collective, width: int, form: str = "short") -> str:
-    """The names of the columns, and their units. ``width`` is that of the longest backend's name."""
-    usual = PLACEMENTS[collective.name][0]
-    if form == "osu":
-        title = f"# OSU MPI {collective.name.capitalize()} Latency Test, as mpicoll bench measures it ({usual})"
-        return f"\n{title}\n{_OSU.format('# Size' if collective.moves else '#', 'Avg Latency(us)')}"
-    columns, names = _COLUMNS[form]
-    lines = [f"{collective.name} {usual}"]
-    if form == "nccl":
-        lines = [collective.name, f"{'':{width + 42}}{OUT:^30}{IN:^30}{usual:^27}"]
-    for cells in (names, [_UNITS.get(name, "") for name in names]):
-        lines.append(columns.format(*cells, width=width)[2:])
+def heading(collective: Collective) -> str:
+    """The names of the columns, and their units."""
+    lines = [f"{collective.name} {PLACEMENTS[collective.name][0]}"]
+    lines += [_LINE.format(*cells)[2:] for cells in (_COLUMNS.keys(), _COLUMNS.values())]
     return "\n".join(["#", *(f"# {each}".rstrip() for each in lines)])
 
 
-def line(rows: Sequence[Row], width: int, form: str = "short") -> str:
+def line(rows: Sequence[Row]) -> str:
     first = rows[0]
-    if form == "osu":
-        block = first.count * DTYPES[first.type].itemsize
-        size = block if counted_by_block(COLLECTIVES[first.collective]) else first.size or ""
-        return "\n".join(_OSU.format(size, f"{row.time_us:.2f}") for row in rows if row.is_usual)
     p50, p99, busbw, ratio = ["N/A"] * 4
-    means: dict[str, list[object]] = {OUT: ["N/A"] * 4, IN: ["N/A"] * 4}
     for row in rows:
-        means[row.placement] = [_time(row.time_us), f"{row.algbw_gbs:.2f}", f"{row.busbw_gbs:.2f}", row.wrong]
         if row.is_usual:
             p50, p99, busbw = _time(row.p50_us), _time(row.p99_us), f"{row.bandwidth:.2f}"
             ratio = "N/A" if row.ratio is None else f"{row.ratio:.2f}"
-    cells = [size_text(first.size), p50, p99, busbw, ratio, sum(row.wrong for row in rows), first.backend]
-    if form == "nccl":
-        what = first.size, first.count, first.type, first.redop or "none", -1 if first.root is None else first.root
-        cells = [*what, first.backend, *means[OUT], *means[IN], p50, p99, ratio]
-    shown = _COLUMNS[form][0].format(*cells, width=width)
+    wrong = sum(row.wrong for row in rows)
+    shown = _LINE.format(size_text(first.size), p50, p99, busbw, ratio, wrong, first.backend)
     return f"{shown}  ({first.caveat})" if first.caveat else shown
 
 

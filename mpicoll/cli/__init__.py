@@ -1,4 +1,3 @@
-# PYTHON_ARGCOMPLETE_OK
 """The command line: one file a command. The file's docstring is what the command says of itself: a line in the list of
 commands, and then the text of its --help. ``add`` adds its arguments, and ``handle`` returns its exit code.
 
@@ -7,7 +6,6 @@ Only the file of the command that is given is imported: the start of ``mpicoll r
 from __future__ import annotations
 
 import argparse
-import errno
 import os
 import signal
 import sys
@@ -23,10 +21,6 @@ COMMANDS = ("run", "doctor", "bench", "report", "algorithms", "verify", "draw", 
 _TEXT = """\
 MPI collectives for any array: start ranks, measure, prove and predict. `mpicoll COMMAND --help` describes a command.
 """
-_COMPLETION = """\
-To complete commands and options with the Tab key in bash and zsh, run `pip install argcomplete`, and then
-eval "$(register-python-argcomplete mpicoll)". To keep it, add that line to ~/.bashrc or ~/.zshrc.
-"""
 
 
 class Parser(argparse.ArgumentParser):
@@ -41,10 +35,6 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
 
-    def _print_message(self, message: str, file: Any = None) -> None:
-        """argparse's own passes over what is wrong with the file, or leaves that to Python's end."""
-        print(message, end="", file=file or sys.stderr, flush=True)
-
     def refuse(self, unknown: Sequence[str]) -> NoReturn:
         """For arguments that it does not have."""
         given = [argument.partition("=")[0] for argument in unknown if argument.startswith("-")] or unknown
@@ -54,7 +44,7 @@ class Parser(argparse.ArgumentParser):
 
 def parser(commands: Iterable[str] = COMMANDS) -> Parser:
     """The parser of the whole command line, or of these commands alone. The manual is made of it, too."""
-    whole = Parser("mpicoll", description=_TEXT, epilog=_COMPLETION)
+    whole = Parser("mpicoll", description=_TEXT)
     whole.add_argument("--version", action="version", version=f"mpicoll {mpicoll.__version__}")
     subparsers = whole.add_subparsers(title="commands", metavar="COMMAND", dest="command", required=True)
     for name in commands:
@@ -71,10 +61,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run ``mpicoll`` with ``argv`` (the process's own by default) and return its exit code."""
     given = sys.argv[1:] if argv is None else argv
     whole = parser([name for name in given[:1] if name in COMMANDS] or COMMANDS)
-    if "_ARGCOMPLETE" in os.environ:  # a shell asks for what fits
-        import argcomplete
-
-        argcomplete.autocomplete(whole)
     try:
         args, unknown = whole.parse_known_args(given)
         args.typed = [*given[1:]]
@@ -84,7 +70,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         code: int = args.handle(args)
         if sys.stdout is not None:
             sys.stdout.flush()
-    except (MpicollError, KeyboardInterrupt, MemoryError) as error:
+    except BrokenPipeError:  # whoever reads what is printed has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python's end finds nothing wrong with it
+        return 1
+    except (MpicollError, OSError, KeyboardInterrupt, MemoryError) as error:
         if under_launcher():
             raise  # a rank says where, and ends the job
         said = f"mpicoll: {error}"
@@ -94,18 +83,4 @@ def main(argv: Sequence[str] | None = None) -> int:
             said = f"mpicoll {given[0]}: there is not enough memory for this: take fewer ranks or smaller sizes"
         print(said, file=sys.stderr)
         return 128 + signal.SIGINT if isinstance(error, KeyboardInterrupt) else 2
-    except BrokenPipeError:  # whoever reads what is printed has seen enough
-        _print_no_more()
-        return 1
-    except OSError as error:
-        if error.errno != errno.ENOSPC or under_launcher():
-            raise
-        _print_no_more()
-        print(f"mpicoll: there is no room for what it prints: {error}", file=sys.stderr)
-        return 2
     return code
-
-
-def _print_no_more() -> None:
-    """Let Python find nothing wrong with stdout at its end."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -7,10 +7,8 @@ of segments. a is the time of a message, b the time of each byte that is sent, a
 from __future__ import annotations
 
 import argparse
-import json
-from typing import Any
 
-from mpicoll.cli.arguments import of_collective, option
+from mpicoll.cli.arguments import of_collective
 
 _ROUTES = {
     "native": "The MPI library's own collective.",
@@ -22,39 +20,27 @@ _ROUTES = {
 
 def add(p: argparse.ArgumentParser) -> None:
     of_collective(p, "?", "all")
-    option(p, "--json", "print the list as JSON")
 
 
 def handle(args: argparse.Namespace) -> int:
     from mpicoll.algorithms.collectives import COLLECTIVES
+    from mpicoll.calls import choose
 
-    chosen = [args.collective] if args.collective else COLLECTIVES
-    found = [each for name in chosen for each in _described(name)]
-    print(json.dumps(found, indent=1) if args.json else "\n".join(map(_shown, found)))
+    for collective in [args.collective] if args.collective else COLLECTIVES:
+        uneven = choose.names(collective + "v") if COLLECTIVES[collective].by_rank else ()
+        for name in choose.names(collective):
+            print(_entry(collective, name, name in uneven))
     return 0
 
 
-def _described(collective: str) -> list[dict[str, Any]]:
-    """What there is to say of each of the collective's algorithms."""
+def _entry(collective: str, name: str, uneven: bool) -> str:
+    """What there is to say of an algorithm. ``uneven`` says that it serves blocks of different sizes, too."""
     from mpicoll.algorithms import find
-    from mpicoll.algorithms.collectives import COLLECTIVES
-    from mpicoll.calls import choose
 
-    uneven = choose.names(collective + "v") if COLLECTIVES[collective].by_rank else ()
-    described: list[dict[str, Any]] = []
-    for name in choose.names(collective):
-        a = find(collective, name)
-        serves = [a.serves if a else "every number of ranks", *([f"{collective}v"] if name in uneven else [])]
-        what = {"collective": collective, "name": name, "summary": a.summary if a else _ROUTES[name]}
-        facts = {"cost": a and a.cost, "constraints": serves, "segment": a and a.segment, "source": a and a.paper}
-        described.append(what | facts)
-    return described
-
-
-def _shown(each: dict[str, Any]) -> str:
-    serves = list(each["constraints"])
-    if each["segment"]:
-        serves.append(f"pipelined in segments of {each['segment'] >> 10} KiB")
-    lines = [("", each["summary"]), ("cost", each["cost"]), ("serves", ", ".join(serves)), ("source", each["source"])]
-    shown = [f"    {k:6}  {v}" if k else f"    {v}" for k, v in lines if v]
-    return "\n".join([f"{each['collective']} {each['name']}", *shown])
+    a = find(collective, name)
+    serves = [a.serves if a else "every number of ranks"] + [f"{collective}v"] * uneven
+    if a and a.segment:
+        serves.append(f"pipelined in segments of {a.segment >> 10} KiB")
+    facts = {"cost": a and a.cost, "serves": ", ".join(serves), "source": a and a.paper}
+    lines = [f"{collective} {name}", f"    {a.summary if a else _ROUTES[name]}"]
+    return "\n".join(lines + [f"    {key:6}  {fact}" for key, fact in facts.items() if fact])

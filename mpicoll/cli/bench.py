@@ -12,7 +12,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from mpicoll.bench.options import OPTIONS, OUTPUTS, Options, bad, read
-from mpicoll.cli.arguments import collectives, completes, option, writing
+from mpicoll.cli.arguments import option
 from mpicoll.errors import ArgumentError
 from mpicoll.jobs.launcher import Job
 from mpicoll.jobs.run import run
@@ -23,8 +23,7 @@ if TYPE_CHECKING:
 
 
 def add(p: argparse.ArgumentParser) -> None:
-    about = "names in MPI's or torch's spelling, with commas between them, or all"
-    completes(p.add_argument("collective", help=about), collectives)
+    p.add_argument("collective", help="names in MPI's or torch's spelling, with commas between them, or all")
     option(p, "-n RANKS", "the number of ranks to start (2)")
     for typed, about, default in OPTIONS:
         option(p, typed, about, default=default)
@@ -73,11 +72,10 @@ def _measure(options: Options, world: Intracomm) -> int:
 
     report = sweep.run(options, world)
     if world.rank == 0:
-        writes = dict(zip(OUTPUTS, (records.write_json, records.write_csv, plot.draw), strict=True))
+        writes = dict(zip(OUTPUTS, (records.write_json, plot.draw), strict=True))
         files = {name: file for name in OUTPUTS if (file := getattr(options, name))}
         for name, file in files.items():
-            with writing(file, "bench", f"--{name}"):
-                writes[name](report, file)
+            writes[name](report, file)
         if report.interrupted:
             print("# interrupted: what is above was measured before")
         if files:

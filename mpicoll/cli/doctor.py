@@ -12,9 +12,8 @@ import argparse
 import json
 import re
 import sys
-from pathlib import Path
 
-from mpicoll.cli.arguments import option, writing
+from mpicoll.cli.arguments import option
 
 _JOB = re.compile(r"\d+([_+]\d+)?(\.\d+)?")
 """As scancel takes it: a job, a task of an array or a part of a job, and one of its steps."""
@@ -29,6 +28,7 @@ def add(p: argparse.ArgumentParser) -> None:
 
 
 def handle(args: argparse.Namespace) -> int:
+    from mpicoll.bench.options import writable
     from mpicoll.doctor import examine
     from mpicoll.supervise.dump import ask_for_dump, ask_slurm_job
 
@@ -49,9 +49,7 @@ def handle(args: argparse.Namespace) -> int:
         print(as_json, flush=True)
     else:
         if args.json is not None:
-            file = Path(args.json)
-            with writing(file, "doctor", "--json"):
-                file.write_text(as_json + "\n")
+            writable("doctor", "--json", args.json).write_text(as_json + "\n")
         print(report.text(), end="", flush=True)
     if args.log:
         return 1 if report.mpi is None else 0

@@ -7,13 +7,11 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterable
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mpicoll.cli.arguments import chosen, completes, of_collective, option, ranks, writing
+from mpicoll.cli.arguments import chosen, of_collective, option, ranks
 from mpicoll.errors import ArgumentError
 from mpicoll.units import count, nbytes, size_text
 
@@ -21,21 +19,17 @@ if TYPE_CHECKING:
     from mpicoll.analysis.cost.comparison import Comparison
 
 _bad = partial(ArgumentError, "simulate")
-_PLACEMENTS = {"block": "block", "cyclic": "round-robin"}
 
 
 def add(p: argparse.ArgumentParser) -> None:
     of_collective(p)
     option(p, "-n RANKS", "the number of ranks (2)", dest="ranks", type=ranks, default=2)
     about = "the name of a machine, or a file in JSON or TOML that describes one (laptop)"
-    completes(option(p, "--machine NAME|FILE", about, default="laptop"), _machines)
+    option(p, "--machine NAME|FILE", about, default="laptop")
     option(p, "--nodes N", "the nodes of the ranks (as many as the machine fills)", type=ranks)
-    about = "block fills one node after the other, cyclic goes round-robin (as the machine has it)"
-    p.add_argument("--placement", choices=_PLACEMENTS, help=about)
     about = "bytes of the vector, or a range in which each size doubles (1K:64M)"
     option(p, "--sizes LOW:HIGH", about, type=_sizes)
     option(p, "--algorithms NAMES", "names from `mpicoll algorithms`, with commas between them (all)")
-    option(p, "--root RANK", "the root of bcast, reduce, gather and scatter (0)", type=int)
     option(p, "--plot FILE", "draw the crossover chart; the file's name chooses PNG, PDF or SVG")
     option(p, "--json FILE", "write everything")
     option(p, "--goal FILE", "write one algorithm for one size as GOAL text, for LogGOPSim")
@@ -61,46 +55,34 @@ def handle(args: argparse.Namespace) -> int:
     ranks = args.ranks
     machine = MACHINES[args.machine] if args.machine in MACHINES else read(Path(args.machine))
     asked = [] if args.algorithms is None else args.algorithms.split(",")
-    names = list(dict.fromkeys(chosen("simulate", args.collective, each.strip())[0].name for each in asked))
+    names = list(dict.fromkeys(each.strip() for each in asked))
+    for each in names:
+        chosen("simulate", "--algorithms", args.collective, each)  # raises ArgumentError
     if args.nodes is not None:
         machine = machine.holding(ranks, args.nodes)
-    if args.placement is not None:
-        if len(machine.levels) < 2:
-            raise _bad("--placement", "a machine of several levels, as ethernet", f"{args.placement} on {machine.name}")
-        machine = replace(machine, placement=_PLACEMENTS[args.placement])
-    root, rooted, moves = args.root or 0, COLLECTIVES[args.collective].rooted, COLLECTIVES[args.collective].moves
-    if args.root is not None and not (rooted and 0 <= root < ranks):
-        expected = f"a rank below {ranks}" if rooted else f"nothing: {args.collective} has no root"
-        raise _bad("--root", expected, str(root))
+    moves = COLLECTIVES[args.collective].moves
     if args.sizes is not None and not moves:
         raise _bad("--sizes", f"nothing: a {args.collective} moves no data", " to ".join(map(size_text, args.sizes)))
     sizes = args.sizes or (_sizes("1K:64M") if moves else [0])
     plot, record, goal = outputs("simulate", plot=args.plot, json=args.json, goal=args.goal).values()
     if plot and len(sizes) < 2:
-        raise _bad("--plot", "at least two sizes in --sizes, for lines", f"{len(sizes)} size")
+        expected = "at least two sizes in --sizes, for lines" if moves else f"nothing: a {args.collective} has no sizes"
+        raise _bad("--plot", expected, str(plot))
     if goal and (len(names) != 1 or len(sizes) != 1):
         given = f"{args.algorithms or 'all'} and {len(sizes)} sizes"
         raise _bad("--goal", "one of --algorithms and one size in --sizes", given)
     print(f"# {args.collective}, {count(ranks, 'rank')} on {machine.name}: {machine.source}", flush=True)
-    found = compared(args.collective, names, ranks, root, machine, sizes)
+    found = compared(args.collective, names, ranks, machine, sizes)
     print(table(found))
     if plot:
-        with writing(plot, "simulate", "--plot"):
-            draw(found, plot)
+        draw(found, plot)
     if record:
-        with writing(record, "simulate", "--json"):
-            record.write_text(json.dumps(found.as_dict(), indent=1) + "\n")
+        record.write_text(json.dumps(found.as_dict(), indent=1) + "\n")
     if goal:
         nodes, of = machine.nodes(ranks), partial(schedule, args.collective, names[0])
-        with writing(goal, "simulate", "--goal"), goal.open("w") as file:
-            write(file, lambda rank: of(rank, ranks, root, sizes[0], nodes), ranks, sizes[0], machine)
+        with goal.open("w") as file:
+            write(file, lambda rank: of(rank, ranks, 0, sizes[0], nodes), ranks, sizes[0], machine)
     return 0
-
-
-def _machines() -> Iterable[str]:
-    from mpicoll.analysis.cost.presets import MACHINES
-
-    return MACHINES
 
 
 def draw(found: Comparison, file: Path) -> None:

@@ -13,18 +13,17 @@ import argparse
 import sys
 import time
 from collections.abc import Sequence
-from functools import partial
 from typing import TYPE_CHECKING
 
-from mpicoll.cli.arguments import chosen, of_collective, option, placed, placement
-from mpicoll.errors import ArgumentError, ScheduleError
+from mpicoll.cli.arguments import chosen, of_collective, option
+from mpicoll.errors import ScheduleError
 
 if TYPE_CHECKING:
     from mpicoll.algorithms import Algorithm
     from mpicoll.analysis.proof.cases import Case
 
 _ROW = "{:14} {:{}}  {:>8}  {:11} {:>9} {:>6} {:>8}"
-USAGE = "mpicoll verify (COLLECTIVE [ALGORITHM] | --all) [-n RANKS] [--nodes N]"
+USAGE = "mpicoll verify (COLLECTIVE [ALGORITHM] | --all) [-n RANKS]"
 
 
 def add(p: argparse.ArgumentParser) -> None:
@@ -34,7 +33,6 @@ def add(p: argparse.ArgumentParser) -> None:
     option(p, "--all", "prove all algorithms of all collectives")
     about = "the numbers of ranks: N or FIRST:LAST (1:16)"
     option(p, "-n RANKS", about, dest="sizes", type=_sizes, default=range(1, 17))
-    placed(p, "several ways")
 
 
 def _sizes(text: str) -> range:
@@ -50,22 +48,13 @@ def handle(args: argparse.Namespace) -> int:
 
     if args.all == (args.collective is not None):
         args.parser.error("expected a collective or --all")
-    found = chosen("verify", args.collective, args.algorithm)
-    where = None if args.nodes is None else partial(placement, "verify", args.nodes)
-    if where and not any(a.by_node for a in found):
-        names = " or ".join(sorted({a.name for a in found}))
-        given = str(args.nodes) if isinstance(args.nodes, int) else ",".join(args.nodes)
-        raise ArgumentError("verify", "--nodes", f"none, as {names} does not go by nodes", given)
-    least = args.nodes if isinstance(args.nodes, int) else 1
-    sizes = range(max(args.sizes.start, least), args.sizes.stop) or args.sizes  # those that fill the nodes
-    if where:
-        [*map(where, sizes)]  # raises ArgumentError, before anything is proved
+    found = chosen("verify", "algorithm", args.collective, args.algorithm)
     width = max(len(name) for name in ("algorithm", *(a.name for a in found)))
     print(_ROW.format("collective", "algorithm", width, "ranks", "roots", "messages", "depth", "seconds"))
     failed = False
     for algorithm in found:
         try:
-            print(_proved(algorithm, sizes, [*cases(algorithm, sizes, where)], width), flush=True)
+            print(_proved(algorithm, args.sizes, [*cases(algorithm, args.sizes)], width), flush=True)
         except ScheduleError as error:
             failed = True
             print(f"mpicoll: {error}", file=sys.stderr, flush=True)

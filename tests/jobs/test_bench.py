@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import signal
 import sys
 from collections.abc import Sequence
@@ -14,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.jobs.jobs import REPOSITORY, Done, done, ended, python, run, started, together, until
+from tests.jobs.jobs import REPOSITORY, Done, ended, python, run, started, together, until
 from tests.sharing import SHARED
 
 pytestmark = pytest.mark.any_mpi
@@ -39,7 +38,7 @@ def test_all_collectives_at_any_number_of_ranks(ranks: int) -> None:
 
 
 def test_files_are_written(tmp_path: Path) -> None:
-    words = ["--json", str(tmp_path / "f.json"), "--csv", str(tmp_path / "f.csv")]
+    words = ["--json", str(tmp_path / "f.json")]
     if find_spec("matplotlib"):
         words += ["--plot", str(tmp_path / "f.png")]
     result = bench("all_gather,reduce_scatter", "--backends", "mpicoll,mpi", *QUICK, *words).good()
@@ -53,8 +52,6 @@ def test_files_are_written(tmp_path: Path) -> None:
     assert str(tmp_path) not in (tmp_path / "f.json").read_text()
     written = [word for word in words if not word.startswith("--")]
     assert result.output.splitlines()[-1] == f"# written: {', '.join(written)}"
-    rows = (tmp_path / "f.csv").read_text().splitlines()
-    assert len(rows) == len(found["rows"]) + 1
     if find_spec("matplotlib"):
         assert (tmp_path / "f.png").read_bytes().startswith(b"\x89PNG")
 
@@ -90,19 +87,6 @@ def test_ctrl_c_keeps_what_was_measured(tmp_path: Path) -> None:
     assert json.loads(file.read_text())["interrupted"]
 
 
-def test_the_words_and_columns_of_others() -> None:
-    """Of NCCL's tests; and of OSU's, as ReFrame and others read them: the size at the beginning of a line, then the
-    time."""
-    words = "-b 8 -e 64 -f 8 -d float64 -o max --backends mpi --format nccl --seconds 0.01"
-    rows = [
-        line.split()[:4] for line in bench("allreduce", *words.split()).good().output.splitlines() if line[0] != "#"
-    ]
-    assert rows == [["8", "1", "float64", "max"], ["64", "8", "float64", "max"]]
-    found = bench("allgather", "-m", "8:16", "--format", "osu", "--seconds", "0.01").good()
-    assert re.search(r"OSU MPI Allgather Latency Test, .*\n# Size +Avg Latency\(us\)\n", found.output), found.output
-    assert [size for size, _ in re.findall(r"^(\d+) +(\d+\.\d\d)$", found.output, re.MULTILINE)] == ["8", "16"]
-
-
 def test_as_ranks_of_a_job_that_runs_already() -> None:
     found = run(2, "-m", "mpicoll", "bench", "allreduce", "--backends", "mpi", *QUICK).good()
     assert found.output.count("# allreduce") == 1  # one rank speaks
@@ -134,16 +118,3 @@ def test_the_gpu_check_says_why_it_does_nothing(tmp_path: Path) -> None:
     check, record = str(REPOSITORY / "benchmarks" / "gpu_check.py"), tmp_path / "record"
     python(check, "--out", str(record), env={"CUDA_VISIBLE_DEVICES": ""}).good("No GPU check: ")
     assert not record.exists()
-
-
-REFRAME = shutil.which("reframe", path=Path(sys.executable).parent)
-
-
-@pytest.mark.skipif(REFRAME is None, reason="ReFrame is not installed")
-def test_reframe_reads_it(tmp_path: Path) -> None:
-    where = ["--prefix", str(tmp_path), "--report-file", str(tmp_path / "report.json")]
-    assert REFRAME is not None
-    found = done(REFRAME, *where, "-c", str(REPOSITORY / "benchmarks/reframe_check.py"), "-r").good(
-        "Ran 2/2 test case(s) from 2 check(s) (0 failure(s)"
-    )
-    assert found.output.count("latency_1048576") == 2

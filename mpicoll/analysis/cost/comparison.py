@@ -28,7 +28,6 @@ class Comparison:
 
     collective: str
     ranks: int
-    root: int
     machine: Machine
     sizes: tuple[int, ...]
     seconds: dict[str, list[float]]
@@ -51,7 +50,6 @@ class Comparison:
             "schema": "mpicoll-simulate/1",
             "collective": self.collective,
             "ranks": self.ranks,
-            "root": self.root,
             "machine": self.machine.as_dict(),
             "sizes": list(self.sizes),
             "seconds": {name: [None if isnan(t) else t for t in times] for name, times in self.seconds.items()},
@@ -60,16 +58,14 @@ class Comparison:
         }
 
 
-def compared(
-    collective: str, names: Sequence[str], ranks: int, root: int, machine: Machine, sizes: Sequence[int]
-) -> Comparison:
-    """Cost these algorithms, or without any name all that serve so many ranks and this root. Raises ArgumentError for
-    ranks that the machine cannot hold, or an algorithm that cannot serve them."""
-    chosen = names or [a.name for a in algorithms.algorithms(collective) if not a.declines(ranks, root)]
-    found = {name: costs(collective, name, ranks, machine, sizes, root) for name in chosen}
+def compared(collective: str, names: Sequence[str], ranks: int, machine: Machine, sizes: Sequence[int]) -> Comparison:
+    """Cost these algorithms, or without any name all that serve so many ranks, with rank 0 as the root. Raises
+    ArgumentError for ranks that the machine cannot hold, or an algorithm that cannot serve them."""
+    chosen = names or [a.name for a in algorithms.algorithms(collective) if not a.declines(ranks, 0)]
+    found = {name: costs(collective, name, ranks, machine, sizes) for name in chosen}
     notes = {name: each.note for name, each in found.items() if each.note}
     seconds = {name: each.seconds.tolist() for name, each in found.items()}
-    return Comparison(collective, ranks, root, machine, tuple(sizes), seconds, notes)
+    return Comparison(collective, ranks, machine, tuple(sizes), seconds, notes)
 
 
 def table(c: Comparison) -> str:

@@ -30,10 +30,10 @@ class Costs:
     note: str = ""
 
 
-def costs(collective: str, algorithm: str, size: int, machine: Machine, nbytes: Sequence[int], root: int = 0) -> Costs:
+def costs(collective: str, algorithm: str, size: int, machine: Machine, nbytes: Sequence[int]) -> Costs:
     """The same as ``costs_of`` for an algorithm that is registered under this name."""
     [chosen] = (each for each in algorithms.algorithms(collective) if each.name == algorithm)
-    return costs_of(chosen, size, machine, nbytes, root)
+    return costs_of(chosen, size, machine, nbytes)
 
 
 def costs_of(chosen: algorithms.Algorithm, size: int, machine: Machine, nbytes: Sequence[int], root: int = 0) -> Costs:

@@ -39,10 +39,9 @@ class Case(NamedTuple):
     nodes: Nodes | None = None
 
 
-def cases(algorithm: Algorithm, sizes: Iterable[int], where: Callable[[int], Nodes] | None = None) -> Iterator[Case]:
-    """What is to be proved for these numbers of ranks. The sizes keep their order. ``where(size)`` says where the ranks
-    are. Otherwise, an algorithm that goes by nodes is proved for several ``placements``. A pipelined algorithm is
-    proved for several numbers of segments.
+def cases(algorithm: Algorithm, sizes: Iterable[int]) -> Iterator[Case]:
+    """What is to be proved for these numbers of ranks. The sizes keep their order. An algorithm that goes by nodes is
+    proved for several ``placements``, and a pipelined algorithm for several numbers of segments.
 
     Cases that the algorithm declines are left out."""
     for size in sizes:
@@ -54,7 +53,7 @@ def cases(algorithm: Algorithm, sizes: Iterable[int], where: Callable[[int], Nod
         if algorithm.pipelined:
             cuts = SEGMENTS if size <= FEW else SEGMENTS_OF_MANY
         if algorithm.by_node:
-            nodes = (where(size),) if where else placements(size)
+            nodes = placements(size)
         for root, cut, each in product(roots, cuts, nodes):
             if not algorithm.declines(size, root):
                 yield Case(size, root, cut, each)

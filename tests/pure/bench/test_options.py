@@ -30,17 +30,6 @@ def test_sizes(typed: dict[str, str | None], sizes: list[int]) -> None:
     assert options(**typed).sizes == sizes
 
 
-@pytest.mark.parametrize(("typed", "sizes"), [("8:32", [8, 16, 32]), ("16", [8, 16]), ("32M:", [32 << 20, 64 << 20])])
-def test_the_sizes_of_osu(typed: str, sizes: list[int]) -> None:
-    """It counts a block where there is one for each rank."""
-    assert read(vars(parser().parse_args(["bench", "allreduce", "-n2", "-m", typed]))).sizes == sizes
-    osu = options(format="osu", max="16")
-    assert osu.backends == ("mpicoll",)
-    found = {name: osu.sizes_of(COLLECTIVES[name]) for name in ("allreduce", "reduce_scatter", "alltoall", "barrier")}
-    assert found == {"allreduce": [8, 16], "reduce_scatter": [8, 16], "alltoall": [16, 32], "barrier": [0]}
-    assert options(max="16").sizes_of(COLLECTIVES["alltoall"]) == [8, 16]
-
-
 @pytest.mark.parametrize(
     ("typed", "collectives"),
     [
@@ -89,12 +78,8 @@ def test_the_command_gives_the_same_again() -> None:
         ("--algorithms", {"algorithms": "ipc"}),  # of GPUs
         ("--algorithms", {"algorithms": "ipc:ring", "device": "cuda"}),
         ("--algorithms", {"algorithms": "staged:rong", "device": "cuda"}),
-        ("--format", {"format": "wide"}),
-        ("--backends", {"format": "osu", "backends": "mpi,gloo"}),
-        ("--algorithms", {"format": "osu", "algorithms": "ring,native"}),
         ("--json", {"json": "/no/such/directory/f.json"}),
         ("--json", {"json": f"{__file__}/f.json"}),
-        ("--csv", {"json": "/tmp/one", "csv": "/tmp/../tmp/one"}),
         ("--plot", {"plot": "/no/such/directory/f.png"}),
         ("--plot", {"plot": "/tmp/x.foo"}),
     ],

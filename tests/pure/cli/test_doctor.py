@@ -177,7 +177,7 @@ def test_a_file_that_cannot_be_written(monkeypatch: Patch, capsys: Capture, tmp_
     monkeypatch.setattr(doctor, "examine", lambda: judge(job()))
     monkeypatch.chdir(tmp_path)
     assert main(["doctor", "--json", name]) == 2
-    assert "doctor: --json: expected a file that can be written; given " in capsys.readouterr().err
+    assert "doctor: --json: expected a file in a directory that exists" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -220,18 +220,10 @@ def test_modules_replace_those_of_the_shell_that_submits(
     assert in_bash(f"set -e; MPICOLL_MODULES='a b'\n{loads}", **cray) == f"{loaded}load a b\n"
 
 
-def test_check_without_slurm(capsys: Capture, monkeypatch: Patch, tmp_path: Path) -> None:
-    (tmp_path / "bash").symlink_to(shutil.which("bash") or "")
-    monkeypatch.setenv("PATH", str(tmp_path))
-    shown = rendered(capsys, "single-node", "--check")
-    checked = "its syntax is valid (bash -n). Nothing else was checked: there is no sbatch on PATH"
-    assert shown == f"single-node: {checked}\n"
-
-
 def test_the_manuals_commands(capsys: Capture) -> None:
     """Those of docs/how-to/clusters.md are taken as they stand there."""
     page = (SLURM.parent / "docs/how-to/clusters.md").read_text().replace("\\\n", "")
-    commands = re.findall(r"^mpicoll (slurm\b[^>\n]*)", page, re.MULTILINE)
+    commands = re.findall(r"^mpicoll (slurm\b[^>|\n]*)", page, re.MULTILINE)
     assert len(commands) > 4
     for command in commands:
         assert main(shlex.split(command, comments=True)) == 0

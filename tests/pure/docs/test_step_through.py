@@ -63,7 +63,7 @@ def test_the_last_round_leaves_what_the_collective_means(played: dict[str, Any])
 
 def test_times_are_those_of_mpicoll_simulate() -> None:
     times = step_through.pictures([known("bcast", "chain")])["bcast"]["chain"][8]["times"]
-    model = compared("bcast", ["chain"], 8, 0, MACHINES["laptop"], SIZES).seconds["chain"]
+    model = compared("bcast", ["chain"], 8, MACHINES["laptop"], SIZES).seconds["chain"]
     assert [text for _, text in times] == [duration(t) for t in model]
     assert [seconds for seconds, _ in times] == pytest.approx(model, rel=0.005)
     assert len(set(model)) == len(SIZES)

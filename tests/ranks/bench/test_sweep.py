@@ -19,7 +19,7 @@ from mpicoll.bench.memory import Arena, Buffers
 from mpicoll.bench.options import Options, read
 from mpicoll.bench.records import Report
 from mpicoll.bench.session import Session, open_session
-from mpicoll.bench.timing import Runner, _orders, clocks, measure
+from mpicoll.bench.timing import Runner, _orders, measure
 from mpicoll.errors import ArgumentError
 from tests.ranks.bench.test_output import ENVIRONMENT
 from tests.sharing import SHARED
@@ -29,9 +29,9 @@ pytestmark = [pytest.mark.mpi, pytest.mark.sizes(1, 2), pytest.mark.first_mpi]
 
 def options(collective: str, **typed: str | None) -> Options:
     size = MPI.COMM_WORLD.size
-    given: dict[str, str | None] = dict.fromkeys(("m", "algorithms", "json", "csv", "plot"))
+    given: dict[str, str | None] = dict.fromkeys(("algorithms", "json", "plot"))
     given |= {"n": str(size), "backends": "mpi", "min": "16", "max": "64K", "factor": "4096", "dtype": "float32"}
-    given |= {"op": "sum", "root": str(size - 1), "device": "cpu", "seconds": "0.001", "format": "short"}
+    given |= {"op": "sum", "root": str(size - 1), "device": "cpu", "seconds": "0.001"}
     return read(given | typed | {"collective": collective})
 
 
@@ -82,16 +82,12 @@ def spoiled(session: Session, where: int) -> Fake:
     ("backend", "device"), [("mpi", "cpu"), ("mpicoll", "cpu"), pytest.param("mpicoll", "cuda", marks=pytest.mark.cuda)]
 )
 def test_right_results_are_found_right(backend: str, device: str) -> None:
-    """Each size has its floor."""
     if device == "cuda" and not pytest.importorskip("torch").cuda.is_available():
         pytest.skip("torch finds no GPU here")
     session = open_session(MPI.COMM_WORLD, device)
     opened = open_backend(backend, session)
     report = swept(session, options("all", device=device), {backend: opened})
     assert backend == "mpi" or report.notes == []
-    assert set(report.copies) == {row.size for row in report.rows} - {0}
-    assert all(us > 0 for us in report.copies.values())
-    assert len(set(map(str, session.world.allgather(report.copies)))) == 1
     assert report.wrong == 0
     assert {row.collective for row in report.rows} == set(COLLECTIVES)
     assert all(len(row.times_us) >= 5 and min(row.times_us) > 0 for row in report.rows)
@@ -202,55 +198,15 @@ def test_the_route_is_that_of_the_call_that_ran(session: Session, monkeypatch: p
     opened.close()
 
 
-def test_routes_of_all_ranks_are_told(session: Session) -> None:
-    case = sweep._case(options("allreduce"), session, COLLECTIVES["allreduce"], 16, "in-place")
-    pairs, rank = Arena().buffers(case), session.world.rank
-    backend = open_backend("mpi", session)
-    runner = Runner(pairs, [backend.bind(pair) for pair in pairs], lambda: f"that of rank {rank}")
-    measure(session.world, [runner], 0.001)
-    assert runner.routes == [f"that of rank {r}" for r in range(session.world.size)]
-    backend.close()
-
-
-class FakeEvent:
-    """A CUDA event of a stream on which each piece of work takes 3 ms."""
-
-    now = 0.0
-
-    def __init__(self, enable_timing: bool) -> None:
-        assert enable_timing
-        self.at = -1.0
-
-    def record(self) -> None:
-        self.at = FakeEvent.now
-
-    def elapsed_time(self, end: FakeEvent) -> float:
-        return end.at - self.at
-
-
-def test_a_gpu_has_two_clocks(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The host's, which ends when the GPU is idle, and that of CUDA events."""
+def test_a_call_on_a_gpu_takes_until_that_has_done_its_work(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     torch = pytest.importorskip("torch")
-    ends: list[float] = []
-
-    def synchronize() -> None:
-        sleep(0.002)
-        ends.append(FakeEvent.now)
-
-    monkeypatch.setattr(torch.cuda, "Event", FakeEvent)
-    monkeypatch.setattr(torch.cuda, "synchronize", synchronize)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: sleep(0.002))
     case = sweep._case(options("barrier"), replace(session, device="cuda:0"), COLLECTIVES["barrier"], 0, "out-of-place")
-
-    def call() -> None:
-        FakeEvent.now += 3.0
-
     pairs = Arena().buffers(case)
-    runner = Runner(pairs, [call] * len(pairs))
+    runner = Runner(pairs, [lambda: None] * len(pairs))
     measure(session.world, [runner], 0.001)
-    assert len(ends) >= len(runner.times) >= 5
-    assert runner.on_device == [3000.0] * len(runner.times)
+    assert len(runner.times) >= 5
     assert min(runner.times) >= 2000
-    assert set(clocks("cuda:0")) == {"times_us", "event_p50_us"}
 
 
 # -- the turns that the compared programs take --

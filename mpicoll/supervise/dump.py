@@ -120,10 +120,6 @@ def _communicator(each: Watched) -> dict[str, Any]:
             | {"begun": _of_clock(begun)}
             for pending, begun in [*recorder.messages]
         ],
-        "queued": [
-            {"operation": operation, **_place(site), "handed in": _of_clock(when)}
-            for operation, site, when in [*recorder.queued]
-        ],
     }
 
 
@@ -135,7 +131,6 @@ def _call(made: Made) -> dict[str, Any]:
         "bytes": record.nbytes,
         "route": record.route,
         **_place(made.site),
-        "handed in": made.handed_in and _of_clock(made.handed_in),
         "seen": _of_clock(made.begun),
         "state": DONE,
     }

@@ -154,24 +154,14 @@ def test_the_programs_own_handler_stays(tmp_path: Path) -> None:
     assert not list((tmp_path / "calls").iterdir())
 
 
-def test_messages_and_what_is_handed_in(tmp_path: Path) -> None:
-    """A message is named though it is over. An asynchronous call that the kernel does not know has the time at which it
-    was handed in. Rank 1 comes not to the first of three, so that rank 0's other two wait behind it."""
+def test_messages(tmp_path: Path) -> None:
+    """A message is named though it is over."""
     program = f"""{GROUP}
-dist.all_reduce(torch.ones(1 << 16), async_op=True).wait()
 dist.send(x, 1, tag=7) if rank == 0 else dist.recv(x, 0, tag=7)
 dist.send_object_list([x], 1) if rank == 0 else dist.recv_object_list([None], 0)
 if rank == 1:
-    while not (here / "handed in").exists():
-        time.sleep(0.01)
     raise ValueError("only here")
-works = [dist.all_reduce(torch.ones(1 << 17), async_op=True)]
-works.append(dist.broadcast(x, 0, async_op=True))
-works.append(dist.all_reduce(x, async_op=True))
-while len(dist.group.WORLD.engine.recorder.queued) > 2:
-    time.sleep(0.01)
-(here / "handed in").touch()
-works[-1].wait()
+dist.all_reduce(x)
 """
     folder = tmp_path / "calls"
     run(2, script(tmp_path, program), env={"MPICOLL_DUMP": str(folder)}).bad()
@@ -179,16 +169,6 @@ works[-1].wait()
     for known, what in (zero, "was taken by rank 1 (tag 7)"), (one, "came from rank 0 (tag 7)"):
         message = known["messages"][0]
         assert (message["what"], message["elements"], message["dtype"]) == (what, 4, "float32")
-    before, last = (
-        next(call for call in zero["calls"] if call["description"] == f"allreduce sum of {elements} float32")
-        for elements in (1 << 16, 1 << 17)
-    )
-    assert (before["state"], last["state"]) == ("done", "under way")
-    assert before["handed in"] <= before["seen"]
-    queued = zero["queued"]
-    assert [(q["line"], q["operation"]) for q in queued] == [(20, "broadcast"), (21, "all_reduce")]
-    assert last["handed in"] <= queued[0]["handed in"] <= queued[1]["handed in"]
-    assert not one["queued"]
 
 
 def test_files_that_cannot_be_written_hide_no_error(tmp_path: Path) -> None:

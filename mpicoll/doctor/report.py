@@ -14,8 +14,8 @@ Level = Literal["ok", "warning", "problem"]
 
 
 TOPICS = (
-    "launcher", "MPI", "threads", "cores", "kernel", "shared memory", "memory access", "memory", "/dev/shm",
-    "locked memory", "open files", "huge pages", "GPU", "CPU", "versions", "settings", "algorithm",
+    "launcher", "MPI", "threads", "cores", "kernel", "shared memory", "memory access", "/dev/shm",
+    "locked memory", "GPU", "CPU", "versions", "settings", "algorithm",
 )  # fmt: skip
 """What findings are about, in the report's order."""
 _PLACES = ("cores", "GPU")  # those that say where the ranks are

@@ -28,11 +28,10 @@ _SHM_OF_A_RANK = 8 << 20
 """Bytes that an MPI library may want in /dev/shm for each rank. The wheel of MPICH 5.0 takes 5 MiB."""
 _LEAST_SHM = 1 << 20
 _LOCKED = 1 << 30  # bytes that a network card with remote memory access may want to lock for a rank
-_FILES = 1024  # files that a process may open on most systems
 
 Rule = tuple[Level, Callable[[Facts], object], str]
 
-_OF_LINUX = "memory access", "/dev/shm", "huge pages"  # topics of which there is nothing to say elsewhere
+_OF_LINUX = "memory access", "/dev/shm"  # topics of which there is nothing to say elsewhere
 _FREE_SHM = "Delete what earlier jobs have left in /dev/shm, or give it more memory (docker run --shm-size=1g)"
 _RAISE_LIMIT = "Remove the limit: `ulimit -l unlimited`, memlock in limits.conf, or LimitMEMLOCK=infinity of slurmd"
 _FITTING_TORCH = "Install a torch that fits the driver: https://pytorch.org/get-started/locally"
@@ -82,11 +81,6 @@ def _too_little_locked(f: Facts) -> object:
     return little and f"{_locked(f)}, too little for the node's InfiniBand or RoCE cards"
 
 
-def _pages(f: Facts) -> str:
-    m = f.machine
-    return f"{m.huge_pages or 'not supported'}; in shared memory: {m.shared_huge_pages or 'not supported'}"
-
-
 def _on_gpu(says: Callable[[Gpu], object]) -> Callable[[Facts], object]:
     """Where the driver works, and shows a GPU."""
     return lambda f: f.gpu.devices and not f.gpu.error and says(f.gpu)
@@ -130,9 +124,6 @@ RULES: tuple[tuple[str, tuple[Rule, ...]], ...] = (
                             "messages twice"),
          "As root: sysctl kernel.yama.ptrace_scope=0; in a container: allow CAP_SYS_PTRACE"),
     )),
-    ("memory", (  # whole GiB, of which all ranks of a node see as many
-        ("ok", lambda f: (m := f.machine.memory) is not None and f"{_rounded(m >> 30 << 30 or m)} are free", ""),
-    )),
     ("/dev/shm", (
         ("warning", lambda f: _shm(f) is None and "there is none",
          "Mount a tmpfs there: MPI libraries pass messages between ranks of a node through it"),
@@ -146,16 +137,6 @@ RULES: tuple[tuple[str, tuple[Rule, ...]], ...] = (
         ("problem", lambda f: f.nodes > 1 and _too_little_locked(f), _RAISE_LIMIT),
         ("warning", _too_little_locked, _RAISE_LIMIT),
         ("ok", _locked, ""),
-    )),
-    ("open files", (
-        ("ok", lambda f: f.machine.files >= _FILES and f"at most {f.machine.files} (ulimit -n)", ""),
-        ("warning", lambda f: f"at most {f.machine.files} (ulimit -n): connections to other ranks are files, too",
-         f"Raise the limit: `ulimit -n {_FILES}`"),
-    )),
-    ("huge pages", (
-        ("ok", lambda f: f.machine.huge_pages != "never" and _pages(f), ""),
-        ("warning", lambda f: f"{_pages(f)}: copies of long arrays take longer",
-         "As root: echo madvise > /sys/kernel/mm/transparent_hugepage/enabled"),
     )),
     ("settings", (
         ("warning", lambda f: not f.machine.home and "this user has no home: HOME is not set, and the system's list of "

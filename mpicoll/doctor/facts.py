@@ -12,7 +12,7 @@ from pathlib import Path
 from mpicoll.doctor.gpu import Gpu, gpu_here
 from mpicoll.launch.launch_env import RANK, launched_rank, number_in, started_as, under_launcher
 from mpicoll.machine.linux import SHARES, cpu_name, cpus
-from mpicoll.machine.system import home, overload, version_of
+from mpicoll.machine.system import overload, version_of
 from mpicoll.machine.vendors import RANK_VARIABLES, VENDORS
 from mpicoll.node.loaded import missing
 
@@ -92,7 +92,6 @@ class Machine:
         default_factory=lambda: {k: v for k, v in sorted(os.environ.items()) if k.startswith("MPICOLL_") and k != RANK}
     )
     """mpicoll's own environment variables."""
-    home: bool = field(default_factory=lambda: home() is not None)
 
 
 @dataclass(frozen=True)

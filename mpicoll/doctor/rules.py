@@ -138,10 +138,6 @@ RULES: tuple[tuple[str, tuple[Rule, ...]], ...] = (
         ("warning", _too_little_locked, _RAISE_LIMIT),
         ("ok", _locked, ""),
     )),
-    ("settings", (
-        ("warning", lambda f: not f.machine.home and "this user has no home: HOME is not set, and the system's list of "
-         "users does not have the user", "Set HOME. Open MPI starts without it by `mpicoll run` alone"),
-    )),
     ("GPU", (("problem", _failed("driver", "The first use of CUDA"), _CHECK_DRIVER),)),
     ("GPU", (("problem", _failed("torch", "To ask torch for GPUs"), _FITTING_TORCH),)),
     # That also fails where a process may not begin an MPI world of its own. It breaks no program.
@@ -159,11 +155,6 @@ RULES: tuple[tuple[str, tuple[Rule, ...]], ...] = (
                             and "torch is a build for CPUs, and leaves the GPUs alone"), _FITTING_TORCH),
         ("problem", _on_gpu(lambda g: g.torch_works is False and "torch cannot use the GPUs: it was built for CUDA "
                             f"{g.torch_cuda}, the driver is for {g.driver}"), _FITTING_TORCH),
-    )),
-    ("GPU", (
-        ("warning", _on_gpu(lambda g: g.segments and f"{g.segments} lets torch allocate expandable segments, which "
-                            "other processes cannot open: the algorithm ipc goes through host memory"),
-         "Unset it to use the algorithm ipc. An MPI that takes GPU memory may be faster without it, too"),
     )),
     ("GPU", (
         ("ok", _on_gpu(lambda g: g.mpi_takes and "the MPI library reports support for GPU memory"), ""),

@@ -12,7 +12,7 @@ import pytest
 from mpicoll import doctor
 from mpicoll.cli import main
 from mpicoll.doctor.facts import SIZES, Facts, Machine, Start, World
-from mpicoll.doctor.gpu import Gpu, gpu_here
+from mpicoll.doctor.gpu import Gpu
 from mpicoll.doctor.report import Report
 from mpicoll.doctor.rules import judge
 
@@ -128,7 +128,6 @@ OUT_OF_ORDER = [
     (job(nodes=2, **RDMA), "problem locked memory at most 8 MiB (ulimit -l), too little for the node's InfiniBand"),
     (job(**RDMA), "warning locked memory at most 8 MiB (ulimit -l), too little for the node's InfiniBand"),
     (of_rank(3, job(4, nodes=2), machine={"kernel": "none"}), "warning kernel rank 3 on node2: none: collectives"),
-    (job(home=False), "warning settings this user has no home: HOME is not set"),
     (with_gpu(error=803), "problem GPU the driver does not work: CUDA error 803"),
     (with_gpu(torch_works=False), "problem GPU torch cannot use the GPUs: it was built for CUDA 12.8, the driver is"),
     (with_gpu(torch_works=False, torch_cuda=None), "warning GPU torch is a build for CPUs, and leaves the GPUs alone"),
@@ -138,7 +137,6 @@ OUT_OF_ORDER = [
     (with_gpu(failed=("paths", "late")), "warning GPU To try what MPI does with GPU memory fails in a test process"),
     (with_gpu(torch_works=None, failed=("torch", "late")), "problem GPU To ask torch for GPUs fails in a test"),
     (with_gpu(mpi_takes=None, failed=("mpi", "late")), "warning GPU To ask MPI whether it supports GPU memory"),
-    (with_gpu(segments="PYTORCH_ALLOC_CONF"), "warning GPU PYTORCH_ALLOC_CONF lets torch allocate expandable segments"),
     (of_rank(1, world={"library": "B"}), "problem versions MPI differs: Open MPI 5.0.11 (rank 0); B (rank 1)"),
     (of_rank(2, job(3), machine=NEWER), "problem versions mpicoll differs: 1 (ranks 0-1); 2 (rank 2)"),
     (of_rank(1, machine=NO_TORCH), "warning versions torch differs: 2 (rank 0); none (rank 1)"),
@@ -158,7 +156,7 @@ def test_out_of_order(given: list[Facts], expected: str) -> None:
     assert (report.problems, report.warnings) == ((1, 0) if expected.startswith("problem") else (0, 1))
 
 
-@pytest.mark.parametrize(("facts", "code"), [(job(), 0), (job(home=False), 0), (job(4, cores=(0,)), 1)])
+@pytest.mark.parametrize(("facts", "code"), [(job(), 0), (job(overload="much"), 0), (job(4, cores=(0,)), 1)])
 def test_the_exit_code(monkeypatch: Patch, capsys: Capture, tmp_path: Path, facts: list[Facts], code: int) -> None:
     monkeypatch.setattr(doctor, "examine", lambda: judge(facts))
     assert main(["doctor", "--json", "-"]) == code
@@ -176,19 +174,6 @@ def test_a_file_that_cannot_be_written(monkeypatch: Patch, capsys: Capture, tmp_
     monkeypatch.chdir(tmp_path)
     assert main(["doctor", "--json", name]) == 2
     assert "doctor: --json: expected a file that can be written; given " in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "found"),
-    [
-        ("PYTORCH_CUDA_ALLOC_CONF", "backend:native,expandable_segments:True", True),
-        ("PYTORCH_ALLOC_CONF", "expandable_segments: true", True),
-        ("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:False", False),
-    ],
-)
-def test_expandable_segments_are_noticed(name: str, value: str, found: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(name, value)
-    assert gpu_here().segments == (name if found else "")
 
 
 def test_the_short_report_says_where_the_ranks_are() -> None:

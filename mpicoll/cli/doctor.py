@@ -8,15 +8,12 @@ if there is a problem, and with --log only if MPI does not connect the ranks."""
 from __future__ import annotations
 
 import argparse
-import json
 import sys
-from pathlib import Path
 
-from mpicoll.cli.arguments import option, writing
+from mpicoll.cli.arguments import option
 
 
 def add(p: argparse.ArgumentParser) -> None:
-    option(p, "--json FILE", "write the findings to this file as JSON; - prints them instead")
     about = "for job scripts: print where the ranks are and what is wrong to stderr as well, for the job's log"
     option(p, "--log", about)
 
@@ -29,15 +26,7 @@ def handle(args: argparse.Namespace) -> int:
         return 0
     if args.log:  # first: the folder of the report may be full
         print(report.text(short=True), end="", file=sys.stderr, flush=True)
-    as_json = json.dumps(report.as_dict(), indent=1)
-    if args.json == "-":
-        print(as_json, flush=True)
-    else:
-        if args.json is not None:
-            file = Path(args.json)
-            with writing(file, "doctor", "--json"):
-                file.write_text(as_json + "\n")
-        print(report.text(), end="", flush=True)
+    print(report.text(), end="", flush=True)
     if args.log:
         return 1 if report.mpi is None else 0
     return 1 if report.problems else 0

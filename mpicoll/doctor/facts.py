@@ -12,7 +12,7 @@ from pathlib import Path
 from mpicoll.doctor.gpu import Gpu, gpu_here
 from mpicoll.launch.launch_env import RANK, launched_rank, number_in, started_as, under_launcher
 from mpicoll.machine.linux import SHARES, cpu_name, cpus
-from mpicoll.machine.system import free_memory, home, huge_pages, overload, version_of
+from mpicoll.machine.system import overload, version_of
 from mpicoll.machine.vendors import RANK_VARIABLES, VENDORS
 from mpicoll.node.loaded import missing
 
@@ -80,16 +80,11 @@ class Machine:
     cores: tuple[int, ...] = field(default_factory=lambda: tuple(sorted(cpus())))  # the CPUs that the process may use
     overload: str = field(default_factory=overload)  # what leaves the process less time than its cores have
     omp_threads: int | None = field(default_factory=partial(number_in, "OMP_NUM_THREADS"))
-    memory: int | None = field(default_factory=free_memory)  # bytes of memory that are free
     shm_size: int | None = field(default_factory=partial(_of_shm, "f_blocks"))
     shm_free: int | None = field(default_factory=partial(_of_shm, "f_bavail"))
     locked: int | None = field(default_factory=_locked)  # bytes that the process may lock in memory
-    files: int = field(default_factory=lambda: resource.getrlimit(resource.RLIMIT_NOFILE)[0])
-    """Files that the process may open."""
     rdma: bool = field(default_factory=lambda: any(Path("/sys/class/infiniband").glob("*")))
     """Whether there is a network card with remote memory access."""
-    huge_pages: str | None = field(default_factory=lambda: huge_pages())
-    shared_huge_pages: str | None = field(default_factory=lambda: huge_pages("shmem_enabled"))
     kernel: str = missing
     """Why mpicoll has no kernel here. Empty where it has one."""
     versions: dict[str, str | None] = field(default_factory=_versions)
@@ -97,7 +92,6 @@ class Machine:
         default_factory=lambda: {k: v for k, v in sorted(os.environ.items()) if k.startswith("MPICOLL_") and k != RANK}
     )
     """mpicoll's own environment variables."""
-    home: bool = field(default_factory=lambda: home() is not None)
 
 
 @dataclass(frozen=True)

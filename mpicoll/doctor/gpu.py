@@ -37,16 +37,12 @@ class Gpu:
     """What is wrong with each path on which MPI may take GPU memory, nothing if it works. A rank of each node tries."""
     kept: str = ""  # the file that keeps it
     failed: tuple[str, str] = "", ""  # the question that brought no answer, and what happened instead
-    segments: str = ""  # the variable that lets torch allocate expandable segments, empty if none does
     visible: str | None = None  # CUDA_VISIBLE_DEVICES
 
 
 def gpu_here() -> Gpu:
     """What there is to say of this rank's GPUs."""
-    variables = "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"
-    given = {name: os.environ.get(name, "").replace(" ", "").lower() for name in variables}
-    segments = next((name for name, value in given.items() if "expandable_segments:true" in value), "")
-    gpu = Gpu(segments=segments, visible=os.environ.get("CUDA_VISIBLE_DEVICES"))
+    gpu = Gpu(visible=os.environ.get("CUDA_VISIBLE_DEVICES"))
     # The process is no rank: the launcher's variables would make it take this rank's place in the job.
     with Child("mpicoll.doctor.gpu:answers", gpu, rank_here() == 0, environment=of_no_rank(), quiet=True) as child:
         for question, seconds in _QUESTIONS.items():

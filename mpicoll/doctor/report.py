@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 import mpicoll
 from mpicoll.units import count, named
@@ -14,8 +14,8 @@ Level = Literal["ok", "warning", "problem"]
 
 
 TOPICS = (
-    "launcher", "MPI", "threads", "cores", "kernel", "shared memory", "memory", "/dev/shm",
-    "locked memory", "open files", "huge pages", "GPU", "CPU", "versions", "settings", "algorithm",
+    "launcher", "MPI", "threads", "cores", "kernel", "shared memory", "/dev/shm", "locked memory", "GPU", "CPU",
+    "versions", "settings", "algorithm",
 )  # fmt: skip
 """What findings are about, in the report's order."""
 _PLACES = ("cores", "GPU")  # those that say where the ranks are
@@ -57,18 +57,6 @@ class Report:
     @property
     def warnings(self) -> int:
         return sum(f.level == "warning" for f in self.findings)
-
-    def as_dict(self) -> dict[str, Any]:
-        """What --json writes. ``schema`` grows when a key changes its meaning, or goes."""
-        return {
-            "schema": 1,
-            "mpicoll": mpicoll.__version__,
-            "mpi": self.mpi,
-            "nodes": [self.nodes[rank] for rank in sorted(self.nodes)],
-            "problems": self.problems,
-            "warnings": self.warnings,
-            "findings": [{**vars(f), "ranks": list(f.ranks or sorted(self.nodes))} for f in self.findings],
-        }
 
     def text(self, short: bool = False) -> str:
         """The findings; in ``short``, where the ranks are and what is wrong."""

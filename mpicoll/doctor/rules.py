@@ -28,11 +28,9 @@ _SHM_OF_A_RANK = 8 << 20
 """Bytes that an MPI library may want in /dev/shm for each rank. The wheel of MPICH 5.0 takes 5 MiB."""
 _LEAST_SHM = 1 << 20
 _LOCKED = 1 << 30  # bytes that a network card with remote memory access may want to lock for a rank
-_FILES = 1024  # files that a process may open on most systems
 
 Rule = tuple[Level, Callable[[Facts], object], str]
 
-_OF_LINUX = "/dev/shm", "huge pages"  # topics of which there is nothing to say elsewhere
 _FREE_SHM = "Delete what earlier jobs have left in /dev/shm, or give it more memory (docker run --shm-size=1g)"
 _RAISE_LIMIT = "Remove the limit: `ulimit -l unlimited`, memlock in limits.conf, or LimitMEMLOCK=infinity of slurmd"
 _FITTING_TORCH = "Install a torch that fits the driver: https://pytorch.org/get-started/locally"
@@ -82,11 +80,6 @@ def _too_little_locked(f: Facts) -> object:
     return little and f"{_locked(f)}, too little for the node's InfiniBand or RoCE cards"
 
 
-def _pages(f: Facts) -> str:
-    m = f.machine
-    return f"{m.huge_pages or 'not supported'}; in shared memory: {m.shared_huge_pages or 'not supported'}"
-
-
 def _on_gpu(says: Callable[[Gpu], object]) -> Callable[[Facts], object]:
     """Where the driver works, and shows a GPU."""
     return lambda f: f.gpu.devices and not f.gpu.error and says(f.gpu)
@@ -124,9 +117,6 @@ RULES: tuple[tuple[str, tuple[Rule, ...]], ...] = (
          and "the ranks of a node do not share memory: collectives are the MPI library's",
          "Run all ranks of a node in one container, and do not set MPICOLL_SHARED_MEMORY=0"),
     )),
-    ("memory", (  # whole GiB, of which all ranks of a node see as many
-        ("ok", lambda f: (m := f.machine.memory) is not None and f"{_rounded(m >> 30 << 30 or m)} are free", ""),
-    )),
     ("/dev/shm", (
         ("warning", lambda f: _shm(f) is None and "there is none",
          "Mount a tmpfs there: MPI libraries pass messages between ranks of a node through it"),
@@ -140,20 +130,6 @@ RULES: tuple[tuple[str, tuple[Rule, ...]], ...] = (
         ("problem", lambda f: f.nodes > 1 and _too_little_locked(f), _RAISE_LIMIT),
         ("warning", _too_little_locked, _RAISE_LIMIT),
         ("ok", _locked, ""),
-    )),
-    ("open files", (
-        ("ok", lambda f: f.machine.files >= _FILES and f"at most {f.machine.files} (ulimit -n)", ""),
-        ("warning", lambda f: f"at most {f.machine.files} (ulimit -n): connections to other ranks are files, too",
-         f"Raise the limit: `ulimit -n {_FILES}`"),
-    )),
-    ("huge pages", (
-        ("ok", lambda f: f.machine.huge_pages != "never" and _pages(f), ""),
-        ("warning", lambda f: f"{_pages(f)}: copies of long arrays take longer",
-         "As root: echo madvise > /sys/kernel/mm/transparent_hugepage/enabled"),
-    )),
-    ("settings", (
-        ("warning", lambda f: not f.machine.home and "this user has no home: HOME is not set, and the system's list of "
-         "users does not have the user", "Set HOME. Open MPI starts without it by `mpicoll run` alone"),
     )),
     ("GPU", (("problem", _failed("driver", "The first use of CUDA"), _CHECK_DRIVER),)),
     ("GPU", (("problem", _failed("torch", "To ask torch for GPUs"), _FITTING_TORCH),)),
@@ -172,11 +148,6 @@ RULES: tuple[tuple[str, tuple[Rule, ...]], ...] = (
                             and "torch is a build for CPUs, and leaves the GPUs alone"), _FITTING_TORCH),
         ("problem", _on_gpu(lambda g: g.torch_works is False and "torch cannot use the GPUs: it was built for CUDA "
                             f"{g.torch_cuda}, the driver is for {g.driver}"), _FITTING_TORCH),
-    )),
-    ("GPU", (
-        ("warning", _on_gpu(lambda g: g.segments and f"{g.segments} lets torch allocate expandable segments, which "
-                            "other processes cannot open: the algorithm ipc goes through host memory"),
-         "Unset it to use the algorithm ipc. An MPI that takes GPU memory may be faster without it, too"),
     )),
     ("GPU", (
         ("ok", _on_gpu(lambda g: g.mpi_takes and "the MPI library reports support for GPU memory"), ""),
@@ -217,7 +188,7 @@ def judge(everyone: Sequence[Facts], failure: LaunchError | None = None) -> Repo
 
 def _judge_rank(f: Facts) -> Iterator[Finding]:
     """What there is to say of a rank by itself."""
-    for topic, rules in (group for group in RULES if f.machine.linux or group[0] not in _OF_LINUX):
+    for topic, rules in (group for group in RULES if f.machine.linux or group[0] != "/dev/shm"):
         said = ((level, says(f), remedy) for level, says, remedy in rules)
         yield from [Finding(topic, level, str(text), remedy) for level, text, remedy in said if text][:1]
     for name in sorted(f.machine.variables.keys() - VARIABLES):

@@ -43,7 +43,7 @@ def run(job: Job) -> int:
 
     Raises ArgumentError if the script or the hostfile does not exist, and LaunchError if there is no MPI."""
     name = job.program[0]
-    if name not in ("-m", "-c") and not os.path.exists(name):
+    if name not in ("-m", "-c") and not os.path.isfile(name):
         leave_out = " (leave out `python`)" if os.path.basename(name).startswith("python") else ""
         raise ArgumentError("run", "script", "a file", repr(name) + leave_out)
     if job.hostfile is not None and not os.path.isfile(job.hostfile):

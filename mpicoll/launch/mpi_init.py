@@ -8,11 +8,9 @@ Once MPI_Init has returned, all ranks of the node have opened these files, and t
 from __future__ import annotations
 
 import importlib.util
-import json
 import os
 import signal
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stderr, suppress
 from functools import lru_cache, wraps
@@ -165,15 +163,7 @@ def _prepare() -> None:
     from mpi4py import MPI
 
     remove_names()
-    try:
-        launch_env.check_not_alone(MPI.COMM_WORLD.size)
-    except LaunchError as e:
-        if file := os.environ.get("TORCHELASTIC_ERROR_FILE"):  # torchrun prints it last, below its own traceback
-            lifecycle.set_excepthook(failure.report)
-            error = f"{type(e).__name__}: {e}"
-            more = {"py_callstack": error, "timestamp": str(int(time.time()))}
-            Path(file).write_text(json.dumps({"message": {"message": error, "extraInfo": more}}))
-        raise
+    launch_env.check_not_alone(MPI.COMM_WORLD.size)
     launch_env.note_rank()
     check_arithmetic()
     lifecycle.run_at_finalize()

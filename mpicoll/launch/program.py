@@ -16,7 +16,6 @@ from contextlib import suppress
 from functools import partial
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from pkgutil import get_importer, read_code
 from types import CodeType, ModuleType
 
 import mpi4py
@@ -85,18 +84,10 @@ def _run_program() -> None:
         exec(_compiled(sys.argv.pop(1), "<string>"), vars(main))
         return
     if not sys.flags.safe_path:
-        del sys.path[0]  # it is for `python -m mpicoll.rank`
-    if get_importer(path) is not None:  # a folder or a zip file, whose __main__.py runs
-        sys.path.insert(0, os.path.abspath(path))
-        runpy._run_module_as_main("__main__", alter_argv=False)  # type: ignore[attr-defined]
-        return
-    if not sys.flags.safe_path:
-        sys.path.insert(0, os.path.dirname(os.path.realpath(path)))
+        sys.path[0] = os.path.dirname(os.path.realpath(path))  # it was for `python -m mpicoll.rank`
     file = os.path.abspath(path)
     vars(main).update(__file__=file, __cached__=None, __loader__=SourceFileLoader("__main__", file))
-    with open(file, "rb") as opened:
-        compiled = read_code(opened)  # None unless it is a .pyc file
-    exec(compiled or _compiled(Path(file).read_bytes(), file), vars(main))
+    exec(_compiled(Path(file).read_bytes(), file), vars(main))
 
 
 def _compiled(code: str | bytes, file: str) -> CodeType:

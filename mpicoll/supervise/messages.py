@@ -223,7 +223,6 @@ class RankStatus(Message):
     stuck: float  # the same, if the wait does not end by itself
     where: str
     handles: str  # the exception that the program handles meanwhile; empty if there is none
-    failed: str  # the last test that has failed; empty if there is none
     leaving: bool
 
     @property
@@ -248,17 +247,16 @@ class StatusOf(Question[RankStatus | None]):
 
 
 class Files(Message):
-    """The folder in which a process has written its files, or why it could not."""
+    """The folder in which a process has written its last calls, or why it could not."""
 
     folder: str
     failure: str
 
 
 class WriteFiles(Question[Files]):
-    """Write the files. ``since`` has the first call of each communicator that is of interest."""
+    """Write the file of the last calls."""
 
     why: str
-    since: dict[str, int]
 
 
 class Clock(Question[float]):

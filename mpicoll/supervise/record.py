@@ -126,9 +126,6 @@ class Waits(list[Begun]):
         """Nobody had to wait for this: a test has shown that it is complete."""
 
 
-Queued = tuple[str, Site, float]  # a call that was handed in: what the program has called, where, and when
-
-
 class Made(NamedTuple):
     """A call that was made. The first call of a communicator has the ``number`` 0.
 
@@ -139,7 +136,6 @@ class Made(NamedTuple):
     record: Record
     site: Site
     begun: float
-    handed_in: float | None = None  # when the program handed it in to another thread, None if it did not
 
 
 class _PlainRing:
@@ -215,8 +211,8 @@ class Recorder(_Ring):
     """The calls of one communicator. One call is made at a time; any thread may read."""
 
     __slots__ = (
-        "_handed_in", "_hash", "_looks", "_rings", "_tape", "_tape_begin", "_tape_end",
-        "_tape_message", "_tape_wait", "_turning", "_turns", "name", "queued", "state", "unsure",
+        "_hash", "_looks", "_rings", "_tape", "_tape_begin", "_tape_end",
+        "_tape_message", "_tape_wait", "_turning", "_turns", "name", "state", "unsure",
     )  # fmt: skip
 
     _tape_begin: Callable[[], None]
@@ -230,10 +226,6 @@ class Recorder(_Ring):
         self._rings: deque[tuple[bytes, bytes]] = deque(maxlen=_RINGS)
         """The full rings before it, the newest last: the hash of all calls before a ring, and the ring's digests."""
         self._turning, self._turns = threading.RLock(), False
-        self._handed_in: deque[tuple[int, float]] = deque(maxlen=2 * LENGTH)
-        """The numbers of asynchronous calls, and when the program has handed them in."""
-        self.queued: deque[Queued] = deque()
-        """Asynchronous calls that were handed in to another thread and have not begun."""
         self._looks: deque[tuple[int, float]] = deque(maxlen=LENGTH)  # how many calls had begun at what time
         self.unsure: set[int] = set()  # the numbers of calls on which the ranks agree later, and have not agreed yet
         self.state = OPEN  # whether more calls can come
@@ -263,8 +255,6 @@ class Recorder(_Ring):
     def was_handed_in(self, site: Site, when: float | None) -> None:
         """The program has handed in the last call there and then, whoever carries it out now."""
         self.move(*site)
-        if when is not None:
-            self._handed_in.append((self._begun - 1, when))
         if self._tape is not None:
             self._tape.was_handed_in(self, site, when)
 
@@ -274,8 +264,6 @@ class Recorder(_Ring):
             self._tape.collective_returns(self, None)
         self.under_way = False
         self.take_back()
-        if self._handed_in and self._handed_in[-1][0] == self._begun:
-            self._handed_in.pop()
 
     def close(self, goes_on: bool = False) -> None:
         """No more calls can come. One that is under way ends midway, unless another thread ``goes_on`` with it."""
@@ -334,10 +322,10 @@ class Recorder(_Ring):
         with self._turning:
             kept, start = self.kept(), max(0, self._first - LENGTH)
         looks = [*self._looks, (start + len(kept), monotonic())]
-        handed_in, made = dict(self._handed_in), []
+        made = []
         for number, (record, code, place) in enumerate(kept, start):
             begun = looks[bisect_right(looks, number, key=lambda look: look[0])][1]
-            made.append(Made(number, record, (code, place), begun, handed_in.get(number)))
+            made.append(Made(number, record, (code, place), begun))
         return made[max(0, first - start) :]
 
     def look(self) -> int:

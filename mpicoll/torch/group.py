@@ -48,7 +48,7 @@ class ProcessGroup:
         """The rank in this group of each global rank."""
         self.group_name = name
         self.timeout = timeout
-        self.progress, self.streams = ProgressThread(self.engine.recorder.queued), GroupStreams()
+        self.progress, self.streams = ProgressThread(), GroupStreams()
         self.scratch, self.wholes = (Workspace(), Workspace()), Plans[Any]()
         """Memory through which lists of tensors travel: of those that are given, and those that come. And the tensors
         in it, by the shapes of lists."""
@@ -139,7 +139,7 @@ class ProcessGroup:
                 work.execute()
                 work.let_go()
                 return work
-            progress.submit(work, operation, max([each.nbytes for each in result], default=0))
+            progress.submit(work, max([each.nbytes for each in result], default=0))
             if async_op:
                 return work
             if not progress.is_here():  # else submit has carried it out. `inside` belongs to the program's thread.

@@ -172,7 +172,7 @@ COLLECTIVES |= {
 """By the name of mpi4py's method that blocks."""
 DYNAMIC = "Spawn", "Spawn_multiple", "Accept", "Connect"
 """What makes a communicator with ranks that meet this one only there: they may be another program's."""
-MEETINGS = ("Idup", "Idup_with_info", "Create_intercomm", *DYNAMIC)
+MEETINGS = ("Create_intercomm", *DYNAMIC)
 """What makes a communicator of another one, where no rank is known to need another one."""
 MAKERS = (*MEETINGS, "Dup", "Clone", "Dup_with_info", "Create", "Split", "Split_type", "Create_cart", "Create_graph",
           "Create_dist_graph_adjacent", "Create_dist_graph", "Create_group", "Sub", "Merge")  # fmt: skip

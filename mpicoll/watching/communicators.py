@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from mpi4py import MPI
@@ -27,17 +26,16 @@ _REFUSED = {
 
 
 class CommunicatorCalls(Calls):
-    """The calls of one communicator. It has the groups of ``like``, which can be used though it is not made yet."""
+    """The calls of one communicator."""
 
-    def __init__(self, comm: MPI.Comm, like: MPI.Comm) -> None:
+    def __init__(self, comm: MPI.Comm) -> None:
         super().__init__()
-        self.comm, self.size, self.is_inter = comm, like.size, like.is_inter
-        self.ranks = _in_world(like.Get_group())
+        self.comm, self.size, self.is_inter = comm, comm.size, comm.is_inter
+        self.ranks = _in_world(comm.Get_group())
         self.others: Sequence[int] = range(self.size)
         """Where in ``ranks`` those are to whom this rank sends: by the number that the program gives."""
-        self.made_by = MPI.REQUEST_NULL  # the communicator can be used when this is complete
-        if isinstance(like, MPI.Intercomm):
-            theirs = _in_world(like.Get_remote_group())
+        if isinstance(comm, MPI.Intercomm):
+            theirs = _in_world(comm.Get_remote_group())
             self.ranks = sorted([*self.ranks, *theirs]) if self.ranks and theirs else []
             self.others = [*map(self.ranks.index, theirs)] if self.ranks else []
 
@@ -91,16 +89,12 @@ class CommunicatorCalls(Calls):
         return "any rank" if rank == MPI.ANY_SOURCE else f"rank {numbers[0] if numbers else rank}"
 
 
-@dataclass
-class Persistent:
-    """What each start of a persistent request begins, which the method of this name has made. Of a partitioned message,
-    so many ``partitions`` must be marked as ready after each start."""
+class Persistent(NamedTuple):
+    """What each start of a persistent request begins, which the method of this name has made."""
 
     calls: CommunicatorCalls
-    what: Any  # a Record or a Pending
+    what: Record | Pending
     name: str
-    partitions: int = 0
-    unready: int = 0  # how many of them are not marked now
 
 
 communicators: dict[int, CommunicatorCalls] = {}  # by their handles
@@ -113,23 +107,22 @@ def watch_world(settings: Settings) -> None:
     node = world.Split_type(MPI.COMM_TYPE_SHARED)
     one_node = node.size == world.size
     node.Free()
-    calls = CommunicatorCalls(world, world)
+    calls = CommunicatorCalls(world)
     calls.watch(watch.Group(calls.ranks, world.rank, one_node, world.allgather), settings)
     if calls.watched is not None:
         communicators[world.handle] = calls
 
 
-def watch_part(comm: MPI.Comm, of: CommunicatorCalls | None, tag: object, made_by: MPI.Request | None = None) -> None:
+def watch_part(comm: MPI.Comm, of: CommunicatorCalls | None, tag: object) -> None:
     """Watch over a communicator, which was made ``of`` another one's ranks, or of those of the world that have met by
-    this ``tag``. Its ranks give it the same name, as they have made the same ones before. It may be complete later."""
+    this ``tag``. Its ranks give it the same name, as they have made the same ones before."""
     parent = of or communicators.get(MPI.COMM_WORLD.handle)
     if comm == MPI.COMM_NULL or parent is None or parent.watched is None:
         return
-    calls = CommunicatorCalls(comm, comm if made_by is None else parent.comm)
+    calls = CommunicatorCalls(comm)
     if len(calls.ranks) > 1:
         made = blake2b(repr((of and parent.watched.name, tag, calls.ranks)).encode(), digest_size=6).hexdigest()
         _parts[made] += 1
-        calls.made_by = made_by or MPI.REQUEST_NULL
         name = f"{made}.{_parts[made]}"
         calls.watched = watch.watch_part(parent.watched, name, calls.ranks, calls.recorder, calls.waits)
         communicators[comm.handle] = calls
@@ -171,7 +164,7 @@ def tell_unfinished() -> None:
     if left := [f"{pending.operation}: {pending.missing}" for _, _, (pending, _), _ in under_way.values()]:
         report.say_left(rank, "calls under way", left)
     for calls in communicators.values():
-        if _is_complete(calls.made_by) and calls.comm.Iprobe(status=status):
+        if calls.comm.Iprobe(status=status):
             source = calls.ranks[calls.others[status.source]]
             came = f"{status.Get_count(MPI.BYTE)} bytes from rank {source} (tag {status.tag}) came first"
             report.say_left(rank, "not received messages", [came])

@@ -40,7 +40,6 @@ from mpicoll.watching.communicators import (
 )
 
 _OWN = "mpicoll."
-_NOBODYS = -1  # a tag with which nobody receives
 _DEFAULTS = {"dest": MPI.PROC_NULL, "sendtag": 0, "source": MPI.ANY_SOURCE, "recvtag": MPI.ANY_TAG}
 
 
@@ -51,7 +50,7 @@ def install(settings: Settings) -> None:
     MPI.COMM_WORLD.allreduce(0)
     for owner, name, function in _functions():
         _replace(owner, name, function)
-    watched.under_way += has_messages, windows.is_exposed
+    watched.under_way.append(has_messages)
     lifecycle.add(lifecycle.Hook.NAME_UNFINISHED, tell_unfinished)
     watch_world(settings)
 
@@ -122,35 +121,12 @@ def _start(real: Any, request: MPI.Prequest) -> None:
         calls.noted(what, real, request)
     else:
         real(request)
-        found.unready = found.partitions
-        if found.unready:
-            missing = f"{what.missing}: not all of its partitions are ready"
-            what = what._replace(missing=missing, ends=what.ends.changed(target_tag=_NOBODYS))
     _begin(request, calls, what, found.name)
 
 
 def _start_all(real: Any, cls: type, requests: Sequence[MPI.Prequest]) -> None:
     for each in requests:
         each.Start()
-
-
-_MARKED: dict[str, Callable[..., int]] = {
-    "Pready": lambda partition: 1,
-    "Pready_range": lambda low, high: abs(high - low) + 1,
-    "Pready_list": len,
-}
-"""How many partitions are marked, by the name of the method."""
-
-
-def _mark(real: Any, request: MPI.Prequest, *args: Any, **named: Any) -> None:
-    """What marks partitions of a message as ready. When all of them are, the message can be taken."""
-    real(request, *args, **named)
-    marked = persistent.get(request.handle)
-    if marked is not None:
-        marked.unready -= _MARKED[real.__name__](*args, *named.values())
-        if marked.unready == 0 and (found := under_way.get(request.handle)) is not None:
-            thing, calls, (_, since), number = found
-            under_way[request.handle] = thing, calls, (marked.what, since), number
 
 
 def _free_request(real: Any, request: MPI.Request) -> None:
@@ -173,7 +149,6 @@ def _caller(real: Any, name: str, what_of: Callable[..., Record | Pending | None
     collective or a message; None if nothing is to be known of it."""
     parameters = parameters_of(real)
     begins, persists = name[0] in "Ii", name.endswith("_init")
-    at_partitions = parameters.index("partitions") if name == "Psend_init" else None
 
     @wraps(real)
     def call(self: MPI.Comm, *args: Any, **named: Any) -> Any:
@@ -186,8 +161,7 @@ def _caller(real: Any, name: str, what_of: Callable[..., Record | Pending | None
             return real(self, *args, **named)
         if persists:
             found = real(self, *args, **named)
-            partitions = 0 if at_partitions is None else given[at_partitions]
-            persistent[found.handle] = Persistent(calls, what, name, partitions)
+            persistent[found.handle] = Persistent(calls, what, name)
         elif isinstance(what, Record):
             found = calls.noted(what, real, self, *args, **named)
         elif begins:
@@ -232,20 +206,8 @@ def _make(real: Any, comm: MPI.Comm, *args: Any, **named: Any) -> Any:
     else:
         record = calls.record(name, "meeting" if name in arguments.MEETINGS else "barrier")
         found = calls.noted(record, real, comm, *args, **named)
-        if isinstance(found, tuple):
-            _begin(found[1], calls, record, name)
-            watch_part(found[0], calls, tag, found[1])
-            return found
     if name not in arguments.DYNAMIC:
         watch_part(found, None if name == "Create_intercomm" else calls, tag)
-    return found
-
-
-def _make_of_groups(real: Any, cls: type, *args: Any, **named: Any) -> Any:
-    """The same of groups alone."""
-    found = real(*args, **named)
-    if not _is_ours():
-        watch_part(found, None, by_name(real, args, named).get("stringtag"))
     return found
 
 
@@ -300,8 +262,6 @@ def _functions() -> Iterator[tuple[type, str, object]]:
                 yield owner, name, _collective(real, name, row)
             elif name in arguments.MAKERS:
                 yield owner, name, around(real, _make)
-            elif name in ("Create_from_group", "Create_from_groups"):
-                yield owner, name, classmethod(around(getattr(owner, name), _make_of_groups))
             elif name in arguments.MESSAGES:
                 yield owner, name, _message(real, name)
             elif name in ("Free", "Disconnect"):
@@ -315,7 +275,5 @@ def _functions() -> Iterator[tuple[type, str, object]]:
             body = _wait_for_all if name + kind in ("Waitall", "waitall") else _several
             yield MPI.Request, name + kind, classmethod(around(getattr(MPI.Request, name + kind), body))
     yield MPI.Request, "Free", around(MPI.Request.Free, _free_request)
-    for name in _MARKED:
-        yield MPI.Prequest, name, around(getattr(MPI.Prequest, name), _mark)
     yield MPI.Prequest, "Start", around(MPI.Prequest.Start, _start)
     yield MPI.Prequest, "Startall", classmethod(around(MPI.Prequest.Startall, _start_all))

@@ -1,7 +1,7 @@
 """The windows and files of communicators. What their ranks must call together counts among the communicator's calls.
 
-A rank may also wait for others alone: until they have posted a window or completed their accesses to it, which is told
-as a message is, and for a lock that another rank holds."""
+A rank may also wait for others alone: until they have posted a window or completed their accesses to it, and for a lock
+that another rank holds."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from mpi4py import MPI
 
 from mpicoll.supervise.messages import Ends, Lock
 from mpicoll.supervise.record import Pending
-from mpicoll.supervise.watched import GIVES, TAKES, locks
-from mpicoll.units import named as named_ranks
+from mpicoll.supervise.watched import locks
 from mpicoll.watching.arguments import by_name
 from mpicoll.watching.calls import around
 from mpicoll.watching.communicators import CommunicatorCalls, communicators
@@ -25,8 +24,10 @@ Go = Callable[[], Any]  # calls MPI as the program has called it
 
 _OPENERS = "Create", "Allocate", "Allocate_shared", "Create_dynamic", "Open"
 _OF_FILES = re.compile(r"\w+_(all|ordered)(_begin|_end)?|Set_(view|size|atomicity)|Preallocate|Seek_shared|Sync|Close")
-_EPOCHS = "Post", "Start", "Complete", "Wait", "Test", "Lock", "Lock_all", "Unlock", "Unlock_all"
-_WATCHED = {MPI.Win: re.compile("|".join(["Fence", "Free", *_EPOCHS])), MPI.File: _OF_FILES}
+_AWAITED = {"Start": "Post", "Complete": "Post", "Wait": "Complete"}
+"""What other ranks must call before a call of an epoch returns."""
+_LOCKS = "Lock", "Lock_all", "Unlock", "Unlock_all"
+_WATCHED = {MPI.Win: re.compile("|".join(["Fence", "Free", *_AWAITED, *_LOCKS])), MPI.File: _OF_FILES}
 
 
 class _Opened:
@@ -34,12 +35,7 @@ class _Opened:
 
     def __init__(self, calls: CommunicatorCalls) -> None:
         self.calls = calls
-        number = calls.recorder.begun  # the same on all ranks
-        self.name = f"{calls.watched.name if calls.watched else ''} {number}"
-        self.tag = -1 - number  # what tells its epochs from those of other windows, and from messages
-        self.started: list[int] = []  # the ranks that must have posted before this rank's accesses can be complete
-        self.posted: list[int] = []
-        """The ranks that may access this rank's memory, until this rank has waited for them."""
+        self.name = f"{calls.watched.name if calls.watched else ''} {calls.recorder.begun}"  # the same on all ranks
 
     def together(self, name: str, go: Go) -> Any:
         """The result of a collective. One may fail on one rank, as where a file is not there, and all ranks go on."""
@@ -56,11 +52,6 @@ class _Opened:
 
 
 _opened: dict[tuple[type, int], _Opened] = {}  # by the type and the handle of a window or a file
-
-
-def is_exposed(looks: bool, besides: object) -> int:
-    """Whether other ranks may access this one's memory while it does something else."""
-    return (GIVES | TAKES) * any(each.posted for each in [*_opened.values()])
 
 
 def _open(real: Any, cls: type, *args: Any, **named: Any) -> Any:
@@ -80,20 +71,16 @@ def _use(real: Any, opened: Any, *args: Any, **named: Any) -> Any:
     it, go = table((owner, opened.handle), None), partial(real, opened, *args, **named)
     if it is None:
         return go()
-    if owner is MPI.Win and name in _EPOCHS:
-        return _in_epoch(it, name, go, opened, by_name(real, args, named))
+    if owner is MPI.Win and name in _AWAITED:
+        return it.until(name, f"{_AWAITED[name]} came", Ends(), go)
+    if owner is MPI.Win and name in _LOCKS:
+        return _lock(it, name, go, by_name(real, args, named))
     return it.together(f"{owner.__name__}.{name}", go)
 
 
-def _in_epoch(it: _Opened, name: str, go: Go, window: MPI.Win, given: dict[str, Any]) -> Any:
-    """The result of a call that begins or ends an epoch of a window, without all ranks of its communicator."""
+def _lock(it: _Opened, name: str, go: Go, given: dict[str, Any]) -> Any:
+    """The result of a call that locks or unlocks a window of one rank, or of all ranks."""
     rank: int | None = given.get("rank")
-    if name in ("Start", "Complete"):
-        it.started = _numbers(window, given) if name == "Start" else it.started
-        return it.until(name, _came("Post", it.started), Ends(targets=it.started, target_tag=it.tag), go)
-    if name == "Wait":
-        ranks, it.posted = it.posted, []
-        return it.until(name, _came("Complete", ranks), Ends(ranks, it.tag), go)
     if name in ("Unlock", "Unlock_all"):
         locks[:] = [each for each in locks if (each.window, each.rank) != (it.name, rank)]
     takes = rank is None or rank in it.calls.others  # MPI refuses others
@@ -104,23 +91,7 @@ def _in_epoch(it: _Opened, name: str, go: Go, window: MPI.Win, given: dict[str, 
         found = it.until(name, f"lock of {of} was granted", Ends(lock=lock), go)
         locks.append(lock)
         return found
-    found = go()
-    if name == "Post" or (name == "Test" and found):
-        it.posted = _numbers(window, given) if name == "Post" else []
-    return found
-
-
-def _numbers(window: MPI.Win, given: dict[str, Any]) -> list[int]:
-    """The numbers that a group's ranks have in the window's communicator."""
-    found, everyone, group = [], window.Get_group(), given.get("group")
-    if isinstance(group, MPI.Group):
-        found = [*group.Translate_ranks(None, everyone)]
-    everyone.Free()
-    return found
-
-
-def _came(what: str, ranks: list[int]) -> str:
-    return f"{what} came from {'one of ' if len(ranks) > 1 else ''}{named_ranks(ranks)}"
+    return go()
 
 
 def functions() -> Iterator[tuple[type, str, object]]:

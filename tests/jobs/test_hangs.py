@@ -17,6 +17,7 @@ pytestmark = pytest.mark.slow
 FOLDER = Path(__file__).parents[2] / "examples/hangs"
 HANGS = sorted(file.stem for file in FOLDER.glob("*.py"))
 PLAIN_TORCH = str(Path(plain_mpi.__file__).with_name("plain_torch.py"))
+BEGIN = "import time\nimport numpy as np\nfrom mpi4py import MPI\ncomm, x = MPI.COMM_WORLD, np.ones(4)\n"
 LOSES = "forgotten_wait", "nobody_receives"
 """They come to their end."""
 
@@ -43,6 +44,35 @@ def test_a_hang_is_named(name: str) -> None:
     for line in (get_docstring(parse(file.read_text())) or "").splitlines()[2:]:
         assert line.strip() in said, result.output
     assert (result.code == 0) == (name in LOSES), result.output
+
+
+UNKNOWN = {
+    "a window that is not posted": (
+        """
+        first, second = (MPI.Win.Create(np.zeros(1), comm=comm) for _ in range(2))
+        group = comm.Get_group()
+        first.Start(group.Incl([1])) if comm.rank == 0 else second.Post(group.Incl([0]))
+        first.Complete() if comm.rank == 0 else second.Wait()
+        """,
+        "rank 1  Win.Wait: no Complete came, at script.py:9",
+    ),
+    "a partition that is not ready": (
+        """
+        request = comm.Psend_init(x, len(x), 1, tag=5) if comm.rank == 0 else comm.Precv_init(x, len(x), 0, tag=5)
+        request.Start()
+        if comm.rank == 0:
+            request.Pready_range(1, len(x) - 1)
+        request.Wait()
+        """,
+        "rank 0  Psend_init: no message was taken by rank 1 (tag 5), at script.py:10",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", UNKNOWN)
+def test_the_timeout_ends_a_wait_of_which_little_is_known(what: str, tmp_path: Path) -> None:
+    text, said = UNKNOWN[what]
+    watched(2, script(tmp_path, BEGIN + dedent(text)), timeout="3").bad("a call was not complete in time", said)
 
 
 @pytest.mark.parametrize("ranks", half([2, 3]))
@@ -96,8 +126,7 @@ PROGRAMS = {
 @pytest.mark.parametrize("what", PROGRAMS)
 def test_what_is_noted_of_calls(what: str, tmp_path: Path) -> None:
     text, said = PROGRAMS[what]
-    begin = "import time\nimport numpy as np\nfrom mpi4py import MPI\ncomm, x = MPI.COMM_WORLD, np.ones(4)\n"
-    result = watched(2, script(tmp_path, begin + dedent(text)))
+    result = watched(2, script(tmp_path, BEGIN + dedent(text)))
     assert (result.code == 0) == (not said), result.output
     for piece in said:
         assert piece in result.output, result.output

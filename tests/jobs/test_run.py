@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import py_compile
 import re
 import shlex
 import socket
@@ -85,14 +84,6 @@ def test_a_programs_own_classes_are_found_to_the_very_end(tmp_path: Path, how: s
     words = {"script": [file], "module": ["-m", "late"], "code": ["-c", textwrap.dedent(LATE)]}
     result = run(2, *words[how], env={"PYTHONPATH": os.pathsep.join([str(REPOSITORY), str(tmp_path)])}).good()
     assert sorted(result.output.splitlines()) == ["found by a handler"] * 2 + ["found by a thread"] * 2
-
-
-def test_a_folder_and_a_compiled_script_start_as_in_python(tmp_path: Path) -> None:
-    script(tmp_path, "", "helper.py")
-    text = "import sys, helper; print(helper.__file__, sys.argv, __name__, __file__)"
-    py_compile.compile(script(tmp_path, text, "__main__.py"), str(tmp_path / "it.pyc"), doraise=True)
-    for name in ("", "it.pyc"):
-        assert run(2, str(tmp_path / name), "word").output == 2 * python(str(tmp_path / name), "word").output
 
 
 def test_what_lies_in_the_current_folder_is_no_module_of_a_script(tmp_path: Path) -> None:

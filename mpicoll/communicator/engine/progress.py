@@ -21,7 +21,6 @@ from mpicoll.fabrics.thread_job import Helper, here
 from mpicoll.launch import lifecycle
 from mpicoll.launch.lifecycle import FORKED, is_forked
 from mpicoll.supervise import sites, tape
-from mpicoll.supervise.record import Queued
 
 SHORT = 256 << 10  # bytes of a collective that takes about as long as it takes to hand it in
 LINGER = 20  # naps without a collective, after which the thread sleeps until one comes. It takes long to wake
@@ -127,10 +126,8 @@ class ProgressThread:
 
     nap = 5e-4  # seconds for which the thread leaves a short collective alone
 
-    def __init__(self, queued: deque[Queued] | None = None) -> None:
-        self._queued: deque[Queued] = deque() if queued is None else queued
-        """What has not begun, for those who ask what this process does."""
-        self._waiting: deque[Submitted] = deque()  # the same, with what is to be done
+    def __init__(self) -> None:
+        self._waiting: deque[Submitted] = deque()  # what has not begun
         self._begun = 0
         self._carries_out = threading.Lock()  # whoever has it carries collectives out: one thread at a time
         self._who = 0  # the number of that thread; 0 if there is none
@@ -147,8 +144,8 @@ class ProgressThread:
         self._failed: list[Submitted] = []
         _all.add(self)
 
-    def submit(self, work: Submitted, operation: str, nbytes: int) -> None:
-        """Put a collective of so many bytes into the queue. Others see it as ``operation`` until it begins."""
+    def submit(self, work: Submitted, nbytes: int) -> None:
+        """Put a collective of so many bytes into the queue."""
         if self._thread is None:
             self._ends = self._given_up
             self._thread = Helper(self._serve)
@@ -164,9 +161,7 @@ class ProgressThread:
         self._thread.hand_in()
         if here.seat is None:
             work.thread = self
-        if not work.has_begun:
-            self._queued.append((operation, work.site, work.handed_in))
-        self._waiting.append(work)  # after that, because others look here first
+        self._waiting.append(work)
         if self._is_left(work) or (nbytes > SHORT and not work.has_begun):  # the kernel goes on with what has begun
             self.hurry()
         elif self._sleeps:
@@ -246,7 +241,6 @@ class ProgressThread:
         The thread ends when it comes out of the collective in which it is now. Nobody waits for that."""
         if (under_way := self._under_way) is not None:
             under_way.settle(why)
-        self._queued.clear()
         with suppress(IndexError):
             while True:
                 self._waiting.popleft().settle(why)
@@ -275,8 +269,6 @@ class ProgressThread:
             if self._is_left(self._waiting[0]) and threading.current_thread() is not self._thread:
                 return None
             work = self._waiting.popleft()
-            if not work.has_begun:
-                self._queued.popleft()
             self._begun += 1
             return work
         except IndexError:  # nothing waits, or the group was aborted
@@ -327,7 +319,7 @@ class OnThread(Submitted, Transfer):
         self._thread, self._nbytes = thread, nbytes
 
     def start(self) -> OnThread:
-        self._thread.submit(self, "", self._nbytes)
+        self._thread.submit(self, self._nbytes)
         return self
 
     def wait(self, begun: OnThread) -> None:

@@ -61,7 +61,7 @@ class Rank:
     """A process, with the recorders of its communicators."""
 
     def __init__(self, rank: int, rendezvous: Rendezvous, tasks: asyncio.TaskGroup) -> None:
-        self.agent = Agent(rank, rendezvous, lambda why, since: Files("", ""))
+        self.agent = Agent(rank, rendezvous, lambda why: Files("", ""))
         self._tasks = [tasks.create_task(self.agent.serve()), tasks.create_task(self.agent.look_on())]
 
     def joins(self, name: str, ranks: list[int], timeout: float = 600.0, agrees: bool = False) -> Recorder:
@@ -133,7 +133,7 @@ class Job:
 def status(**given: Any) -> RankStatus:
     """What a rank says that waits in a barrier."""
     usual: dict[str, Any] = {"begun": 4, "state": OPEN, "number": 3, "description": "barrier", "site": "a.py:1 in f"}
-    usual |= {"root": None, "ahead": 0, "waits": True, "message": None, "handles": "", "failed": "", "leaving": False}
+    usual |= {"root": None, "ahead": 0, "waits": True, "message": None, "handles": "", "leaving": False}
     usual |= {"ends": Ends(**{name: given.pop(name) for name in Ends.fields if name in given})}
     usual |= {"alone": True, "under_way": False}
     usual |= {"unreceived": [], "locks": [], "ago": 5.0, "seconds": 5.0, "stuck": 5.0, "where": "a.py:2 in g"}

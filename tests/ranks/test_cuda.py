@@ -180,7 +180,6 @@ def test_messages_follow_the_current_stream(rank: int, n: int) -> None:
                 x = _written_late(n, 3.0) if sender_on_device else torch.full((n,), 3.0)
                 dist.send(x, 1)
                 request = dist.isend(x, 1)
-                assert request is not None
                 request.wait()
             elif rank == 1:
                 y = torch.zeros(n, device="cuda" if receiver_on_device else "cpu")
@@ -188,7 +187,6 @@ def test_messages_follow_the_current_stream(rank: int, n: int) -> None:
                 assert (y == 3).all()
                 y.zero_()
                 request = dist.irecv(y, 0)
-                assert request is not None
                 request.wait()
                 assert (y * 2 == 6).all()
 
@@ -225,7 +223,6 @@ def test_a_stream_that_captures_a_graph(size: int, async_op: bool) -> None:
     """The call is refused before data moves, and so is a wait. The group can be used afterwards."""
     x = torch.ones(4, device="cuda")
     pending = dist.all_reduce(x, async_op=True)
-    assert pending is not None
     with torch.cuda.graph(torch.cuda.CUDAGraph()):
         with pytest.raises(StateError, match="the current stream is capturing a CUDA graph"):
             dist.all_reduce(x, async_op=async_op)

@@ -214,7 +214,6 @@ def test_messages_move_while_a_rank_waits(comm: mpicoll.Communicator, call: str)
 def test_a_rank_that_is_alone(comm: mpicoll.Communicator, elements: int) -> None:
     """Its short collectives are the kernel's, and so are its messages to itself, of which a long one is copied once."""
     part = comm.split(comm.rank, 0)
-    assert part is not None
     x = np.arange(elements, dtype=np.float32)
     for algorithm in (None, NODE):
         assert (part.allreduce(x, algorithm=algorithm) == x).all()
@@ -240,7 +239,6 @@ def test_a_rank_that_is_alone(comm: mpicoll.Communicator, elements: int) -> None
 
 def test_another_thread_ends_the_wait_of_a_rank_that_is_alone(comm: mpicoll.Communicator) -> None:
     part = comm.split(comm.rank, 0)
-    assert part is not None
     came = threading.Event()
     sender = threading.Thread(target=lambda: came.wait(0.2) or part.send(np.arange(4.0), 0))
     sender.start()
@@ -251,7 +249,6 @@ def test_another_thread_ends_the_wait_of_a_rank_that_is_alone(comm: mpicoll.Comm
 def test_a_thread_that_has_sent_may_be_gone(comm: mpicoll.Communicator, monkeypatch: pytest.MonkeyPatch) -> None:
     """At the look that finds no other thread, the message may be here already."""
     part = comm.split(comm.rank, 0)
-    assert part is not None
     sent: list[None] = []
 
     def nobody_is_left() -> bool:
@@ -269,7 +266,6 @@ def test_a_thread_that_has_sent_may_be_gone(comm: mpicoll.Communicator, monkeypa
 def test_a_receive_that_has_failed_takes_nothing(comm: mpicoll.Communicator, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sites, "is_alone", lambda: True)
     part, late = comm.split(comm.rank, 0), np.zeros(4)
-    assert part is not None
     request = part.irecv(late, 0)
     with pytest.raises(MessageError, match="waits for itself"):
         request.wait()

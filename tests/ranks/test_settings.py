@@ -35,7 +35,6 @@ def test_the_environment_of_rank_0_decides(monkeypatch: pytest.MonkeyPatch) -> N
         assert other.last_route == "ring"
     comm = mpicoll.Communicator()
     part = comm.split(0)
-    assert part is not None
     for each in (part, comm):
         assert each.timeout == 7.5
         each.allreduce(x)
@@ -68,7 +67,6 @@ def test_all_ranks_choose_what_rank_0_does(monkeypatch: pytest.MonkeyPatch) -> N
         monkeypatch.setenv("MPICOLL_ALGORITHM", "allreduce:swing")
         part, node = comm.split(0, key=-comm.rank), comm.node
         for each in (comm, part, node, comm.subset(range(size))):
-            assert each is not None
             assert chosen("allreduce", each) == "ring"
             assert chosen("reduce", each) == otherwise
             x = np.full(8, 1.0 + each.rank)
@@ -107,7 +105,6 @@ def test_a_node_of_several_has_the_rules_of_the_whole(monkeypatch: pytest.Monkey
         comm = mpicoll.Communicator()
         part = comm.split(0)
     monkeypatch.setenv("MPICOLL_ALGORITHM", "allreduce:native")
-    assert part is not None
     for each in (comm, part, comm.node):
         assert each._engine.info.settings == Settings("allreduce:ring")
     assert not comm._engine.info.shares_memory

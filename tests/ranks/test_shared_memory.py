@@ -156,7 +156,6 @@ def test_a_free_block_whose_memory_does_not_come_back(
     nbytes = 13 * LONG  # no other test has left a free block of this length
     address = (x := comm.empty(nbytes, np.uint8)).ctypes.data
     block = blocks.own_at(address, nbytes)
-    assert block is not None
     del x
     assert block.empty()
     with monkeypatch.context() as patch:
@@ -311,7 +310,6 @@ def test_it_is_made_with_the_communicator_and_given_back() -> None:
         assert mapped() == before + comm.size
         assert used(comm)
         part = comm.split(0)
-        assert part is not None
         assert used(part)
         assert mapped() == before + 2 * comm.size
         assert len(os.listdir("/proc/self/fd")) == files
@@ -368,7 +366,6 @@ def test_all_communicators_together_have_a_budget(monkeypatch: pytest.MonkeyPatc
         groups.pop(0).free()
         gc.collect()
         again = world.split(0)
-        assert again is not None
         assert used(again)
         assert not used(groups[1])  # it was refused, and stays as it is
         for part in (*groups, again):
@@ -381,7 +378,6 @@ def test_a_rank_that_is_alone_shares_with_nobody(monkeypatch: pytest.MonkeyPatch
         before = {*shared_memory._own}
         monkeypatch.setattr(shared_memory, "BUDGET", 0)
         part = world.split(world.rank)
-        assert part is not None
         assert {*shared_memory._own} == before
         part.barrier()
         assert part.last_route == NODE

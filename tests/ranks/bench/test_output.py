@@ -183,20 +183,6 @@ def test_the_picture(tmp_path: Path) -> None:
     assert (tmp_path / "f.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_the_version_of_the_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from mpicoll.bench import session
-
-    monkeypatch.setattr(session, "_DRIVER", tmp_path / "version")
-    assert session._driver() is None
-    for line, version in (
-        ("NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar  5 22:23:56 UTC 2024\n", "550.54.15"),
-        ("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  555.42.02  Release Build\n", "555.42.02"),
-        ("GCC version:  gcc version 12.2.0\n", None),
-    ):
-        (tmp_path / "version").write_text(line)
-        assert session._driver() == version
-
-
 @pytest.mark.parametrize("lines", [1, 6, 10, 11, 40])
 def test_no_colour_and_no_pattern_repeats(lines: int) -> None:
     found = styles(map(str, range(lines)))

@@ -112,7 +112,6 @@ def test_half_of_the_blocks_is_the_program_s(comm: mpicoll.Communicator, monkeyp
 def test_an_error_of_the_host_s_route(comm: mpicoll.Communicator, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the program streams then comes after what the device still writes."""
     on, fresh, empty = OnSimulated(), comm.split(0), staged._Piece.empty
-    assert fresh is not None
     x = on.array(np.ones(LENGTH), "float64")
     on.device.current().synchronize()
 

@@ -75,7 +75,6 @@ def _all_gather_base(nn: Any, g: Group, x: torch.Tensor) -> torch.Tensor:
 
 
 def _all_to_all(nn: Any, g: Group, x: torch.Tensor) -> torch.Tensor:
-    assert g.rank is not None
     to = [rows(g.rank, r) for r in range(g.size)]
     outs = [x.new_empty(rows(r, g.rank)) for r in range(g.size)]
     return flat(nn.all_to_all(outs, list(x[: sum(to)].split(to)), g.handle))
@@ -86,7 +85,6 @@ def _all_to_all_single(nn: Any, g: Group, x: torch.Tensor) -> torch.Tensor:
 
 
 def _with_splits(nn: Any, g: Group, x: torch.Tensor) -> torch.Tensor:
-    assert g.rank is not None
     to = [rows(g.rank, r) for r in range(g.size)]
     of = [rows(r, g.rank) for r in range(g.size)]
     return nn.all_to_all_single(x.new_empty(sum(of)), x[: sum(to)], of, to, g.handle)

@@ -70,8 +70,7 @@ def test_a_receive_that_a_signal_interrupts_as_it_ends(comm: mpicoll.Communicato
 # -- what programs of MPI do ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("turn", [0, 1, 2])  # the first one binds messages, the others find them again
-def test_a_halo_exchange_that_ends_at_the_border(comm: mpicoll.Communicator, turn: int) -> None:
+def test_a_halo_exchange_that_ends_at_the_border(comm: mpicoll.Communicator) -> None:
     line = MPI.COMM_WORLD.Create_cart([comm.size], periods=[False])
     below, above = line.Shift(0, 1)
     assert (below == MPI.PROC_NULL) == (comm.rank == 0)

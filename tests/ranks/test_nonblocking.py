@@ -107,33 +107,6 @@ def test_calls_of_one_memory_are_under_way_together(comm: mpicoll.Communicator, 
         assert_equal(requests[-1].result, comm.allreduce(x, mpicoll.Op.premul_sum(0.5)))
 
 
-@pytest.mark.parametrize("kind", ARRAYS)
-def test_messages_that_are_bound(comm: mpicoll.Communicator, kind: str) -> None:
-    after, before = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
-    x, y = ARRAYS[kind](comm.rank)(3), ARRAYS[kind](99)(3)
-    came = ARRAYS[kind](before)(3)
-    going, coming = comm.bind("isend", x, after, tag=5), comm.bind("irecv", y, before, tag=5)
-    exchange, turn_round = comm.bind("sendrecv", x, after, y, before), comm.bind("sendrecv", x, after, x, before)
-    send, receive = comm.bind("send", x, dest=after, tag=6), comm.bind("recv", y, tag=6)
-    for turn in range(3):
-        y[...] = 0
-        requests = [coming(), going()]
-        for request in requests:
-            request.wait()
-        assert_equal(y, came + turn)
-        y[...] = 0
-        assert exchange() is y
-        assert_equal(y, came + turn)
-        if comm.size % 2 == 0:
-            y[...] = 0
-            first, second = (send, receive) if comm.rank % 2 == 0 else (receive, send)
-            assert [first() is y, second() is y] == [first is receive, second is receive]
-            assert_equal(y, came + turn)
-        assert turn_round() is x
-        assert_equal(x, came + turn)
-        x[...] = ARRAYS[kind](comm.rank)(3) + turn + 1
-
-
 def test_after_free(comm: mpicoll.Communicator) -> None:
     x = np.ones(3)
     comm.iallreduce(x, algorithm="ring").wait()

@@ -1,7 +1,6 @@
 """Calls come after what the caller has queued, and before what the caller streams then, whatever is late.
 
-No call waits for a device, and no test does so between calls. So wherever the order is broken, old values are found:
-the last tests break it on purpose, and find them."""
+No call waits for a device, and no test does so between calls. So wherever the order is broken, old values are found."""
 
 from __future__ import annotations
 
@@ -18,8 +17,7 @@ from mpicoll.algorithms.collectives import COLLECTIVES
 from mpicoll.fabrics.routes.devices import staged
 from tests import oracle
 from tests.devices.checks import MOVING
-from tests.devices.on import LAYOUTS, ROUTES, Array, On, OnSimulated, laid_out, later_and_later, routes_of
-from tests.devices.simulated_queue import SimulatedEvent, SimulatedStream
+from tests.devices.on import LAYOUTS, ROUTES, Array, On, laid_out, routes_of
 
 pytestmark = pytest.mark.first_mpi
 
@@ -39,8 +37,8 @@ class Program:
     """Random calls, the same on all ranks. Each works on arrays that are written late, and its result is copied and
     overwritten at once."""
 
-    def __init__(self, comm: mpicoll.Communicator, on: On, seed: int, routes: tuple[str, ...] = ()) -> None:
-        self.comm, self.on, self.routes = comm, on, routes or routes_of(on)
+    def __init__(self, comm: mpicoll.Communicator, on: On, seed: int) -> None:
+        self.comm, self.on, self.routes = comm, on, routes_of(on)
         self.random = np.random.default_rng(seed)
         self.arrays: dict[tuple[Any, ...], tuple[Any, Any]] = {}
         """An array of each layout, and one for the copy of a result."""
@@ -120,33 +118,3 @@ def test_two_communicators_on_two_streams(comm: mpicoll.Communicator, on: On, ro
                     assert (on.values(found) == expected).all()
             results.clear()
     other.free()
-
-
-# -- what breaks the order --------------------------------------------------------------------------------------------
-
-
-def the_host_does_not_wait(filling: SimulatedStream, patch: pytest.MonkeyPatch) -> None:
-    record = filling.record
-
-    def careless() -> SimulatedEvent:
-        event = record()
-        patch.setattr(event, "wait", lambda: None)
-        patch.setattr(event, "is_past", lambda: True)
-        return event
-
-    patch.setattr(filling, "record", careless)
-
-
-def the_stream_does_not_wait(filling: SimulatedStream, patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(filling, "wait_for", lambda event: None)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("broken", [the_host_does_not_wait, the_stream_does_not_wait], ids=lambda b: b.__name__)
-def test_a_broken_order_is_found(comm: mpicoll.Communicator, broken: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of what goes out."""
-    on = OnSimulated()
-    comm.allreduce(on.array(np.zeros(1), "float32"), algorithm="staged")
-    broken(comm._engine.devices._kept[on.device.name].ring.filling, monkeypatch)
-    program = Program(comm, on, 5, ("staged",))
-    assert any(sum(comm.allgather_object(program.wrong_results(40))) for _ in later_and_later(on.device))

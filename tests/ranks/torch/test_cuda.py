@@ -15,7 +15,7 @@ from mpicoll.arrays.dtypes import DTYPES
 from mpicoll.errors import ArgumentError, DeviceError, MpicollError, StateError
 from tests.arrays import OnAGpu
 from tests.ranks.children import in_child
-from tests.ranks.torch.cases import FUNCTIONS, LAYOUTS, OP_OF, REDUCING, Case, Group, layouts, legal, make_groups, run
+from tests.ranks.torch.cases import FUNCTIONS, LAYOUTS, OP_OF, REDUCING, Case, Group, layouts, legal, run
 
 pytestmark = [pytest.mark.cuda, pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA GPU here")]
 
@@ -25,26 +25,9 @@ CYCLES = 100_000_000
 
 
 @pytest.fixture(autouse=True)
-def own_device() -> None:
-    """A default group, and ranks spread over the GPUs there are."""
-    if not dist.is_initialized():
-        dist.init_process_group()
+def own_device(default_group: bool) -> None:
+    """Ranks are spread over the GPUs there are."""
     torch.cuda.set_device(dist.get_node_local_rank() % torch.cuda.device_count())
-
-
-@pytest.fixture
-def groups(own_device: None) -> list[Group]:
-    return make_groups(dist.group.WORLD)
-
-
-@pytest.fixture
-def rank(own_device: None) -> int:
-    return dist.get_rank()
-
-
-@pytest.fixture
-def size(own_device: None) -> int:
-    return dist.get_world_size()
 
 
 def like_cupy(x: torch.Tensor, read_only: bool = False, stream: int | None = None) -> Any:

@@ -1,4 +1,4 @@
-"""What random draws do not reach: calls in place, uneven blocks, messages, objects, parts, kinds of arrays."""
+"""What random draws do not reach: messages, objects, parts, kinds of arrays."""
 
 from __future__ import annotations
 
@@ -112,39 +112,6 @@ def test_plans_hold_no_arrays(check_nan: bool) -> None:
         assert seen() is None
     fresh.free()
     mpis.Free()
-
-
-# -- in place: an input that is its own block of the output, or an output that is its own block of the input --
-
-
-def in_place(
-    comm: mpicoll.Communicator, dtype: str, array: Any = np.array, values: Any = np.asarray, **how: Any
-) -> None:
-    """Each such call. ``array`` makes arrays with these values, and ``values`` reads them."""
-    rank, size = comm.rank, comm.size
-    for n in (1, 40):
-        rows = np.arange(float(size * n)).reshape(size, n)
-        own = np.where(np.arange(size)[:, None] == rank, rows, -1)
-        for root in range(size):
-            x = array(own, dtype)
-            comm.gather(x[rank], root, out=x, **how)
-            if rank == root:
-                np.testing.assert_array_equal(values(x), rows)
-            x = array(rows, dtype)
-            out = x[rank] if rank == root else array(np.zeros(n), dtype)
-            comm.scatter(x, root, out=out, **how)
-            np.testing.assert_array_equal(values(out), rows[rank])
-        x = array(own, dtype)
-        comm.allgather(x[rank], out=x, **how)
-        np.testing.assert_array_equal(values(x), rows)
-        x = array(rows, dtype)
-        comm.reduce_scatter(x, out=x[rank], **how)
-        rows[rank] *= size
-        np.testing.assert_array_equal(values(x), rows)
-
-
-def test_in_place(comm: mpicoll.Communicator) -> None:
-    in_place(comm, "float32")
 
 
 # -- messages --

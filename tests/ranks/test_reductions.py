@@ -111,9 +111,6 @@ def test_floats_that_travel_as_float32(comm: mpicoll.Communicator, dtype: str, o
     for collective in ("allreduce", "reduce", "reduce_scatter"):
         check(comm, tensors, collective, "wide", dtype, op, (n,), "plain", comm.size - 1)
         assert comm.last_route == "wide"
-    x = torch.full((comm.size, n), 2.0, dtype=getattr(torch, dtype))
-    comm.reduce_scatter(x, out=x[comm.rank], algorithm="wide")
-    assert (x[comm.rank] == 2.0 * comm.size).all()
 
 
 @pytest.mark.mpi(min_size=3)

@@ -17,12 +17,11 @@ from mpicoll.calls.choose import names
 from mpicoll.errors import ArgumentError
 from mpicoll.fabrics.mpi import MPIFabric
 from tests.arrays import KINDS, back
-from tests.devices.checks import check
+from tests.devices.checks import check, check_uneven
+from tests.ranks.random_calls import UNEVEN
 from tests.sharing import SHARED
 
 pytestmark = pytest.mark.sizes(1, 2, 4)
-
-UNEVEN = ("gather", "allgather", "scatter", "reduce_scatter", "alltoall")
 
 
 def served(operation: str) -> list[str]:
@@ -100,50 +99,13 @@ def test_the_actions_of_a_step_do_not_wait_for_each_other(comm: mpicoll.Communic
         two.allreduce(np.ones(1), algorithm="crossing")
 
 
-def uneven(
-    comm: mpicoll.Communicator,
-    collective: str,
-    algorithm: str,
-    root: int,
-    array: Any = np.array,
-    values: Any = np.asarray,
-) -> None:
-    """One call. ``array`` makes arrays with these values of a dtype, and ``values`` reads them."""
-    size, rank = comm.size, comm.rank
-    counts = [(3 * r + 1) % 4 for r in range(size)]  # one is empty
-    ends = np.cumsum(counts)
-    everything = np.arange(3.0 * sum(counts)).reshape(-1, 3)
-    mine = everything[ends[rank] - counts[rank] : ends[rank]]
-    whole, part = array(everything, "float64"), array(mine, "float64")
-    match collective:
-        case "gather":
-            got = comm.gatherv(part, counts, root, algorithm=algorithm)
-            expected = everything if rank == root else None
-        case "allgather":
-            got, expected = comm.allgatherv(part, counts, algorithm=algorithm), everything
-        case "scatter":
-            out = array(np.zeros_like(mine), "float64")
-            got, expected = comm.scatterv(whole, counts, root, out=out, algorithm=algorithm), mine
-        case "reduce_scatter":
-            got, expected = comm.reduce_scatterv(whole, counts, algorithm=algorithm), mine * size
-        case _:
-            to = [(rank + r) % 3 for r in range(size)]
-            given = np.concatenate([np.full((n, 2), 10.0 * rank + r) for r, n in enumerate(to)])
-            expected = np.concatenate([np.full((n, 2), 10.0 * r + rank) for r, n in enumerate(to)])
-            got = comm.alltoallv(array(given, "float64"), to, to, algorithm=algorithm)
-    if expected is None:
-        assert got is None
-    else:
-        np.testing.assert_array_equal(values(got), expected, err_msg=f"{collective}v by {algorithm}, root {root}")
-
-
 @pytest.mark.parametrize("collective", UNEVEN)
 def test_uneven_blocks_by_every_algorithm_that_takes_them(comm: mpicoll.Communicator, collective: str) -> None:
     known = [a for a in served(collective + "v") if a != "wide"]  # it serves 16-bit floats alone
     assert {"native", "linear"} & set(known)
     for algorithm in known:
         for root in range(comm.size):
-            uneven(comm, collective, algorithm, root)
+            check_uneven(comm, ON_HOST, collective, algorithm, root)
 
 
 @pytest.mark.mpi(min_size=3)
@@ -163,7 +125,7 @@ def test_two_level_algorithms_where_ranks_are_on_several_nodes(
                     check(several, ON_HOST, a.collective, a.name, "float64", "sum", (n,), "plain", root)
         for root in range(size):
             for collective in ("gather", "scatter"):
-                uneven(several, collective, "two_level", root)
+                check_uneven(several, ON_HOST, collective, "two_level", root)
 
 
 def test_barriers(comm: mpicoll.Communicator) -> None:

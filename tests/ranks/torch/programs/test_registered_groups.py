@@ -137,46 +137,30 @@ def test_aborted(size: int) -> None:
 # -- a group's methods ------------------------------------------------------------------------------------------------
 
 MAX = dist.ReduceOp.MAX
-SIMPLE: dict[str, list[Callable[[Any, torch.Tensor, list[torch.Tensor]], Any]]] = {
-    "broadcast": [
-        lambda g, x, _: g.broadcast(x, 0),
-        lambda g, x, _: g.broadcast(tensor=x, root=0, timeout=timedelta(minutes=1)),
-        lambda g, x, _: g.broadcast(tensors=[x]),
-    ],
-    "max": [
-        lambda g, x, _: g.allreduce(x, MAX),
-        lambda g, x, _: g.allreduce([x], op=MAX),
-        lambda g, x, _: g.allreduce(tensor=x, op=MAX),
-    ],
-    "max on rank 0": [lambda g, x, _: g.reduce(x, 0, MAX), lambda g, x, _: g.reduce(tensor=x, root=0, op=MAX)],
-    "all": [
-        lambda g, x, ys: g.allgather(ys, x),
-        lambda g, x, ys: g.allgather(output_tensors=ys, input_tensor=x),
-        lambda g, x, ys: g.allgather(output_tensors=[ys], input_tensors=[x]),
-        lambda g, x, ys: g.alltoall(ys, [x] * g.size()),
-    ],
-    "all on rank 0": [
-        lambda g, x, ys: g.gather(ys if g.rank() == 0 else [], x, 0),
-        lambda g, x, ys: g.gather(output_tensors=ys if g.rank() == 0 else [], input_tensor=x, root=0),
-    ],
-    "of rank 0": [
-        lambda g, x, ys: g.scatter(x, ys if g.rank() == 0 else [], 0),
-        lambda g, x, ys: g.scatter(output_tensor=x, input_tensors=ys if g.rank() == 0 else [], root=0),
-    ],
-    "max of ranks": [
-        lambda g, x, ys: g.reduce_scatter(x, ys, MAX),
-        lambda g, x, ys: g.reduce_scatter(output=x, input=ys, op=MAX),
-    ],
-    "barrier": [lambda g, *_: g.barrier(timedelta(minutes=1)), lambda g, *_: g.barrier()],
+SIMPLE: dict[str, tuple[str, str, Callable[[Any, torch.Tensor, list[torch.Tensor]], tuple[Any, ...]]]] = {
+    "broadcast": ("broadcast", "tensor root", lambda g, x, ys: (x, 0)),
+    "max": ("allreduce", "tensor op", lambda g, x, ys: (x, MAX)),
+    "max on rank 0": ("reduce", "tensor root op", lambda g, x, ys: (x, 0, MAX)),
+    "all": ("allgather", "output_tensors input_tensor", lambda g, x, ys: (ys, x)),
+    "all, in lists": ("allgather", "output_tensors input_tensors", lambda g, x, ys: ([ys], [x])),
+    "all, by blocks": ("alltoall", "output_tensors input_tensors", lambda g, x, ys: (ys, [x] * g.size())),
+    "all on rank 0": ("gather", "output_tensors input_tensor root", lambda g, x, ys: (ys * (g.rank() == 0), x, 0)),
+    "of rank 0": ("scatter", "output_tensor input_tensors root", lambda g, x, ys: (x, ys * (g.rank() == 0), 0)),
+    "max of ranks": ("reduce_scatter", "output input op", lambda g, x, ys: (x, ys, MAX)),
+    "barrier": ("barrier", "timeout", lambda g, x, ys: (timedelta(minutes=1),)),
 }
-"""Calls in the forms that torch offers to programs, by what they do. torch itself calls these methods with options."""
+"""Methods in the forms that torch offers to programs: parameters and arguments, by what they do. torch itself passes
+options."""
 
 
-@pytest.mark.parametrize(("what", "call"), [(what, call) for what, calls in SIMPLE.items() for call in calls])
-def test_simple_forms(what: str, call: Callable[..., Any], rank: int, size: int) -> None:
+@pytest.mark.parametrize("by_name", [False, True])
+@pytest.mark.parametrize("what", SIMPLE)
+def test_simple_forms(what: str, by_name: bool, rank: int, size: int) -> None:
     """``ys`` are 10 times this rank, plus 0, 1, and so on."""
     x, ys = torch.tensor([float(rank)]), [torch.tensor([10.0 * rank + r]) for r in range(size)]
-    assert call(dist.group.WORLD, x, ys).wait()
+    (method, names, arguments), group = SIMPLE[what], dist.group.WORLD
+    given, call = arguments(group, x, ys), getattr(group, method)
+    assert (call(**dict(zip(names.split(), given, strict=True))) if by_name else call(*given)).wait()
     ranks, mine = [float(r) for r in range(size)], [10.0 * rank + r for r in range(size)]
     expected: dict[str, tuple[float, list[float]]] = {
         "broadcast": (0, mine),
@@ -188,7 +172,7 @@ def test_simple_forms(what: str, call: Callable[..., Any], rank: int, size: int)
         "max of ranks": (10 * (size - 1) + rank, mine),
         "barrier": (rank, mine),
     }
-    assert (x.item(), [y.item() for y in ys]) == expected[what]
+    assert (x.item(), [y.item() for y in ys]) == expected[what.partition(",")[0]]
 
 
 def test_a_simple_form_with_a_wrong_argument() -> None:

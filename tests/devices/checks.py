@@ -44,7 +44,8 @@ def check(comm: mpicoll.Communicator, on: On, name: str, route: str | None, dtyp
     whole = (comm.size, *shape) if table.gives == "p" else shape
     inputs = [oracle.values(rng, dtype, whole, op) for _ in range(comm.size)]
     factors = FACTORS[: comm.size]
-    expected = oracle.outcome(name, inputs, op, root, dtype, factors)[comm.rank]
+    expected: Any = oracle.outcome(name, inputs, op, root, dtype, factors)[comm.rank]
+    has_own_block = layout == "plain" and inputs[0].size
     arguments: dict[str, Any] = {"algorithm": route}
     if table.rooted:
         arguments["root"] = root
@@ -66,14 +67,14 @@ def check(comm: mpicoll.Communicator, on: On, name: str, route: str | None, dtyp
         left = expected if expected is not None else inputs[comm.rank].ravel()
         if table.gets_at(comm.rank, root):
             same(on.values(x), left, where + ", in place")
-    elif table.gathers and layout == "plain":
+    elif table.gathers and has_own_block:
         rows = np.zeros((comm.size, *shape), inputs[0].dtype)
         rows[comm.rank] = inputs[comm.rank]
         out = on.array(rows, dtype)
         call(out[comm.rank, ...], **{**arguments, "out": out})
         if expected is not None:
             same(on.values(out), expected, where + ", in place")
-    elif table.scatters and layout == "plain":
+    elif table.scatters and has_own_block:
         rows = inputs[comm.rank]
         if table.gives_at(comm.rank, root):
             arguments["out"] = x[comm.rank, ...]
@@ -89,8 +90,8 @@ def check_uneven(comm: mpicoll.Communicator, on: On, name: str, route: str, root
     rows = [[(s + r) % 3 if of_all else (3 * r + 1) % 4 for r in ranks] for s in ranks]
     rng = np.random.default_rng(7)
     blocks = [[oracle.values(rng, "float64", (n, 3)) for n in of_one] for of_one in rows]
-    inputs = [np.concatenate(of_one) if table.gives == "p" else of_one[r] for r, of_one in enumerate(blocks)]
-    expected = oracle.outcome(name, blocks if table.gives == "p" else inputs, root=root)[rank]
+    given: list[Any] = blocks if table.gives == "p" else [of_one[r] for r, of_one in enumerate(blocks)]
+    expected = oracle.outcome(name, given, root=root)[rank]
     arguments: dict[str, Any] = {"algorithm": route, "counts": rows[0]}
     if of_all:
         arguments = {"algorithm": route, "sendcounts": rows[rank], "recvcounts": [row[rank] for row in rows]}
@@ -98,7 +99,8 @@ def check_uneven(comm: mpicoll.Communicator, on: On, name: str, route: str, root
         arguments["root"] = root
     if name == "scatter":
         arguments["out"] = on.array(np.zeros((rows[0][rank], 3)), "float64")
-    result = getattr(comm, f"{name}v")(on.array(inputs[rank], "float64"), **arguments)
+    x = np.concatenate(given[rank]) if table.gives == "p" else given[rank]
+    result = getattr(comm, f"{name}v")(on.array(x, "float64"), **arguments)
     if expected is None:
         assert result is None
     else:

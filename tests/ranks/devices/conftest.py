@@ -28,5 +28,5 @@ def route_is_possible(request: pytest.FixtureRequest) -> None:
 
 @pytest.fixture
 def piece(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """So many bytes are a piece: ``by`` gives them."""
-    monkeypatch.setattr(staged, "PIECE", request.param)
+    """So many bytes are a piece: those that ``by`` gives, or 64."""
+    monkeypatch.setattr(staged, "PIECE", getattr(request, "param", 64))

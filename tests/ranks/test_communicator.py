@@ -99,17 +99,17 @@ def test_plans_hold_no_arrays(check_nan: bool) -> None:
         lambda: np.ones((100, 2))[:, 0], lambda: torch.ones(100, 2)[:, 0],
     ):  # fmt: skip
         x: Any = make()
-        seen = weakref.ref(x)
         fresh.allreduce(x)
         fresh.allreduce(x, out=x)
         fresh.allgather(x)
         fresh.sendrecv(x, fresh.rank, x, fresh.rank)
         fresh.iallreduce(x, out=x).wait()
-        fresh.neighbor_allgather(x)
-        fresh.neighbor_alltoall(fresh.neighbor_allgather(x))
-        del x
+        rows = fresh.neighbor_allgather(x)
+        fresh.neighbor_alltoall(rows)
+        seen = weakref.ref(x), weakref.ref(rows)
+        del x, rows
         gc.collect()
-        assert seen() is None
+        assert [each() for each in seen] == [None, None]
     fresh.free()
     mpis.Free()
 

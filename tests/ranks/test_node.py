@@ -27,7 +27,7 @@ from mpicoll.supervise import sites
 from tests.devices.checks import check
 from tests.ranks.random_calls import UNEVEN, Drawn, called, counts_of
 from tests.ranks.test_scheduled import OnHost
-from tests.sharing import NEEDED
+from tests.sharing import LONG, NEEDED
 
 pytestmark = [*NEEDED, pytest.mark.sizes(2, 4)]
 
@@ -37,8 +37,6 @@ LENGTHS = 1, 2, 3, 17, 300, 5_000, SLOT // 4 - 1, SLOT // 4, SLOT // 4 + 1, SLOT
 """Elements of four bytes: around what a slot has room for, and several pieces of it."""
 LONG_ONES = (1 << 17) // 4, 131_079, 100_001
 """The shortest vector has so many bytes that ranks look where their arrays lie."""
-LONG = 8 * blocks.LEAST
-"""Elements: enough of them for any dtype."""
 
 
 def drawn(rng: random.Random, size: int, algorithm: str | None) -> Drawn:

@@ -22,10 +22,8 @@ from mpicoll.communicator import memory
 from mpicoll.errors import ArgumentError, DtypeError, StateError
 from mpicoll.machine import blocks, shared_memory
 from tests.ranks.children import in_child
-from tests.sharing import NEEDED
+from tests.sharing import LONG, NEEDED
 
-LONG = 8 * blocks.LEAST
-"""Elements: enough of them for any dtype."""
 MIB = 1 << 20
 
 pytestmark = [*NEEDED, pytest.mark.sizes(2, 4)]

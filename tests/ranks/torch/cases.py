@@ -69,11 +69,11 @@ SORTS_RANKS = "sort_ranks" in signature(dist.new_group).parameters
 """Whether new_group can keep the order of its ranks. torch 2.11 cannot."""
 
 
-@lru_cache(maxsize=1)
+@lru_cache(maxsize=8)
 def make_groups(world: object) -> list[Group]:
     """The default group ``world``, all of it by name, some ranks, some of those, and all in reversed order; collective.
 
-    Made once for each default group."""
+    Made once for each default group, of which each rank that is a thread has its own."""
     size, rank = dist.get_world_size(), dist.get_rank()
     everybody = list(range(size))
     some = everybody[1:] or everybody

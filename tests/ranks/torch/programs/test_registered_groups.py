@@ -14,6 +14,7 @@ from typing import Any, cast
 import pytest
 import torch
 import torch.distributed as dist
+from mpi4py import MPI
 
 import mpicoll.torch
 from mpicoll.errors import ArgumentError, DeviceError, LaunchError, StateError
@@ -44,8 +45,6 @@ def test_ours_is_torchs() -> None:
 
 
 def test_store_of_ones_own(without_group: None) -> None:
-    from mpi4py import MPI
-
     world = MPI.COMM_WORLD
     store = dist.TCPStore("127.0.0.1", 0, world.size, True, wait_for_workers=False) if world.rank == 0 else None
     port = world.bcast(store.port if store else None)
@@ -81,8 +80,6 @@ def test_a_port_without_an_address(rank: int, size: int, without_group: None, mo
 @pytest.mark.parametrize("by_store", [False, True])
 def test_contradictions(argument: str, by_store: bool, without_group: None) -> None:
     """The given rank or world size is not MPI's: every rank raises, however it was given."""
-    from mpi4py import MPI
-
     said: dict[str, Any] = {"rank": MPI.COMM_WORLD.rank, "world_size": MPI.COMM_WORLD.size}
     said[argument] += 1
     how: dict[str, Any] = {"store": dist.HashStore()} if by_store else {"init_method": "mpi://"}

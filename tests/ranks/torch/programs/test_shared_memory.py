@@ -24,10 +24,7 @@ from mpicoll.machine import blocks
 from mpicoll.torch import memory
 from mpicoll.torch.ddp import Buckets
 from mpicoll.torch.registered_group import RegisteredGroup
-from tests.sharing import NEEDED
-
-LONG = 8 * blocks.LEAST
-"""Elements: enough of them for any dtype."""
+from tests.sharing import LONG, NEEDED
 
 pytestmark = NEEDED
 

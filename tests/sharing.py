@@ -6,6 +6,7 @@ import os
 
 import pytest
 
+from mpicoll.machine import blocks
 from mpicoll.machine.linux import SHARES
 from mpicoll.node import loaded
 
@@ -13,3 +14,5 @@ SHARED = loaded.kernel is not None and SHARES and "MPICOLL_TESTS_ELSEWHERE" not 
 """Whether the ranks of a node have the kernel and memory that they share, here and in the jobs that a test starts."""
 NEEDS_SHARED = pytest.mark.skipif(not SHARED, reason=loaded.missing or "ranks share no memory here")
 NEEDED = [pytest.mark.mpi(min_size=2), NEEDS_SHARED]
+LONG = 8 * blocks.LEAST
+"""Elements of an array that is long enough to be shared, whatever its dtype."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -82,11 +81,6 @@ def everywhere() -> list[str]:
     return ["simulated", "cuda"] if torch.cuda.is_available() else ["simulated"]
 
 
-def made(name: str, delay: float = 0.0, seed: int = 0) -> On:
-    """The device of this name."""
-    return OnCuda() if name == "cuda" else OnSimulated(delay, seed)
-
-
 def laid_out(on: On, values: Array, dtype: str, layout: str) -> Any:
     """An array with these values: without gaps, transposed, or every second element of a longer one."""
     assert dtype in DTYPES
@@ -97,15 +91,6 @@ def laid_out(on: On, values: Array, dtype: str, layout: str) -> Any:
         wide[..., ::2] = values
         return on.array(wide, dtype)[..., ::2]
     return on.array(values, dtype)
-
-
-def later_and_later(device: Simulated) -> Iterator[None]:
-    """Rounds in which the device is later each time.
-
-    A wrong order shows where the device is later than the host. On a slow machine that takes long delays."""
-    for i in range(10):
-        device.costs = Costs(delay=1e-3 * 2**i)
-        yield
 
 
 def routes_of(on: On) -> tuple[str, ...]:

@@ -194,10 +194,3 @@ def _extent(x: torch.Tensor) -> int:
 def values(x: torch.Tensor) -> Any:
     """The values, as a list, when the current stream has come to them."""
     return x.detach().cpu().tolist()
-
-
-def on_any_rank(dist: Any, wrong: int) -> bool:
-    """Whether something is wrong on one of the ranks. ``dist`` is the module whose default group they are."""
-    total = torch.tensor([int(wrong)])
-    dist.all_reduce(total)
-    return bool(total)

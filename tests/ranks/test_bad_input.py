@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from decimal import Decimal
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,7 @@ def fixed(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 NAMES = {
-    "np": np, "torch": torch, "MPI": MPI, "mpicoll": mpicoll, "Op": Op, "Decimal": Decimal, "Exporter": Exporter,
+    "np": np, "torch": torch, "MPI": MPI, "mpicoll": mpicoll, "Op": Op, "Exporter": Exporter,
     "on_a_gpu": OnAGpu(None, shape=(4,), typestr="<f4", data=(0xDEAD0000, False), stream=1), "fixed": fixed,
     "OWN": MPI.Op.Create(lambda a, b, kind: None),
 }  # fmt: skip
@@ -38,11 +38,8 @@ CASES = (
     ("c.allreduce(y, ['sum'])", "allreduce: op: ... ['sum']"),
     ("c.allreduce(y, 'premul_sum')", "Op.premul_sum(factor)"),
     ("c.allreduce(y, 'band')", "DtypeError: ... allreduce: op: ... int64 ... band of float64"),
-    ("c.reduce(y.astype(bool), 'avg')", "DtypeError: ... reduce: op: ... avg of bool"),
-    ("c.exscan(y.astype('c16'), 'max')", "DtypeError: ... max of complex128"),
     ("c.allreduce(y, Op.premul_sum(1j))", "DtypeError: ... premul_sum(1j) of float64"),
     ("c.bcast(y, c.size)", "bcast: root: ... a rank"),
-    ("c.reduce(y, root=-1)", "reduce: root: ... -1"),
     ("c.gather(y, root='0')", "gather: root: ... '0'"),
     ("c.bcast(y, algorithm='x')", "bcast: algorithm: ... native ... 'x'"),
     ("c.allreduce(y.astype('float16'), algorithm='native')", "allreduce: algorithm: ... sum of float16 ... exchange"),
@@ -55,7 +52,6 @@ CASES = (
     ("c.bcast(None)", "bcast: x: ... NoneType None"),
     ("c.isend({}, 0)", "isend: x: ... dict {}"),
     ("setattr(c, 'timeout', '5')", "Communicator: timeout: expected seconds, more than 0; given '5'"),
-    ("setattr(c, 'timeout', True)", "timeout: ... given True"),
     ("c.allreduce(y, 'MAX')", "given 'MAX'"),
     ("c.allreduce(y, 'summ')", "given 'summ'"),
     ("c.alltoall(None)", "alltoall: xs: expected an array"),
@@ -96,12 +92,8 @@ CASES = (
     ("c.reduce(y, OWN)", "reduce: op: ... given an MPI.Op of the program's own"),
     ("c.allreduce(y, MPI.BAND)", "DtypeError: ... band of float64"),
     ("c.allreduce(y, Op.premul_sum(10 ** 400))", "Op: factor: ... range of a float ... int"),
-    ("c.allreduce(y, Op.premul_sum(10 ** 5000))", "Op: factor: ... range of a float ... int"),
-    ("c.allreduce(y, Op.premul_sum(Decimal('1e400')))", "Op: factor: ... range of a float ... Decimal"),
-    ("c.allreduce(y.astype('f4'), Op.premul_sum(np.complex64(1j)))", "DtypeError: ... premul_sum(1j) of float32"),
     ("c.split(1.5)", "split: color: ... None or an int ... 1.5"),
     ("c.split(-1)", "split: color: ... from 0 to ... -1"),
-    ("c.split('a')", "split: color: ... 'a'"),
     ("c.split(2 ** 31)", "split: color: ... 2147483647"),
     ("c.split(0, 'a')", "split: key: ... 'a'"),
     ("c.subset(3)", "subset: ranks: ... a sequence of ranks ... 3"),
@@ -109,19 +101,11 @@ CASES = (
      "allreduce: x: expected an array (out=x replaces MPI.IN_PLACE); given MPI.IN_PLACE"),
     ("c.scatter(None, (c.rank + 1) % c.size) if c.size > 1 else c._engine.plan('scatter', y, None)",
      "scatter: out: expected an array to receive rank ... 's block: only the root may leave it out; given None"),
-    (
-        "c.scatterv(None, [1] * c.size, (c.rank + 1) % c.size) "
-        "if c.size > 1 else c._engine.plan('scatterv', y, None, sendcounts=[1])",
-        "scatterv: out: expected an array to receive rank ... only the root may leave it out; given None",
-    ),
     ("c.allgatherv(np.ones(1), [1 if r == c.rank else 2 ** 62 for r in range(c.size)] + [0] * (c.size < 2))",
      "allgatherv: counts:"),
     ("c.alltoallv(y[:c.size], [1] * c.size, [2 ** 62] * c.size)", "alltoallv: counts: ... fit into memory"),
-    ("c.alltoallv(torch.ones(c.size), [1] * c.size, [2 ** 62] * c.size)", "alltoallv: counts: ... fit into memory"),
     ("c.allreduce(torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]))",
      "allreduce: x: expected a dense tensor; given a nested tensor"),
-    ("c.bcast(torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=torch.jagged))",
-     "bcast: x: expected a dense tensor; given a nested tensor"),
     ("c.allreduce(Exporter(torch.ones(3, requires_grad=True)))",
      "allreduce: x: expected a DLPack array ... Exporter ... gradient"),
     ("c.bcast(np.zeros(3, np.dtype([])), algorithm='binomial_tree')",
@@ -135,7 +119,6 @@ CASES = (
     ("mpicoll.Communicator(MPI.COMM_NULL)", "Communicator: comm: ... not freed; given MPI.COMM_NULL"),
     ("mpicoll.Communicator(check='all')", "Communicator: check: expected off, watch, full; given 'all'"),
     ("mpicoll.Communicator(timeout=0)", "Communicator: timeout: expected seconds, more than 0; given 0"),
-    ("mpicoll.Communicator(timeout='soon')", "Communicator: timeout: expected seconds, more than 0; given 'soon'"),
     ("mpicoll.Communicator(reproducible=1)", "Communicator: reproducible: expected True, False or None; given 1"),
     ("c.subset([0, 0])", "subset: ranks: ... [0, 0]"),
 )  # fmt: skip
@@ -190,15 +173,19 @@ def test_arguments_that_python_refuses(comm: mpicoll.Communicator) -> None:
     assert not x.any()
 
 
-def test_a_freed_communicator() -> None:
-    comm = mpicoll.Communicator()
+def test_a_freed_communicator(comm: mpicoll.Communicator) -> None:
     x = np.ones(1)
     comm.allreduce(x, out=x)
+    calls: list[Callable[[], object]] = [
+        lambda: comm.allreduce(x, out=x), lambda: comm.bcast(x), lambda: comm.allgather_object(1),
+        lambda: comm.send(x, 0), lambda: comm.iallreduce(x), comm.barrier, comm.bind("allreduce", x),
+        comm.bind("isend", x, 0), comm.bind("sendrecv", x, comm.rank, x, comm.rank),
+    ]  # fmt: skip
     comm.free()
     comm.free()
-    for use in (comm.allreduce, comm.bcast, comm.allgather_object, lambda x: comm.send(x, 0), lambda x: comm.barrier()):
-        with pytest.raises(StateError, match="freed"):
-            use(x)
+    for call in calls:
+        with pytest.raises(StateError, match="it was freed"):
+            call()
     assert x[0] == comm.size
 
 

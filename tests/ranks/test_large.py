@@ -7,31 +7,29 @@ import pytest
 
 import mpicoll
 from mpicoll.calls import choose
+from tests.devices.checks import check
 from tests.ranks import test_communicator, test_random, test_scheduled
+from tests.ranks.random_calls import UNEVEN
 
 pytestmark = pytest.mark.sizes(2)
 
 
-@pytest.fixture
-def small_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choose, "MAX_COUNT", 100)
-
-
 @pytest.mark.slow
-@pytest.mark.usefixtures("small_limit")
 def test_everything_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choose, "MAX_COUNT", 100)
     monkeypatch.setattr(test_random, "DRAWS", 200)
     world = mpicoll.Communicator()
     half = world.split(world.rank % 2)
-    assert half is not None
     test_random.test_random_calls([world, half, world])
 
 
 def test_uneven_blocks_and_messages_in_pieces(comm: mpicoll.Communicator, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(choose, "MAX_COUNT", 4)
-    for collective in test_scheduled.UNEVEN:
+    for collective in UNEVEN:
         test_scheduled.test_uneven_blocks_by_every_algorithm_that_takes_them(comm, collective)
-    test_communicator.in_place(comm, "float64")
+    for collective in ("gather", "allgather", "scatter", "reduce_scatter"):
+        for n in (1, 40):
+            check(comm, test_scheduled.ON_HOST, collective, None, "float64", "sum", (n,), "plain")
     monkeypatch.setattr(choose, "MAX_COUNT", 100)
     test_communicator.test_messages_around_a_ring(comm)
 

@@ -192,25 +192,3 @@ def test_every_result_is_a_new_array(
     assert (x == 1).all()
     empty = comm.allreduce(x[:0]) if x.ndim else None
     assert empty is None or (empty.shape == x[:0].shape and empty.dtype == x.dtype)
-
-
-class Interrupted(np.ndarray[Any, Any]):
-    """An array at which Ctrl-C is pressed while its shape is read for the first time."""
-
-    was = False
-
-    @property  # type: ignore[misc]
-    def shape(self) -> Any:
-        if not Interrupted.was:
-            Interrupted.was = True
-            raise KeyboardInterrupt
-        return super().shape
-
-
-def test_what_a_handler_raises_while_a_new_array_is_made_is_not_lost(comm: mpicoll.Communicator) -> None:
-    comm.allreduce(np.ones(5))
-    x = np.ones(5).view(Interrupted)
-    Interrupted.was = False
-    with pytest.raises(KeyboardInterrupt):
-        comm.allreduce(x)
-    assert (comm.allreduce(x) == comm.size).all()

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from mpi4py import MPI
 
 import mpicoll
 from mpicoll.errors import ArgumentError, MessageError
@@ -56,30 +55,6 @@ def test_another_dtype(comm: mpicoll.Communicator, operation: str, sent: str, ta
         request.wait()
         assert (request.source, request.tag) == (0, 8)
     comm.barrier()
-
-
-def test_repeated_messages(comm: mpicoll.Communicator) -> None:
-    """Each brings its own values, whatever was sent before from this array."""
-    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
-    x, y = np.zeros(3), np.zeros(3)
-    for i in range(4):
-        x[:] = 10 * i + comm.rank
-        for receive in (
-            lambda: (comm.isend(x, right), comm.recv(y, left)),
-            lambda: (comm.irecv(y, left), comm.send(x, right)),
-            lambda: (comm.sendrecv(x, right, y, left),),
-        ):
-            y[:] = -1
-            for each in receive():
-                getattr(each, "wait", int)()
-            assert y.tolist() == [10 * i + left] * 3
-        comm.send(x, MPI.PROC_NULL)
-        assert comm.recv(y, MPI.PROC_NULL).tolist() == [10 * i + left] * 3
-        if comm.rank == 0:
-            comm.send_object(i, right)
-        assert comm.recv_object(left) == i
-        if comm.rank:
-            comm.send_object(i, right)
 
 
 def test_any_tag(comm: mpicoll.Communicator) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import resource
 import signal
 import sys
 import time
@@ -14,7 +13,7 @@ import pytest
 from mpi4py import MPI
 
 import mpicoll
-from mpicoll.errors import ArgumentError, MessageError
+from mpicoll.errors import MessageError
 from mpicoll.node.loaded import kernel
 from tests.ranks.children import ended_midway, in_child
 from tests.sharing import NEEDED
@@ -67,7 +66,6 @@ def test_a_rank_that_is_elsewhere(comm: mpicoll.Communicator, elsewhere: str) ->
 def test_ranks_that_begin_and_wait_in_another_order(comm: mpicoll.Communicator, shared: bool) -> None:
     """Each rank waits for its first collective before it waits for the other one."""
     other = comm.split(0)
-    assert other is not None
     xs = [(comm.empty if shared else np.empty)(N) for _ in range(2)]
     for turn in range(10):
         both = [(comm, xs[0]), (other, xs[1])]
@@ -82,25 +80,12 @@ def test_ranks_that_begin_and_wait_in_another_order(comm: mpicoll.Communicator, 
     other.free()
 
 
-@pytest.mark.mpi(min_size=2)
-def test_the_thread_leaves_alone_what_its_rank_waits_for(comm: mpicoll.Communicator) -> None:
-    """It looks once in a millisecond: with a look at each 50 us, it took an eighth of a core."""
-    x = np.ones(3)
-    if comm.rank:
-        time.sleep(0.5)
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_nvcsw
-    comm.iallreduce(x, out=x).wait()
-    if comm.rank == 0:
-        assert resource.getrusage(resource.RUSAGE_SELF).ru_nvcsw - before < 1200
-
-
 def test_a_child_is_forked_while_the_thread_waits_for_pythons_lock(comm: mpicoll.Communicator) -> None:
     """The child has no such thread, and comes to its end."""
 
     def end() -> None:
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.alarm(20)
-        assert kernel is not None
         kernel.end_moving()
 
     x = np.ones(N)
@@ -149,7 +134,6 @@ def test_an_array_of_a_call_that_has_ended_midway(
 
 def test_a_communicator_that_is_freed_meanwhile(comm: mpicoll.Communicator) -> None:
     part = comm.split(0)
-    assert part is not None
     y = np.zeros(N)
     requests = []
     with part:
@@ -160,20 +144,6 @@ def test_a_communicator_that_is_freed_meanwhile(comm: mpicoll.Communicator) -> N
     for request in requests:
         request.wait()
     assert comm.rank > 1 or (y == 2 - comm.rank).all()
-
-
-def test_a_number_that_stands_for_none(comm: mpicoll.Communicator) -> None:
-    """In the kernel's keys, where the same call was made with None before."""
-    x, peer = np.zeros(2), comm.rank ^ 1
-    if peer < comm.size:
-        comm.isend(x, peer, 3)
-        comm.recv(np.zeros(2), peer, None)
-        y = np.zeros(2)
-        for _ in range(2):
-            comm.isend(x, peer, 3)
-            comm.recv(y, peer, None)
-        with pytest.raises(ArgumentError, match="recv: tag"):
-            comm.recv(y, peer, -(2**63))
 
 
 @pytest.mark.parametrize("sender", ["waits", "waits later", "is elsewhere"])

@@ -27,7 +27,7 @@ from mpicoll.supervise import sites
 from tests.devices.checks import check
 from tests.ranks.random_calls import UNEVEN, Drawn, called, counts_of
 from tests.ranks.test_scheduled import OnHost
-from tests.sharing import NEEDED
+from tests.sharing import LONG, NEEDED
 
 pytestmark = [*NEEDED, pytest.mark.sizes(2, 4)]
 
@@ -37,8 +37,6 @@ LENGTHS = 1, 2, 3, 17, 300, 5_000, SLOT // 4 - 1, SLOT // 4, SLOT // 4 + 1, SLOT
 """Elements of four bytes: around what a slot has room for, and several pieces of it."""
 LONG_ONES = (1 << 17) // 4, 131_079, 100_001
 """The shortest vector has so many bytes that ranks look where their arrays lie."""
-LONG = 8 * blocks.LEAST
-"""Elements: enough of them for any dtype."""
 
 
 def drawn(rng: random.Random, size: int, algorithm: str | None) -> Drawn:
@@ -89,20 +87,6 @@ def test_every_reduction(comm: mpicoll.Communicator, op: str) -> None:
                 check(comm, on, "allreduce", NODE, name, op, (count,), "plain")
 
 
-@pytest.mark.parametrize("count", [1, SLOT])
-def test_each_rank_has_a_factor(comm: mpicoll.Communicator, count: int) -> None:
-    """Of its own, and another one in the next call of the same array."""
-    shared = comm.empty(count)
-    for x in (np.empty(count), shared):
-        x.fill(2.0)
-        for factor in (0.5, 1.5):
-            found = comm.allreduce(x, mpicoll.Op.premul_sum(comm.rank + factor), algorithm=NODE)
-            assert (found == sum(2 * (r + factor) for r in range(comm.size))).all()
-    numbers = np.full(count, 1 + 1j, np.complex64)
-    found = comm.allreduce(numbers, mpicoll.Op.premul_sum(1j * (comm.rank + 1)), algorithm=NODE)
-    assert (found == sum((r + 1) * (1j - 1) for r in range(comm.size))).all()
-
-
 def test_elements_longer_than_a_slot(comm: mpicoll.Communicator) -> None:
     """They are only moved, byte by byte."""
     x = np.full(3, comm.rank, np.dtype([("a", "u1", (SLOT + 5,))]))
@@ -145,30 +129,6 @@ def test_roots_that_differ_are_found_at_the_next_call(comm: mpicoll.Communicator
         own.bcast(x, root=own.rank)
         with pytest.raises(MessageError, match="another rank makes another call"):
             own.allreduce(x, out=x)
-
-
-def test_many_calls_of_many_kinds(comm: mpicoll.Communicator) -> None:
-    """A slot is written to again only when nobody reads it any more, whatever comes between."""
-    own, mine = random.Random(comm.rank), comm.rank + 1.0
-    total = comm.size * (comm.size + 1) / 2
-    shared = comm.empty(SLOT)
-    for i in range(300):
-        x = np.full([1, 5_000, 70_000][i % 3], mine)
-        if own.random() < 0.1:
-            time.sleep(0.001)
-        assert (comm.allreduce(x, algorithm=NODE) == total).all()
-        if i % 4 == 0:
-            shared.fill(mine)
-            comm.allreduce(shared, out=shared)
-            assert (shared == total).all()
-        if i % 5 == 0:
-            comm.barrier()
-        if i % 7 == 0:
-            comm.allreduce(x, out=x, algorithm="ring")
-            assert (x == total).all()
-            x.fill(mine)
-            comm.bcast(x, root=i % comm.size, algorithm=NODE)
-            assert (x == i % comm.size + 1).all()
 
 
 @pytest.mark.parametrize("count", [1, SLOT])
@@ -214,7 +174,6 @@ def test_messages_move_while_a_rank_waits(comm: mpicoll.Communicator, call: str)
 def test_a_rank_that_is_alone(comm: mpicoll.Communicator, elements: int) -> None:
     """Its short collectives are the kernel's, and so are its messages to itself, of which a long one is copied once."""
     part = comm.split(comm.rank, 0)
-    assert part is not None
     x = np.arange(elements, dtype=np.float32)
     for algorithm in (None, NODE):
         assert (part.allreduce(x, algorithm=algorithm) == x).all()
@@ -240,7 +199,6 @@ def test_a_rank_that_is_alone(comm: mpicoll.Communicator, elements: int) -> None
 
 def test_another_thread_ends_the_wait_of_a_rank_that_is_alone(comm: mpicoll.Communicator) -> None:
     part = comm.split(comm.rank, 0)
-    assert part is not None
     came = threading.Event()
     sender = threading.Thread(target=lambda: came.wait(0.2) or part.send(np.arange(4.0), 0))
     sender.start()
@@ -248,28 +206,9 @@ def test_another_thread_ends_the_wait_of_a_rank_that_is_alone(comm: mpicoll.Comm
     sender.join()
 
 
-def test_a_thread_that_has_sent_may_be_gone(comm: mpicoll.Communicator, monkeypatch: pytest.MonkeyPatch) -> None:
-    """At the look that finds no other thread, the message may be here already."""
-    part = comm.split(comm.rank, 0)
-    assert part is not None
-    sent: list[None] = []
-
-    def nobody_is_left() -> bool:
-        if not sent:
-            sent.append(None)
-            part.send(np.arange(4.0), 0)
-        return True
-
-    monkeypatch.setattr(sites, "is_alone", nobody_is_left)
-    assert part.recv(np.empty(4), 0).tolist() == [0, 1, 2, 3]
-    with pytest.raises(MessageError, match="waits for itself"):
-        part.recv(np.empty(4), 0)
-
-
 def test_a_receive_that_has_failed_takes_nothing(comm: mpicoll.Communicator, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sites, "is_alone", lambda: True)
     part, late = comm.split(comm.rank, 0), np.zeros(4)
-    assert part is not None
     request = part.irecv(late, 0)
     with pytest.raises(MessageError, match="waits for itself"):
         request.wait()
@@ -359,19 +298,6 @@ def test_short_arrays_and_those_with_gaps_are_ordinary_ones(comm: mpicoll.Commun
             comm.allreduce(x, out=x)
             assert comm.last_route == NODE
             assert (x == comm.size).all()
-
-
-def test_arrays_that_come_and_go(comm: mpicoll.Communicator) -> None:
-    """Each rank gives other arrays, of which some lie where others lay."""
-    mine, kept = random.Random(comm.rank), []
-    for k in range(200):
-        x = comm.empty(LONG + mine.choice([0, 8, 4096]))[:LONG]
-        x.fill(k + comm.rank)
-        kept.append(x)
-        del kept[: mine.randrange(len(kept))]
-        comm.allreduce(x, out=x)
-        assert comm.last_route == SHARED
-        assert (x == comm.size * k + sum(range(comm.size))).all()
 
 
 def test_results_lie_where_inputs_do(comm: mpicoll.Communicator) -> None:

@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import numpy as np
+import pytest
 from mpi4py import MPI
 from numpy.typing import NDArray
 
@@ -297,15 +298,15 @@ def in_threads(first: Messages, second: Messages) -> None:
         beside.result()
 
 
-def test_random_messages() -> None:
-    with mpicoll.Communicator() as comm:
+@pytest.mark.parametrize("check", ["watch", "full"])
+def test_random_messages(check: str) -> None:
+    with mpicoll.Communicator(check=check) as comm:
         seed = comm.bcast_object(int(os.environ.get("MPICOLL_SEED", random.randrange(1 << 30))))
         print(f"{ROUNDS} rounds, MPICOLL_SEED = {seed}")
         common, inner = random.Random(seed), range(1, comm.size)
         turned = comm.subset(range(comm.size)[::-1])
-        assert turned is not None
         mpis = MPI.COMM_WORLD.Create_cart([comm.size], periods=[True])
-        ring = mpicoll.Communicator(mpis)
+        ring = mpicoll.Communicator(mpis, check=check)
         mpis.Free()
         every = [Messages(each, comm.size, common, seed) for each in (comm, turned, ring)]
         if len(inner) > 1:

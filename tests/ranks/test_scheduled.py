@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import weakref
 from dataclasses import replace
 from typing import Any
 
@@ -18,12 +17,11 @@ from mpicoll.calls.choose import names
 from mpicoll.errors import ArgumentError
 from mpicoll.fabrics.mpi import MPIFabric
 from tests.arrays import KINDS, back
-from tests.devices.checks import check
+from tests.devices.checks import check, check_uneven
+from tests.ranks.random_calls import UNEVEN
 from tests.sharing import SHARED
 
 pytestmark = pytest.mark.sizes(1, 2, 4)
-
-UNEVEN = ("gather", "allgather", "scatter", "reduce_scatter", "alltoall")
 
 
 def served(operation: str) -> list[str]:
@@ -97,46 +95,8 @@ def test_the_actions_of_a_step_do_not_wait_for_each_other(comm: mpicoll.Communic
         assert (x == 6).all()
         three.free()
     two = comm.split(0 if comm.rank < 2 else 1)
-    assert two is not None
     with pytest.raises(ArgumentError, match="crossing does not: it is for 3 ranks"):
         two.allreduce(np.ones(1), algorithm="crossing")
-
-
-def uneven(
-    comm: mpicoll.Communicator,
-    collective: str,
-    algorithm: str,
-    root: int,
-    array: Any = np.array,
-    values: Any = np.asarray,
-) -> None:
-    """One call. ``array`` makes arrays with these values of a dtype, and ``values`` reads them."""
-    size, rank = comm.size, comm.rank
-    counts = [(3 * r + 1) % 4 for r in range(size)]  # one is empty
-    ends = np.cumsum(counts)
-    everything = np.arange(3.0 * sum(counts)).reshape(-1, 3)
-    mine = everything[ends[rank] - counts[rank] : ends[rank]]
-    whole, part = array(everything, "float64"), array(mine, "float64")
-    match collective:
-        case "gather":
-            got = comm.gatherv(part, counts, root, algorithm=algorithm)
-            expected = everything if rank == root else None
-        case "allgather":
-            got, expected = comm.allgatherv(part, counts, algorithm=algorithm), everything
-        case "scatter":
-            out = array(np.zeros_like(mine), "float64")
-            got, expected = comm.scatterv(whole, counts, root, out=out, algorithm=algorithm), mine
-        case "reduce_scatter":
-            got, expected = comm.reduce_scatterv(whole, counts, algorithm=algorithm), mine * size
-        case _:
-            to = [(rank + r) % 3 for r in range(size)]
-            given = np.concatenate([np.full((n, 2), 10.0 * rank + r) for r, n in enumerate(to)])
-            expected = np.concatenate([np.full((n, 2), 10.0 * r + rank) for r, n in enumerate(to)])
-            got = comm.alltoallv(array(given, "float64"), to, to, algorithm=algorithm)
-    if expected is None:
-        assert got is None
-    else:
-        np.testing.assert_array_equal(values(got), expected, err_msg=f"{collective}v by {algorithm}, root {root}")
 
 
 @pytest.mark.parametrize("collective", UNEVEN)
@@ -145,7 +105,7 @@ def test_uneven_blocks_by_every_algorithm_that_takes_them(comm: mpicoll.Communic
     assert {"native", "linear"} & set(known)
     for algorithm in known:
         for root in range(comm.size):
-            uneven(comm, collective, algorithm, root)
+            check_uneven(comm, ON_HOST, collective, algorithm, root)
 
 
 @pytest.mark.mpi(min_size=3)
@@ -165,7 +125,7 @@ def test_two_level_algorithms_where_ranks_are_on_several_nodes(
                     check(several, ON_HOST, a.collective, a.name, "float64", "sum", (n,), "plain", root)
         for root in range(size):
             for collective in ("gather", "scatter"):
-                uneven(several, collective, "two_level", root)
+                check_uneven(several, ON_HOST, collective, "two_level", root)
 
 
 def test_barriers(comm: mpicoll.Communicator) -> None:
@@ -205,24 +165,4 @@ def test_plans_give_their_requests_back(comm: mpicoll.Communicator) -> None:
             part.allreduce(x, out=x, algorithm="ring")
             assert (x == comm.size).all()
     assert len(part._engine.plans) <= part._engine.plans.LIMIT
-    part.free()
-
-
-@pytest.mark.mpi(min_size=4)
-def test_a_plan_keeps_the_scratch_memory_that_its_messages_pass_through(comm: mpicoll.Communicator) -> None:
-    """Rank 2 hands on what rank 3 gives and adds nothing: no array of the plan lies in the memory, only messages."""
-    part = comm.subset([0, 1, 2, 3])
-    if part is None:
-        return
-    counts = [0, 0, 0, 1000]
-    mine, out = np.full(counts[part.rank], 3.0), np.zeros(1000)
-    part.gatherv(mine, counts, out=out, algorithm="binomial_tree")
-    fabric = part._engine.fabric
-    assert isinstance(fabric, MPIFabric)
-    scratch = weakref.ref(fabric._workspace._block)
-    fabric._workspace.arrays(np.dtype(np.uint8), 1 << 20)
-    assert part.rank != 2 or scratch() is not None
-    out[:] = 0
-    part.gatherv(mine, counts, out=out, algorithm="binomial_tree")
-    assert part.rank != 0 or (out == 3).all()
     part.free()

@@ -11,8 +11,7 @@ from mpi4py import MPI
 
 import mpicoll
 from mpicoll.algorithms.steps import Nodes
-from mpicoll.calls.call import checked
-from mpicoll.calls.choose import NODE, choose
+from mpicoll.calls.choose import NODE
 from mpicoll.calls.settings import Settings
 from mpicoll.errors import ArgumentError, MismatchError
 from mpicoll.fabrics.mpi import MPIFabric
@@ -34,7 +33,6 @@ def test_the_environment_of_rank_0_decides(monkeypatch: pytest.MonkeyPatch) -> N
         assert other.last_route == "ring"
     comm = mpicoll.Communicator()
     part = comm.split(0)
-    assert part is not None
     for each in (part, comm):
         assert each.timeout == 7.5
         each.allreduce(x)
@@ -49,27 +47,23 @@ def test_the_environment_of_rank_0_decides(monkeypatch: pytest.MonkeyPatch) -> N
         assert comm._engine.info.settings.check == "full"
 
 
-def chosen(operation: str, comm: mpicoll.Communicator) -> str:
-    """What would carry out a short sum."""
-    call = checked(operation, comm.rank, comm.size, np.ones(2), np.ones(2), "sum", 0)
-    return choose(call, None, comm._engine.info).name
+def routes(comm: mpicoll.Communicator) -> tuple[str, str]:
+    """What carries out a short sum on all ranks, and one on rank 0 alone."""
+    assert comm.allreduce(np.ones(2))[0] == comm.size
+    of_all = comm.last_route
+    comm.reduce(np.ones(2))
+    return of_all, comm.last_route
 
 
 def test_all_ranks_choose_what_rank_0_does(monkeypatch: pytest.MonkeyPatch) -> None:
     """Their environments and cores may differ. A communicator's choice never changes."""
     with mpicoll.Communicator() as plain:
-        rank, size = plain.rank, plain.size
-        otherwise = chosen("reduce", plain)
+        rank, (_, otherwise) = plain.rank, routes(plain)
     monkeypatch.setenv("MPICOLL_ALGORITHM", "allreduce:ring" if rank == 0 else "allreduce:native,reduce:binomial_tree")
     with mpicoll.Communicator() as comm:
         monkeypatch.setenv("MPICOLL_ALGORITHM", "allreduce:swing")
-        part, node = comm.split(0, key=-comm.rank), comm.node
-        for each in (comm, part, node, comm.subset(range(size))):
-            assert each is not None
-            assert chosen("allreduce", each) == "ring"
-            assert chosen("reduce", each) == otherwise
-            x = np.full(8, 1.0 + each.rank)
-            assert each.allreduce(x, out=x)[0] == size * (size + 1) / 2
+        for each in (comm, comm.split(0, key=-comm.rank), comm.node, comm.subset(range(comm.size))):
+            assert routes(each) == ("ring", otherwise)
     monkeypatch.setenv("MPICOLL_ALGORITHM", "allreduce:rang" if rank == 0 else "")
     with mpicoll.Communicator() as comm, pytest.raises(ArgumentError, match=r"MPICOLL_ALGORITHM: .*given 'rang'"):
         comm.allreduce(np.ones(2))
@@ -104,7 +98,6 @@ def test_a_node_of_several_has_the_rules_of_the_whole(monkeypatch: pytest.Monkey
         comm = mpicoll.Communicator()
         part = comm.split(0)
     monkeypatch.setenv("MPICOLL_ALGORITHM", "allreduce:native")
-    assert part is not None
     for each in (comm, part, comm.node):
         assert each._engine.info.settings == Settings("allreduce:ring")
     assert not comm._engine.info.shares_memory

@@ -22,10 +22,8 @@ from mpicoll.communicator import memory
 from mpicoll.errors import ArgumentError, DtypeError, StateError
 from mpicoll.machine import blocks, shared_memory
 from tests.ranks.children import in_child
-from tests.sharing import NEEDED
+from tests.sharing import LONG, NEEDED
 
-LONG = 8 * blocks.LEAST
-"""Elements: enough of them for any dtype."""
 MIB = 1 << 20
 
 pytestmark = [*NEEDED, pytest.mark.sizes(2, 4)]
@@ -73,19 +71,6 @@ def test_what_free_blocks_have_goes_first_where_memory_is_short(
     assert blocks.own_at(x.ctypes.data, x.nbytes) is not None
     del x
     assert all(each.nbytes == 30 * MIB for each in comm.shared(30 * MIB, np.uint8))
-
-
-def test_an_absurd_length_hides_no_other_reason(comm: mpicoll.Communicator, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shared_memory, "free_memory", lambda: 0)
-    memory._warn.cache_clear()
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        for nbytes in (1 << 50, (1 << 50) + 1, 90 * MIB):
-            with suppress(MemoryError):
-                comm.empty(nbytes, np.uint8)
-    lengths = ["1,099,511,627,776 to 2,199,023,255,552 KiB", "65,536 to 131,072 KiB"]
-    why = "mpicoll: comm.empty makes ordinary arrays: the system gives no memory that ranks can share for one of"
-    assert [str(each.message) for each in caught] == [f"{why} {n}" for n in lengths if comm.rank == 0]
 
 
 def test_many_arrays_leave_files_to_the_program(comm: mpicoll.Communicator) -> None:
@@ -155,7 +140,6 @@ def test_a_free_block_whose_memory_does_not_come_back(
     nbytes = 13 * LONG  # no other test has left a free block of this length
     address = (x := comm.empty(nbytes, np.uint8)).ctypes.data
     block = blocks.own_at(address, nbytes)
-    assert block is not None
     del x
     assert block.empty()
     with monkeypatch.context() as patch:
@@ -169,21 +153,8 @@ def test_a_child_process_makes_arrays_of_its_own(comm: mpicoll.Communicator) -> 
     """Not in the blocks that are free in its parent."""
     inherited = comm.zeros(LONG)
     del inherited
-    (made, has_made), (written, has_written) = os.pipe(), os.pipe()
-    child = os.fork()
-    if child == 0:
-        own = comm.empty(LONG)
-        os.read(made, 1)  # the parent has made its own
-        own.fill(666)
-        os.write(has_written, b"!")
-        os._exit(0)
-    x = comm.zeros(LONG)
-    os.write(has_made, b"!")
-    assert os.read(written, 1) == b"!"
-    assert os.waitpid(child, 0)[1] == 0
-    for file in (made, has_made, written, has_written):
-        os.close(file)
-    assert not x.any()
+    in_child(lambda: comm.empty(LONG).fill(666))
+    assert not (comm.empty(LONG) == 666).any()
 
 
 def test_children_share_their_parents_arrays(comm: mpicoll.Communicator, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -310,7 +281,6 @@ def test_it_is_made_with_the_communicator_and_given_back() -> None:
         assert mapped() == before + comm.size
         assert used(comm)
         part = comm.split(0)
-        assert part is not None
         assert used(part)
         assert mapped() == before + 2 * comm.size
         assert len(os.listdir("/proc/self/fd")) == files
@@ -362,12 +332,11 @@ def test_all_communicators_together_have_a_budget(monkeypatch: pytest.MonkeyPatc
         held = sum(block.nbytes for block in list(shared_memory._own))
         if world.rank == 0:
             monkeypatch.setattr(shared_memory, "BUDGET", held + 2 * one + one // 2)
-        groups = [part for part in (world.split(0) for _ in range(4)) if part is not None]
+        groups = [world.split(0) for _ in range(4)]
         assert [used(part) for part in groups] == [True, True, False, False]
         groups.pop(0).free()
         gc.collect()
         again = world.split(0)
-        assert again is not None
         assert used(again)
         assert not used(groups[1])  # it was refused, and stays as it is
         for part in (*groups, again):
@@ -380,7 +349,6 @@ def test_a_rank_that_is_alone_shares_with_nobody(monkeypatch: pytest.MonkeyPatch
         before = {*shared_memory._own}
         monkeypatch.setattr(shared_memory, "BUDGET", 0)
         part = world.split(world.rank)
-        assert part is not None
         assert {*shared_memory._own} == before
         part.barrier()
         assert part.last_route == NODE

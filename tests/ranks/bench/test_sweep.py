@@ -222,20 +222,3 @@ def test_each_is_before_each_other_as_often_as_after_it(runners: int) -> None:
         before = Counter((a, b) for order in orders for i, a in enumerate(order) for b in order[i + 1 :])
         assert set(before.values()) <= {3}
     assert len(seen) > 1 or runners == 1
-
-
-@pytest.mark.slow
-def test_a_disturbed_beginning_does_not_leave_few_calls(session: Session) -> None:
-    pairs = Arena().buffers(sweep._case(options("barrier"), session, COLLECTIVES["barrier"], 0, "out-of-place"))
-    made = 0
-
-    def call() -> None:
-        nonlocal made
-        made += 1
-        if made <= 2:
-            sleep(0.3)
-
-    runner = Runner(pairs, [call] * len(pairs))
-    measure(session.world, [runner], 0.3)
-    assert len(runner.times) >= 12
-    assert runner.times[0] < 300_000  # those of the beginning do not count

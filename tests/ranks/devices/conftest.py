@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mpicoll.fabrics.routes.devices import staged
-from tests.devices.on import On, everywhere, made
+from tests.devices.on import On, OnCuda, OnSimulated, everywhere
 
 DEVICES = [pytest.param(name, marks=[pytest.mark.cuda] if name == "cuda" else []) for name in everywhere()]
 
@@ -13,7 +13,7 @@ DEVICES = [pytest.param(name, marks=[pytest.mark.cuda] if name == "cuda" else []
 @pytest.fixture(scope="module", params=DEVICES)
 def on(request: pytest.FixtureRequest) -> On:
     """A device whose work is late."""
-    return made(request.param, delay=5e-4)
+    return OnCuda() if request.param == "cuda" else OnSimulated(delay=5e-4)
 
 
 @pytest.fixture(autouse=True)
@@ -28,5 +28,5 @@ def route_is_possible(request: pytest.FixtureRequest) -> None:
 
 @pytest.fixture
 def piece(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """So many bytes are a piece: ``by`` gives them."""
-    monkeypatch.setattr(staged, "PIECE", request.param)
+    """So many bytes are a piece: those that ``by`` gives, or 64."""
+    monkeypatch.setattr(staged, "PIECE", getattr(request, "param", 64))

@@ -16,20 +16,14 @@ import pytest
 import mpicoll
 from mpicoll.algorithms.collectives import COLLECTIVES
 from mpicoll.errors import ArgumentError, DeviceError, DeviceFailure, MismatchError, StateError
-from mpicoll.fabrics.routes.devices import staged
 from tests import oracle
 from tests.devices.checks import MOVING
 from tests.devices.on import ROUTES, OnSimulated, laid_out
 from tests.devices.simulated import Simulated
 
-pytestmark = pytest.mark.first_mpi
+pytestmark = [pytest.mark.first_mpi, pytest.mark.usefixtures("piece")]
 LAST = 40
 """More than the things of one kind that any of these calls asks for."""
-
-
-@pytest.fixture(autouse=True)
-def short_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(staged, "PIECE", 64)
 
 
 @pytest.fixture

@@ -1,13 +1,11 @@
 """Calls come after what the caller has queued, and before what the caller streams then, whatever is late.
 
-No call waits for a device, and no test does so between calls. So wherever the order is broken, old values are found:
-the last tests break it on purpose, and find them."""
+No call waits for a device, and no test does so between calls. So wherever the order is broken, old values are found."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,13 +13,11 @@ import pytest
 
 import mpicoll
 from mpicoll.algorithms.collectives import COLLECTIVES
-from mpicoll.fabrics.routes.devices import staged
 from tests import oracle
 from tests.devices.checks import MOVING
-from tests.devices.on import LAYOUTS, ROUTES, Array, On, OnSimulated, laid_out, later_and_later, routes_of
-from tests.devices.simulated_queue import SimulatedEvent, SimulatedStream
+from tests.devices.on import LAYOUTS, ROUTES, On, laid_out, routes_of
 
-pytestmark = pytest.mark.first_mpi
+pytestmark = [pytest.mark.first_mpi, pytest.mark.usefixtures("piece")]
 
 SEED = int(os.environ.get("MPICOLL_SEED", "1"))
 CALLS = 10_000
@@ -30,77 +26,56 @@ TOGETHER = 20
 """Calls between two looks at their results."""
 
 
-@pytest.fixture(autouse=True)
-def short_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(staged, "PIECE", 64)
+def random_call(comm: mpicoll.Communicator, on: On, random: np.random.Generator) -> Callable[[], bool]:
+    """A call, the same on all ranks, on arrays that are written late. Its result is copied and overwritten at once. The
+    function that it returns looks at the copy, and says whether it is right."""
+    name = MOVING[random.integers(len(MOVING))]
+    table = COLLECTIVES[name]
+    route = str(random.choice(routes_of(on)))
+    layout = LAYOUTS[random.integers(len(LAYOUTS))] if random.random() < 0.2 else "plain"
+    count, root = int(random.integers(1, 40)), int(random.integers(comm.size)) if table.rooted else 0
+    shape = (comm.size, count) if table.gives == "p" else (count,)
+    inputs = [random.integers(-9, 9, shape).astype(np.float32) for _ in range(comm.size)]
+    stream = int(random.choice([0, 0, 0, 1, 2]))
+    with on.working_on(stream):
+        x = laid_out(on, np.zeros(shape, np.float32), "float32", layout)
+        on.copy(x, on.array(inputs[comm.rank], "float32"))
+        arguments: dict[str, Any] = {"algorithm": route} | ({"root": root} if table.rooted else {})
+        if name == "scatter":
+            arguments["out"] = on.array(np.zeros(count), "float32")
+        elif table.elementwise and table.reduces and random.random() < 0.5:
+            arguments["out"] = x
+        result = getattr(comm, name)(x, **arguments)
+        expected: Any = oracle.outcome(name, inputs, "sum", root, "float32")[comm.rank]
+        if expected is None or result is None:
+            return lambda: True
+        kept = on.array(np.full(expected.size, -100), "float32")
+        blocks = (comm.size,) if table.gets == "p" and table.gives != "p" else ()
+        whole = on.array(np.zeros((*blocks, *result.shape[len(blocks) :])), "float32")
+        on.copy(whole, result)
+        on.copy(result, on.array(np.full(result.shape, 77), "float32"))
+        on.copy(kept, vector(whole))
 
-
-class Program:
-    """Random calls, the same on all ranks. Each works on arrays that are written late, and its result is copied and
-    overwritten at once."""
-
-    def __init__(self, comm: mpicoll.Communicator, on: On, seed: int, routes: tuple[str, ...] = ()) -> None:
-        self.comm, self.on, self.routes = comm, on, routes or routes_of(on)
-        self.random = np.random.default_rng(seed)
-        self.arrays: dict[tuple[Any, ...], tuple[Any, Any]] = {}
-        """An array of each layout, and one for the copy of a result."""
-
-    def wrong_results(self, calls: int) -> int:
-        """How many results are wrong."""
-        wrong = 0
-        for _ in range(0, calls, TOGETHER):
-            kept = [self.call() for _ in range(TOGETHER)]
-            wrong += sum(not same() for same in kept)
-        return wrong
-
-    def call(self) -> Callable[[], bool]:
-        """One call. The function that it returns looks at a copy of the result, and says whether it is right."""
-        random, comm, on = self.random, self.comm, self.on
-        name = MOVING[random.integers(len(MOVING))]
-        table = COLLECTIVES[name]
-        route = self.routes[random.integers(len(self.routes))]
-        layout = LAYOUTS[random.integers(len(LAYOUTS))] if random.random() < 0.2 else "plain"
-        count, root = int(random.integers(1, 40)), int(random.integers(comm.size)) if table.rooted else 0
-        shape = (comm.size, count) if table.gives == "p" else (count,)
-        inputs = [random.integers(-9, 9, shape).astype(np.float32) for _ in range(comm.size)]
-        stream = int(random.choice([0, 0, 0, 1, 2]))
+    def is_right() -> bool:
         with on.working_on(stream):
-            x = laid_out(on, np.zeros(shape, np.float32), "float32", layout)
-            on.copy(x, on.array(inputs[comm.rank], "float32"))
-            arguments: dict[str, Any] = {"algorithm": route} | ({"root": root} if table.rooted else {})
-            if name == "scatter":
-                arguments["out"] = on.array(np.zeros(count), "float32")
-            elif table.elementwise and table.reduces and random.random() < 0.5:
-                arguments["out"] = x
-            result = getattr(comm, name)(x, **arguments)
-            expected = oracle.outcome(name, inputs, "sum", root, "float32")[comm.rank]
-            if expected is None or result is None:
-                return lambda: True
-            kept = on.array(np.full(expected.size, -100), "float32")
-            blocks = (comm.size,) if table.gets == "p" and table.gives != "p" else ()
-            whole = on.array(np.zeros((*blocks, *result.shape[len(blocks) :])), "float32")
-            on.copy(whole, result)
-            on.copy(result, on.array(np.full(result.shape, 77), "float32"))
-            on.copy(kept, reshaped(whole, kept))
-        return partial(self.is_right, stream, kept, expected)
+            return np.array_equal(on.values(kept), expected)
 
-    def is_right(self, stream: int, found: Any, expected: Array) -> bool:
-        with self.on.working_on(stream):
-            return np.array_equal(self.on.values(found), expected)
+    return is_right
 
 
-def reshaped(x: Any, like: Any) -> Any:
-    """``x`` as a vector. It has no gaps."""
-    if hasattr(x, "_as"):
-        return x._as(x.layout.reshape(-1))
-    return x.reshape(-1)
+def vector(x: Any) -> Any:
+    """The elements of an array without gaps."""
+    return x._as(x.layout.reshape(-1)) if hasattr(x, "_as") else x.reshape(-1)
 
 
 @pytest.mark.slow
 def test_random_calls(comm: mpicoll.Communicator, on: On) -> None:
     print(f"MPICOLL_SEED={SEED}")
+    random = np.random.default_rng(SEED)
     calls = CALLS if comm.size <= len(os.sched_getaffinity(0)) else CALLS // 20
-    assert Program(comm, on, SEED).wrong_results(calls) == 0
+    for _ in range(0, calls, TOGETHER):
+        looks = [random_call(comm, on, random) for _ in range(TOGETHER)]
+        assert all(is_right() for is_right in looks)
 
 
 @pytest.mark.slow
@@ -120,33 +95,3 @@ def test_two_communicators_on_two_streams(comm: mpicoll.Communicator, on: On, ro
                     assert (on.values(found) == expected).all()
             results.clear()
     other.free()
-
-
-# -- what breaks the order --------------------------------------------------------------------------------------------
-
-
-def the_host_does_not_wait(filling: SimulatedStream, patch: pytest.MonkeyPatch) -> None:
-    record = filling.record
-
-    def careless() -> SimulatedEvent:
-        event = record()
-        patch.setattr(event, "wait", lambda: None)
-        patch.setattr(event, "is_past", lambda: True)
-        return event
-
-    patch.setattr(filling, "record", careless)
-
-
-def the_stream_does_not_wait(filling: SimulatedStream, patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(filling, "wait_for", lambda event: None)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("broken", [the_host_does_not_wait, the_stream_does_not_wait], ids=lambda b: b.__name__)
-def test_a_broken_order_is_found(comm: mpicoll.Communicator, broken: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of what goes out."""
-    on = OnSimulated()
-    comm.allreduce(on.array(np.zeros(1), "float32"), algorithm="staged")
-    broken(comm._engine.devices._kept[on.device.name].ring.filling, monkeypatch)
-    program = Program(comm, on, 5, ("staged",))
-    assert any(sum(comm.allgather_object(program.wrong_results(40))) for _ in later_and_later(on.device))

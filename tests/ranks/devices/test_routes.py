@@ -11,11 +11,10 @@ import mpicoll
 from mpicoll import algorithms
 from mpicoll.errors import ArgumentError
 from tests.arrays import OnAGpu
-from tests.devices.checks import MOVING, by, check, same
+from tests.devices.checks import MOVING, by, check, check_uneven, same
 from tests.devices.on import LAYOUTS, ROUTES, On, OnSimulated, laid_out, routes_of
 from tests.devices.simulated import Simulated
-from tests.ranks.test_communicator import in_place
-from tests.ranks.test_scheduled import UNEVEN, uneven
+from tests.ranks.random_calls import UNEVEN
 
 
 @pytest.mark.slow
@@ -41,16 +40,11 @@ def test_by_mpi_alone(comm: mpicoll.Communicator, on: On, name: str) -> None:
 
 
 @by(*ROUTES)
-def test_a_block_of_the_other_array_in_place(comm: mpicoll.Communicator, on: On, route: str) -> None:
-    in_place(comm, "float64", on.array, on.values, algorithm=route)
-
-
-@by(*ROUTES)
 @pytest.mark.parametrize("collective", UNEVEN)
 def test_uneven_blocks(comm: mpicoll.Communicator, on: On, collective: str, route: str) -> None:
     for _ in range(2):
         for root in range(comm.size):
-            uneven(comm, collective, route, root, on.array, on.values)
+            check_uneven(comm, on, collective, route, root)
 
 
 @pytest.mark.slow

@@ -10,7 +10,6 @@ import pytest
 
 import mpicoll
 from mpicoll.algorithms.collectives import COLLECTIVES
-from mpicoll.devices.device import Stream
 from mpicoll.fabrics.routes.devices import staged
 from mpicoll.machine import blocks
 from tests.devices.checks import MOVING, check
@@ -107,26 +106,6 @@ def test_half_of_the_blocks_is_the_program_s(comm: mpicoll.Communicator, monkeyp
     assert "shared" not in summed(comm, on, 1)
     assert blocks.allocate(blocks.LEAST) is not None
     del taken
-
-
-def test_an_error_of_the_host_s_route(comm: mpicoll.Communicator, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the program streams then comes after what the device still writes."""
-    on, fresh, empty = OnSimulated(), comm.split(0), staged._Piece.empty
-    assert fresh is not None
-    x = on.array(np.ones(LENGTH), "float64")
-    on.device.current().synchronize()
-
-    def failing(self: staged._Piece, stream: Stream) -> None:
-        empty(self, stream)
-        raise RuntimeError("the host's route")
-
-    monkeypatch.setattr(staged._Piece, "empty", failing)
-    on.device.costs = Costs(latency=0.05)
-    with pytest.raises(RuntimeError, match="the host's route"):
-        fresh.allreduce(x, out=x, algorithm="staged")
-    on.copy(x, kept := on.array(np.full(LENGTH, 7.0), "float64"))
-    assert np.all(on.values(x) == 7)
-    del kept
 
 
 def test_slots_are_free_when_the_device_is_done(comm: mpicoll.Communicator) -> None:

@@ -231,12 +231,10 @@ def test_a_timeout_that_is_no_timedelta(rank: int) -> None:
 def test_a_callback_may_wait_and_start_collectives_of_its_own() -> None:
     x, y = torch.ones(3), torch.full((2,), 2.0)
     work = dist.all_reduce(x, async_op=True)
-    assert work is not None
 
     def then(future: torch.futures.Future[Any]) -> torch.Tensor:
         assert work.wait()
         second = dist.all_reduce(y, async_op=True)
-        assert second is not None
         second.wait()
         return y + future.value()[0][0]
 

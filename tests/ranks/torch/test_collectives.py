@@ -74,14 +74,6 @@ def test_every_layout(groups: list[Group], function: str, out_layout: str) -> No
             run(Case(function, dtype, "sum", g.size - 1, (2, 3), layout, out_layout, ASYNC[i % 3], seed=i), g)
 
 
-@pytest.mark.parametrize("function", FUNCTIONS)
-def test_every_shape(groups: list[Group], function: str) -> None:
-    """Shapes have no dimension, no element, one element, or so many that an exchange takes several rounds."""
-    for shape in ((), (0,), (0, 3), (3, 0), (1,), (1, 1, 1), (2, 0, 1), (4099,), (3, 5, 7, 2)):
-        for dtype, mode in (("float32", "none"), ("bfloat16", "some"), ("bool", "all")):
-            run(Case(function, dtype, "prod", groups[0].size - 1, shape, async_ranks=mode, seed=3), groups[0])
-
-
 LISTS = [function for function in FUNCTIONS if function.endswith(("all_gather", "gather", "scatter", "all_to_all"))]
 
 
@@ -134,25 +126,9 @@ def test_uneven_all_to_all(rank: int, size: int, as_list: bool, async_op: bool) 
         work = dist.all_to_all_single(whole, torch.cat(rows), of, to, async_op=async_op)
         outs = list(whole.split(of))
     if async_op:
-        assert work is not None
         work.wait()
     for found, e in zip(outs, expected, strict=True):
         assert torch.equal(found, e)
-
-
-def test_slots_of_one_tensor_mean_in_place(rank: int, size: int) -> None:
-    """The input is this rank's block of the output, or the output is its block of the input, as in FSDP."""
-    whole = torch.zeros(2 * size)
-    mine = whole[2 * rank : 2 * rank + 2]
-    mine.fill_(rank + 1)
-    dist.all_gather_into_tensor(whole, mine)
-    assert whole.tolist() == [float(r + 1) for r in range(size) for _ in range(2)]
-    for op, expected in ((dist.ReduceOp.SUM, size), (dist.ReduceOp.MAX, 1)):
-        blocks = torch.arange(2.0 * size)
-        others = [i for i in range(2 * size) if i // 2 != rank]
-        dist.reduce_scatter_tensor(blocks[2 * rank : 2 * rank + 2], blocks, op)
-        assert blocks[2 * rank : 2 * rank + 2].tolist() == [2 * rank * expected, (2 * rank + 1) * expected]
-        assert blocks[others].tolist() == [float(i) for i in others]
 
 
 def test_gradients_and_graphs_are_left_alone(size: int) -> None:
@@ -162,7 +138,6 @@ def test_gradients_and_graphs_are_left_alone(size: int) -> None:
     assert y.tolist() == [2.0 * size] * 3
     assert x.grad is None
     y.sum().backward()
-    assert x.grad is not None
     assert torch.equal(x.grad, torch.full((3,), 2.0))
 
 

@@ -39,26 +39,22 @@ def test_every_function(groups: list[Group], gpu: SimulatedGpu, function: str) -
 
 def test_a_call_does_not_wait_for_the_caller_s_queue(gpu: SimulatedGpu) -> None:
     """An asynchronous call returns while what comes before it is still on its way, and so does the Work's answer."""
-    x, held = gpu.tensor([1.0]), HeldUp(gpu)
+    x, held = gpu.tensor([1.0]), held_up(gpu)
     work = dist.all_reduce(x, async_op=True)
     assert not work.is_completed()
     with pytest.raises(TimeoutError):
         work.wait(timedelta(milliseconds=20))
-    held.go_on()
+    held.set()
     assert work.wait()
     assert values(x) == [dist.get_world_size()]
     assert work.is_completed()
 
 
-class HeldUp:
-    """Work of a device's current queue that ends when it may."""
-
-    def __init__(self, gpu: SimulatedGpu) -> None:
-        self._event = threading.Event()
-        gpu.current().hand_in("kernel", self._event.wait, 0)
-
-    def go_on(self) -> None:
-        self._event.set()
+def held_up(gpu: SimulatedGpu) -> threading.Event:
+    """Hold a device's current queue up until this event is set."""
+    event = threading.Event()
+    gpu.current().hand_in("kernel", event.wait, 0)
+    return event
 
 
 def test_work_after_a_call_does_not_hold_it_up(gpu: SimulatedGpu) -> None:
@@ -66,11 +62,11 @@ def test_work_after_a_call_does_not_hold_it_up(gpu: SimulatedGpu) -> None:
     x = gpu.tensor([1.0])
     work = dist.all_reduce(x, async_op=True)
     doubled = work.get_future().then(lambda done: values(done.value()[0] * 2))
-    held = HeldUp(gpu)
+    held = held_up(gpu)
     with gpu.using(gpu.new_stream()):
         work.wait()
         assert values(x) == [dist.get_world_size()]
-    held.go_on()
+    held.set()
     assert doubled.wait() == [2 * dist.get_world_size()]
 
 

@@ -68,7 +68,6 @@ def test_groups_are_made_and_destroyed_again_and_again() -> None:
         assert dist.is_available()
         assert (dist.get_rank(), dist.get_world_size()) == (rank, size)
         world = dist.group.WORLD
-        assert world is not None
         assert world is dist.GroupMember.WORLD
         assert world.timeout == timedelta(minutes=5)
         assert dist.get_process_group_ranks(None) == dist.get_process_group_ranks(world) == list(range(size))

@@ -75,7 +75,6 @@ def _all_gather_base(nn: Any, g: Group, x: torch.Tensor) -> torch.Tensor:
 
 
 def _all_to_all(nn: Any, g: Group, x: torch.Tensor) -> torch.Tensor:
-    assert g.rank is not None
     to = [rows(g.rank, r) for r in range(g.size)]
     outs = [x.new_empty(rows(r, g.rank)) for r in range(g.size)]
     return flat(nn.all_to_all(outs, list(x[: sum(to)].split(to)), g.handle))
@@ -86,7 +85,6 @@ def _all_to_all_single(nn: Any, g: Group, x: torch.Tensor) -> torch.Tensor:
 
 
 def _with_splits(nn: Any, g: Group, x: torch.Tensor) -> torch.Tensor:
-    assert g.rank is not None
     to = [rows(g.rank, r) for r in range(g.size)]
     of = [rows(r, g.rank) for r in range(g.size)]
     return nn.all_to_all_single(x.new_empty(sum(of)), x[: sum(to)], of, to, g.handle)
@@ -147,15 +145,9 @@ CASES: dict[str, Case] = {
 }  # fmt: skip
 
 
-def inputs(size: int) -> Tensors:
-    """All ranks' inputs, in float64."""
-    g = torch.Generator().manual_seed(5)
-    return list(torch.randn(size, LENGTH, dtype=torch.float64, generator=g))
-
-
-def weights(size: int) -> Tensors:
-    """What all ranks' outputs are multiplied with in their losses; more than there are outputs."""
-    g = torch.Generator().manual_seed(6)
+def drawn(size: int, seed: int) -> Tensors:
+    """A vector for each rank: its input, or what its outputs are multiplied with in its loss. These may be fewer."""
+    g = torch.Generator().manual_seed(seed)
     return list(torch.randn(size, LENGTH, dtype=torch.float64, generator=g))
 
 
@@ -193,7 +185,7 @@ def test_values_and_gradients(function: str, name: str, groups: list[Group]) -> 
     def losses(ys: list[torch.Tensor], of: list[torch.Tensor]) -> torch.Tensor:
         return torch.stack([((y * w[: len(y)]) ** 3).sum() for y, w in zip(ys, of, strict=True)]).sum()
 
-    x, ws = inputs(g.size)[g.rank].requires_grad_(), weights(g.size)
+    x, ws = drawn(g.size, 5)[g.rank].requires_grad_(), drawn(g.size, 6)
     if through_torch():
         is_defined = case.root is None or g.rank == range(g.size)[case.root]
         y = case.ranks(torch.distributed.nn.functional, g, x) * is_defined
@@ -202,7 +194,7 @@ def test_values_and_gradients(function: str, name: str, groups: list[Group]) -> 
     if not len(y):  # it comes from nothing
         return
     (gradient,) = torch.autograd.grad(losses([y], [ws[g.rank]]), x, create_graph=True)
-    xs = [each.requires_grad_() for each in inputs(g.size)]
+    xs = [each.requires_grad_() for each in drawn(g.size, 5)]
     ys = case.alone(xs)
     of_all = losses(ys, ws) + 0 * torch.stack(xs).pow(3).sum()  # some functions leave some inputs out
     gradients = torch.autograd.grad(of_all, xs, create_graph=True)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
+import metrics
 import pytest
+import sgd
 import torch
 
 import mpicoll.torch as dist
@@ -17,29 +17,19 @@ from tests.ranks.torch.programs.training import train
 pytestmark = pytest.mark.first_mpi
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
-sys.path.append(str(EXAMPLES))
 OF_MPICOLL_TORCH = [p for p in sorted(EXAMPLES.glob("*.py")) if "\nimport mpicoll.torch as dist" in p.read_text()]
 """programs/test_examples.py runs the other examples, and jobs/test_elastic.py the one that loses ranks."""
-
-
-def example(name: str) -> Any:
-    """What an example defines."""
-    return import_module(name)
-
-
-# -- training ---------------------------------------------------------------------------------------------------------
 
 
 def test_metrics(rank: int, size: int) -> None:
     predicted, target = torch.arange(12), torch.arange(12)
     predicted[: rank + 1] += 1
-    found = example("metrics").accuracy(predicted, target)
+    found = metrics.accuracy(predicted, target)
     assert found == pytest.approx(1 - sum(range(1, size + 1)) / (12 * size), abs=1e-12)
 
 
 def test_synchronous_sgd(rank: int, size: int) -> None:
     """The loss falls in every epoch, as it does on one process, and all ranks hold equal parameters, bit for bit."""
-    sgd = example("sgd")
     model, losses = sgd.train()
     assert len(losses) == sgd.EPOCHS
     assert all(later < earlier for earlier, later in pairwise(losses))
@@ -58,7 +48,7 @@ def test_synchronous_sgd(rank: int, size: int) -> None:
 @pytest.mark.parametrize("path", OF_MPICOLL_TORCH, ids=lambda p: p.stem)
 def test_examples_say_how_to_start_them_and_run(path: Path, rank: int, capsys: pytest.CaptureFixture[str]) -> None:
     """What they print is in jobs/test_examples.py."""
-    run = example(path.stem)
+    run = import_module(path.stem)
     assert f"mpicoll run -n 4 examples/{path.name}" in run.__doc__
     dist.destroy_process_group()
     run.main(*[None, (4, 33)] if path.stem == "compare_topologies" else [])

@@ -80,28 +80,8 @@ def test_what_a_callback_calls_comes_before_what_is_called_later(size: int) -> N
     for _ in range(100):
         x, y, z = torch.ones(1), torch.full((1,), 10.0), torch.full((1,), 100.0)
         work = dist.all_reduce(x, async_op=True)
-        assert work is not None
         late = work.get_future().then(lambda _, y=y: dist.all_reduce(y))
         work.wait()
         dist.all_reduce(z)
         late.wait()
         assert [float(v) for v in (x, y, z)] == [size, 10 * size, 100 * size]
-
-
-class Gathered:
-    """An object that calls a collective while it is pickled."""
-
-    def __init__(self, total: float) -> None:
-        self.total = total
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        x = torch.ones(1)
-        dist.all_reduce(x)
-        return Gathered, (float(x),)
-
-
-def test_a_collective_within_another_is_no_second_thread(size: int) -> None:
-    found: list[Any] = [None] * size
-    dist.all_gather_object(found, Gathered(0.0))
-    assert [each.total for each in found] == [size] * size
-    summed(None)

@@ -102,6 +102,5 @@ def test_a_future_s_callback_works_on_streams(of_torch: int) -> None:
         torch.cuda._sleep(CYCLES)
         x.fill_(1)
         work = dist.all_reduce(x, async_op=True)
-        assert work is not None
         doubled = work.get_future().then(lambda done: done.value()[0] * 2).wait()
         assert doubled.unique().tolist() == [2.0 * dist.get_world_size()]

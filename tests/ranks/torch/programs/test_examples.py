@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import sys
-from importlib import import_module
-from pathlib import Path
-
+import ddp
+import fsdp
 import pytest
 import torch.distributed as dist
 
 from tests.ranks.torch.programs.training import shared_folder
-
-EXAMPLES = Path(__file__).parents[4] / "examples"
-sys.path.append(str(EXAMPLES))
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:Detected an existing checkpoint")]
 
 
 def test_ddp(rank: int, size: int, capsys: pytest.CaptureFixture[str]) -> None:
     dist.destroy_process_group()
-    ddp = import_module("ddp")
     assert "mpicoll run -n 4 examples/ddp.py" in ddp.__doc__
     ddp.main()
     assert not dist.is_initialized()
@@ -32,7 +26,6 @@ def test_ddp(rank: int, size: int, capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_fsdp(monkeypatch: pytest.MonkeyPatch) -> None:
     """A run that is continued from a checkpoint ends as a run without an interruption does."""
-    fsdp = import_module("fsdp")
     assert "mpicoll run -n 4 examples/fsdp.py" in fsdp.__doc__
     with shared_folder() as folder:
         dist.destroy_process_group()

@@ -13,6 +13,7 @@ from typing import Any, cast
 import pytest
 import torch
 import torch.distributed as dist
+from mpi4py import MPI
 
 import mpicoll.torch
 from mpicoll.errors import ArgumentError, DeviceError, LaunchError, StateError
@@ -43,8 +44,6 @@ def test_ours_is_torchs() -> None:
 
 
 def test_store_of_ones_own(without_group: None) -> None:
-    from mpi4py import MPI
-
     world = MPI.COMM_WORLD
     store = dist.TCPStore("127.0.0.1", 0, world.size, True, wait_for_workers=False) if world.rank == 0 else None
     port = world.bcast(store.port if store else None)
@@ -71,8 +70,6 @@ def test_rendezvous(rank: int, size: int) -> None:
 @pytest.mark.parametrize("by_store", [False, True])
 def test_contradictions(argument: str, by_store: bool, without_group: None) -> None:
     """The given rank or world size is not MPI's: every rank raises, however it was given."""
-    from mpi4py import MPI
-
     said: dict[str, Any] = {"rank": MPI.COMM_WORLD.rank, "world_size": MPI.COMM_WORLD.size}
     said[argument] += 1
     how: dict[str, Any] = {"store": dist.HashStore()} if by_store else {"init_method": "mpi://"}
@@ -232,7 +229,6 @@ def test_split_group(rank: int, size: int, monkeypatch: pytest.MonkeyPatch) -> N
     halves = [half for half in (list(range(size // 2)), list(range(size // 2, size))) if half]
     mine = next(half for half in halves if rank in half)
     part = dist.split_group(split_ranks=halves, group_desc="a half")
-    assert part is not None
     assert (dist.get_process_group_ranks(part), part.group_desc) == (mine, "a half")
     works(part)
     inner = dist.split_group(part, [[0]])

@@ -15,7 +15,7 @@ from mpicoll.arrays.dtypes import DTYPES
 from mpicoll.errors import ArgumentError, DeviceError, MpicollError, StateError
 from tests.arrays import OnAGpu
 from tests.ranks.children import in_child
-from tests.ranks.torch.cases import FUNCTIONS, LAYOUTS, OP_OF, REDUCING, Case, Group, layouts, legal, make_groups, run
+from tests.ranks.torch.cases import FUNCTIONS, LAYOUTS, OP_OF, REDUCING, Case, Group, layouts, legal, run
 
 pytestmark = [pytest.mark.cuda, pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA GPU here")]
 
@@ -25,26 +25,9 @@ CYCLES = 100_000_000
 
 
 @pytest.fixture(autouse=True)
-def own_device() -> None:
-    """A default group, and ranks spread over the GPUs there are."""
-    if not dist.is_initialized():
-        dist.init_process_group()
+def own_device(default_group: bool) -> None:
+    """Ranks are spread over the GPUs there are."""
     torch.cuda.set_device(dist.get_node_local_rank() % torch.cuda.device_count())
-
-
-@pytest.fixture
-def groups(own_device: None) -> list[Group]:
-    return make_groups(dist.group.WORLD)
-
-
-@pytest.fixture
-def rank(own_device: None) -> int:
-    return dist.get_rank()
-
-
-@pytest.fixture
-def size(own_device: None) -> int:
-    return dist.get_world_size()
 
 
 def like_cupy(x: torch.Tensor, read_only: bool = False, stream: int | None = None) -> Any:
@@ -180,7 +163,6 @@ def test_messages_follow_the_current_stream(rank: int, n: int) -> None:
                 x = _written_late(n, 3.0) if sender_on_device else torch.full((n,), 3.0)
                 dist.send(x, 1)
                 request = dist.isend(x, 1)
-                assert request is not None
                 request.wait()
             elif rank == 1:
                 y = torch.zeros(n, device="cuda" if receiver_on_device else "cpu")
@@ -188,7 +170,6 @@ def test_messages_follow_the_current_stream(rank: int, n: int) -> None:
                 assert (y == 3).all()
                 y.zero_()
                 request = dist.irecv(y, 0)
-                assert request is not None
                 request.wait()
                 assert (y * 2 == 6).all()
 
@@ -225,7 +206,6 @@ def test_a_stream_that_captures_a_graph(size: int, async_op: bool) -> None:
     """The call is refused before data moves, and so is a wait. The group can be used afterwards."""
     x = torch.ones(4, device="cuda")
     pending = dist.all_reduce(x, async_op=True)
-    assert pending is not None
     with torch.cuda.graph(torch.cuda.CUDAGraph()):
         with pytest.raises(StateError, match="the current stream is capturing a CUDA graph"):
             dist.all_reduce(x, async_op=async_op)

@@ -119,26 +119,6 @@ def test_a_second_one_ends_the_job_now(tmp_path: Path) -> None:
     assert "saved" not in result.output
 
 
-EARLY = """
-    import os, signal, sys
-    from mpicoll.cli import main
-    from mpicoll.jobs.run import _Attempt
-
-    def early(attempt, variables, real=_Attempt._start):
-        os.kill(os.getpid(), signal.SIGTERM)
-        return real(attempt, variables)
-
-    _Attempt._start = early
-    sys.exit(main(["run", "-n", "1", "-c", "import time; time.sleep(10); print('went on')"]))
-"""
-
-
-@pytest.mark.skipif(MPICH, reason="its launcher passes over a signal that comes before it has started ranks")
-def test_a_signal_that_comes_before_the_launcher_is_there(tmp_path: Path) -> None:
-    result = python(script(tmp_path, EARLY)).bad()
-    assert "went on" not in result.output
-
-
 ENDS = ["a quit", "a killed launch", *([] if MPICH else ["a killed launcher"])]  # MPICH has two
 
 

@@ -8,8 +8,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from functools import partial
-from typing import Any
 
 import pytest
 
@@ -195,22 +193,3 @@ def test_a_thread_reads_while_calls_are_made() -> None:
     sys.setswitchinterval(interval)
     assert read
     assert not wrong
-
-
-def through(frames: int, recorder: Recorder) -> None:
-    """A call that comes from this file through so many frames of a library."""
-    source = "def call(n):\n    begin() if n == 1 else call(n - 1)\n"
-    names: dict[str, Any] = {"begin": lambda: None}
-    exec(compile(source, threading.__file__, "exec"), names)
-    names["begin"] = partial(recorder.begin, RECORDS[0])
-    names["call"](frames)
-
-
-def test_the_programs_line_is_found_from_any_depth() -> None:
-    """The recorder looks first where the last call came from."""
-    recorder = Recorder()
-    for frames in (1, 1, 4, 4, 2, 7, 1):
-        through(frames, recorder)
-        recorder.under_way = False
-        code, _ = recorder.calls()[-1].site
-        assert code is through.__code__

@@ -203,23 +203,6 @@ def test_threads_keep_what_their_job_began_with(monkeypatch: pytest.MonkeyPatch)
         assert ranks.run(lambda comm: chosen("allreduce", SUM, 8, comm._engine.info)) == ["ring", "ring"]
 
 
-@pytest.mark.parametrize(
-    ("nbytes", "info", "expected"),
-    [
-        (8, TOGETHER, (NODE, "the ranks share a node")),
-        (8, APART, (NATIVE, "the ranks share no memory in which mpicoll's kernel works")),
-        (8, replace(APART, nodes=Nodes((0, 1))), (NATIVE, "the ranks share no memory in which mpicoll's kernel works")),
-        (choose.LONGEST_ALONE, replace(TOGETHER, nodes=Nodes.one(1)), (NODE, "the ranks share a node")),
-        (choose.LONGEST_ALONE + 4, replace(TOGETHER, nodes=Nodes.one(1)), (NATIVE, "there is one rank")),
-        (8, replace(APART, nodes=Nodes.one(1)), (NATIVE, "there is one rank")),
-        (8, preferring("allreduce:ring"), ("ring", "MPICOLL_ALGORITHM names it")),
-    ],
-)
-def test_why(nbytes: int, info: CommInfo, expected: tuple[str, str]) -> None:
-    choice = choose.choose(call_of("allreduce", SUM, nbytes), None, info)
-    assert (choice.name, choice.why) == expected
-
-
 def test_editors_complete_the_names_that_exist() -> None:
     known = {a.name for a in algorithms.algorithms()} | {NATIVE, EXCHANGE, NODE, WIDE, STAGED, DEVICE, IPC}
     assert set(get_args(AlgorithmName)) == known

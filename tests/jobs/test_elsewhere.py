@@ -64,9 +64,12 @@ def test_how_a_job_ends(tmp_path: Path) -> None:
     program, host = script(tmp_path, ENDS, begin=OURS), os.uname().nodename
     for folder in ("raises", "interrupted"):
         (tmp_path / folder).mkdir()
-    differs = elsewhere(2, program, "differs").bad("mpicoll: the ranks made different calls. The job ends", code=1)
-    for line in ("rank 0  call 0: allreduce sum of 4 float64, at", "rank 1  call 0: barrier, at script.py:15"):
-        assert line in differs.output
+    elsewhere(2, program, "differs").bad(
+        "mpicoll: the ranks made different calls. The job ends",
+        "rank 0  call 0: allreduce sum of 4 float64, at",
+        "rank 1  call 0: barrier, at script.py:15",
+        code=1,
+    )
     raises = elsewhere(2, program, "raises", env=together(2, tmp_path / "raises"))
     raises.bad(f"mpicoll: ranks 0-1 on {host} ended by ValueError", code=1)
     assert raises.output.count("ValueError: no") == 1, "one rank speaks for both"

@@ -91,9 +91,7 @@ def test_a_rank_saves_its_work(tmp_path: Path, how: str, code: int, options: lis
 
 
 def test_one_traceback_for_all(tmp_path: Path) -> None:
-    result = interrupted(tmp_path, "raises").bad(code=130)
-    for said in ("interrupted 0", "interrupted 1", "KeyboardInterrupt"):
-        assert said in result.output
+    result = interrupted(tmp_path, "raises").bad("interrupted 0", "interrupted 1", "KeyboardInterrupt", code=130)
     assert "interrupt.py" not in result.output
 
 

@@ -49,30 +49,6 @@ def test_equal_calls_alone_have_equal_hashes(count: int) -> None:
     assert made(calls).hash(5 * LENGTH + 1) is None
 
 
-def test_a_signals_handler_calls_while_a_ring_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The ring turns once, and the calls are in their order: first the handler's, which is complete first."""
-    calls = some(2 * LENGTH + 5)
-    late: list[Record] = []
-    recorder = made(calls[:LENGTH])
-    digests = Recorder.digests
-
-    def with_handler(self: Recorder, many: int) -> bytes:
-        if not late:
-            late.append(RECORDS[3])
-            make(self, RECORDS[3])
-        return digests(self, many)
-
-    monkeypatch.setattr(Recorder, "digests", with_handler)
-    for record in calls[LENGTH:]:
-        make(recorder, record)
-    monkeypatch.undo()
-    assert late
-    expected = made([*calls[:LENGTH], *late, *calls[LENGTH:]])
-    assert [recorder.hash(n) for n in range(LENGTH, 2 * LENGTH + 7)] == [
-        expected.hash(n) for n in range(LENGTH, 2 * LENGTH + 7)
-    ]
-
-
 def test_hashes_are_forgotten_at_last(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mpicoll.supervise.record._RINGS", 3)
     recorder = made(some(10 * LENGTH))

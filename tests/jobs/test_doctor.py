@@ -60,23 +60,13 @@ def test_two_ranks() -> None:
 
 @ON_LINUX
 def test_the_report_for_a_log(tmp_path: Path) -> None:
-    """Where the ranks are, and what is wrong with them. A problem does not end the job. The page shows the report, but
-    for what depends on the machine and on the MPI."""
+    """Where the ranks are, and what is wrong with them. A problem does not end the job."""
     file = tmp_path / "doctor.txt"
     result = done("bash", "-c", f'"$@" > {file}', "bash", *ONE_CORE, *DOCTOR, "--log").good()
     assert lines(result, "problem") == [f"cores 2 ranks take turns on 1 core: {ONE} | {ONE}"]
     assert {line.split()[0] for line in lines(result, "ok")} == {"GPU"}
     whole = replace(result, output=file.read_text())
     assert lines(whole, "problem") == lines(result, "problem")
-    page = (REPOSITORY / "docs/how-to/doctor.md").read_text()
-    (shown,) = re.findall(r"^```text\n(mpicoll [^\n]*2 ranks on 1 node\n.*?)^```", page, re.MULTILINE | re.DOTALL)
-    printed = whole.output
-    if "the machine is overloaded" in printed:  # by other tests
-        printed = printed.replace("1 problem, 1 warning\n", "1 problem, 0 warnings\n")
-    topics = "launcher|MPI|memory  |/dev/shm|locked|open|huge|GPU|algorithm"
-    mine = re.compile(rf"^(mpicoll|ok +({topics})).*", re.MULTILINE)
-    for line in filter(None, mine.sub("", shown).splitlines()):
-        assert line in printed, f"the page has {line!r}:\n{printed}"
 
 
 @pytest.mark.parametrize(

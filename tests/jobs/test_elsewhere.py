@@ -8,12 +8,9 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 
-import pytest
-
-from tests.jobs.jobs import NEEDS_TORCH, OURS, REPOSITORY, Done, done, ended, run, script, started, together, until
+from tests.jobs.jobs import NEEDS_TORCH, OURS, REPOSITORY, Done, ended, run, script, started, together, until
 
 ELSEWHERE = {"MPICOLL_TESTS_ELSEWHERE": "1"}
 RANKS = REPOSITORY / "tests" / "ranks"
@@ -67,9 +64,12 @@ def test_how_a_job_ends(tmp_path: Path) -> None:
     program, host = script(tmp_path, ENDS, begin=OURS), os.uname().nodename
     for folder in ("raises", "interrupted"):
         (tmp_path / folder).mkdir()
-    differs = elsewhere(2, program, "differs").bad("mpicoll: the ranks made different calls. The job ends", code=1)
-    for line in ("rank 0  call 0: allreduce sum of 4 float64, at", "rank 1  call 0: barrier, at script.py:15"):
-        assert line in differs.output
+    elsewhere(2, program, "differs").bad(
+        "mpicoll: the ranks made different calls. The job ends",
+        "rank 0  call 0: allreduce sum of 4 float64, at",
+        "rank 1  call 0: barrier, at script.py:15",
+        code=1,
+    )
     raises = elsewhere(2, program, "raises", env=together(2, tmp_path / "raises"))
     raises.bad(f"mpicoll: ranks 0-1 on {host} ended by ValueError", code=1)
     assert raises.output.count("ValueError: no") == 1, "one rank speaks for both"
@@ -102,29 +102,6 @@ def test_the_doctor(tmp_path: Path) -> None:
     assert "/dev/shm" not in result.output
     asked = elsewhere(2, script(tmp_path, ASKED, begin=OURS), env={"MPICOLL_DUMP": str(tmp_path / "calls")})
     asked.good("mpicoll: the last calls of each rank are in")
-
-
-@NEEDS_TORCH
-def test_bench_compares() -> None:
-    words = ["bench", "allreduce", "-n", "2", "--backends", "mpicoll,mpi,gloo", "--min", "8", "--max", "64"]
-    done(sys.executable, "-m", "mpicoll", *words, "--factor", "8", "--seconds", "0.1", env=ELSEWHERE).good(
-        "# 0 wrong elements"
-    )
-
-
-CELL = """
-    from IPython.core.interactiveshell import InteractiveShell
-
-    shell = InteractiveShell.instance()
-    shell.run_line_magic("load_ext", "mpicoll")
-    shell.run_cell_magic("ranks", "2", "import numpy as np; print(comm.allreduce(np.full(2, 1.0 + comm.rank)))")
-"""
-
-
-@pytest.mark.skipif(find_spec("IPython") is None, reason="IPython is not installed")
-def test_ranks_of_a_cell(tmp_path: Path) -> None:
-    result = done(sys.executable, script(tmp_path, CELL), env={**ELSEWHERE, "IPYTHONDIR": str(tmp_path)}).good()
-    assert result.output.count("[3. 3.]") == 2, result.output
 
 
 WITHOUT = """

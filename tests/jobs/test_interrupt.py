@@ -91,9 +91,7 @@ def test_a_rank_saves_its_work(tmp_path: Path, how: str, code: int, options: lis
 
 
 def test_one_traceback_for_all(tmp_path: Path) -> None:
-    result = interrupted(tmp_path, "raises").bad(code=130)
-    for said in ("interrupted 0", "interrupted 1", "KeyboardInterrupt"):
-        assert said in result.output
+    result = interrupted(tmp_path, "raises").bad("interrupted 0", "interrupted 1", "KeyboardInterrupt", code=130)
     assert "interrupt.py" not in result.output
 
 
@@ -117,26 +115,6 @@ def test_a_signal_for_one_rank_ends_the_job_soon(tmp_path: Path) -> None:
 def test_a_second_one_ends_the_job_now(tmp_path: Path) -> None:
     result = interrupted(tmp_path, "saves for long", times=2).bad(code=130)
     assert "saved" not in result.output
-
-
-EARLY = """
-    import os, signal, sys
-    from mpicoll.cli import main
-    from mpicoll.jobs.run import _Attempt
-
-    def early(attempt, variables, real=_Attempt._start):
-        os.kill(os.getpid(), signal.SIGTERM)
-        return real(attempt, variables)
-
-    _Attempt._start = early
-    sys.exit(main(["run", "-n", "1", "-c", "import time; time.sleep(10); print('went on')"]))
-"""
-
-
-@pytest.mark.skipif(MPICH, reason="its launcher passes over a signal that comes before it has started ranks")
-def test_a_signal_that_comes_before_the_launcher_is_there(tmp_path: Path) -> None:
-    result = python(script(tmp_path, EARLY)).bad()
-    assert "went on" not in result.output
 
 
 ENDS = ["a quit", "a killed launch", *([] if MPICH else ["a killed launcher"])]  # MPICH has two

@@ -14,7 +14,6 @@ import pytest
 from mpicoll.jobs.run import ExitMonitor
 from mpicoll.launch.board import CrashBoard
 from mpicoll.launch.failure import is_first
-from mpicoll.supervise import ending
 from tests.jobs.jobs import OURS, half, run, script, until
 
 PROGRAM = """
@@ -175,32 +174,6 @@ CRASH = """
 def test_a_crash_says_where_the_program_was(tmp_path: Path) -> None:
     result = run(2, script(tmp_path, CRASH, begin=OURS)).bad()
     assert re.search(r'script.py", line 13 in crash', result.output), result.output
-
-
-@pytest.mark.parametrize(
-    ("code", "says"),
-    [
-        ("os.kill(os.getpid(), 9)", "was killed"),
-        ("os.kill(os.getpid(), 11)", "ended by SIGSEGV"),
-        ("os.kill(os.getpid(), 15)", ""),
-        ("os._exit(7)", "exit code 7"),
-        ("os._exit(0)", ""),
-    ],
-)
-def test_how_a_process_has_ended(code: str, says: str) -> None:
-    """Its parent has not asked for that yet."""
-    argv = [sys.executable, "-c", f"import os; input(); {code}"]
-    with subprocess.Popen(argv, stdin=subprocess.PIPE) as process:
-        known = ending.this_process().changed(pid=process.pid)
-        assert ending.exit_reason(known) == ""
-        assert process.stdin is not None
-        process.stdin.write(b"\n")
-        process.stdin.close()
-        until_zombie(process.pid)
-        found = ending.exit_reason(known)
-        assert (says in found, bool(found)) == (True, bool(says))
-    assert "its process has ended" in ending.exit_reason(known)
-    assert ending.exit_reason(known.changed(host="another")) == ""
 
 
 def test_a_name_that_another_user_has_taken(monkeypatch: pytest.MonkeyPatch) -> None:

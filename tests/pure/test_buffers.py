@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import sys
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -12,7 +10,6 @@ import pytest
 import torch
 
 from mpicoll.arrays.buffers import as_buffer
-from mpicoll.arrays.libraries import library_of
 from mpicoll.calls import plan
 from mpicoll.errors import ArgumentError, DtypeError
 from tests.arrays import Exporter
@@ -95,19 +92,3 @@ def test_a_tensor_s_key_is_never_that_of_its_interface(known: bool, monkeypatch:
     assert key(x.as_subclass(AsOnAGpu).conj()) is None
     assert key(x.as_subclass(AsOnAGpu)) is None
     assert key(x) == (x.data_ptr(), 3, torch.complex64)
-
-
-def test_the_library_of_an_array_that_names_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its package is its library, if it takes arrays by DLPack."""
-    x = Exporter(np.ones(3))
-    assert library_of(x) is None
-    package = ModuleType("invented")
-    monkeypatch.setitem(sys.modules, "invented", package)
-    monkeypatch.setattr(Exporter, "__module__", "invented.arrays")
-    assert library_of(x) is None
-    package.__dict__["from_dlpack"] = np.from_dlpack  # it is not the package's own
-    assert library_of(x) is None
-    package.__dict__["from_dlpack"] = lambda x: x
-    assert library_of(x) is package
-    assert library_of(np.ones(3)) is None
-    assert library_of(torch.ones(3)) is None

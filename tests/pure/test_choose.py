@@ -17,7 +17,6 @@ from mpicoll.calls.call import Call
 from mpicoll.calls.choose import EXCHANGE, IPC, NATIVE, NODE, STAGED, WIDE, CommInfo, DeviceInfo
 from mpicoll.calls.settings import Settings
 from mpicoll.errors import ArgumentError
-from mpicoll.machine.blocks import LEAST
 
 APART = CommInfo(Nodes.one(2), "Open MPI")
 """Ranks of a node that share no memory."""
@@ -225,32 +224,3 @@ def test_wide_floats_are_reduced_by_the_mpi_or_between_nodes_in_two_levels() -> 
     for nodes, schedule in ((Nodes.one(4), None), (Nodes.block(4, 2), "two_level")):
         choice = choose.choose(call, "wide", replace(APART, nodes=nodes))
         assert (choice.name, choice.route, choice.schedule) == (WIDE, WIDE, schedule)
-
-
-@pytest.mark.parametrize(
-    ("operation", "what", "nbytes", "algorithm", "expected"),
-    [
-        ("allreduce", SUM, LEAST, None, True),
-        ("allreduce", SUM, LEAST - 4, None, False),
-        ("allreduce", SUM, LEAST, "ring", False),
-        ("allreduce", SUM, LEAST, "node", True),
-        ("scan", SUM, LEAST, None, False),
-        ("allgather", None, LEAST, None, False),  # each rank gives half of it
-        ("allgather", None, 2 * LEAST, None, True),
-        ("bcast", None, choose.LONG_MOVES, None, True),  # native, unless the arrays lie in shared memory
-        ("alltoallv", None, 0, None, True),  # no rank knows how long the others' part is
-        ("barrier", None, 0, None, False),
-    ],
-)
-def test_where_ranks_look_whether_arrays_lie_in_shared_memory(
-    operation: str, what: Reduction | None, nbytes: int, algorithm: str | None, expected: bool
-) -> None:
-    call = call_of(operation, what, nbytes)
-    assert choose.choose(call, algorithm, TOGETHER).zero_copy == expected
-    if algorithm != "node":
-        assert not choose.choose(call, algorithm, APART).zero_copy
-
-
-def test_more_elements_than_a_count_can_say() -> None:
-    for operation, what, expected in (("allreduce", SUM, True), ("alltoallv", None, None), ("barrier", None, False)):
-        assert choose.choose(call_of(operation, what, 1 << 34), None, APART).in_parts == expected

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -32,6 +34,17 @@ def test_the_package_for_torch() -> None:
     text = (REFERENCE / "api_torch.rst").read_text()
     of_torch = {"GroupMember", "ProcessGroup", "ReduceOp", "group"}  # objects, which torch's own manual explains
     assert {name for name in torch.__all__ if name not in text} <= of_torch
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("version", "code", "said"), [("2.4.1", 1, "needs torch"), ("9.0.0", 0, "was tested with")])
+def test_a_version_of_torch_that_was_not_tested(version: str, code: int, said: str) -> None:
+    pytest.importorskip("torch")
+    program = f"import torch; torch.__version__ = '{version}'; import mpicoll.torch"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == code, done.stderr
+    assert said in done.stderr.splitlines()[-1 if code else 0]
+    assert done.stderr.count(f"this is torch {version}") == 1
 
 
 def test_errors_are_one_tree() -> None:

@@ -7,9 +7,9 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -34,14 +34,12 @@ TORCH = ("torch", "bench", "registration", "watching.torch", "doctor.gpu", "prob
 AT_THE_DOOR = ("registration", "torch_versions")
 
 
-@dataclass(frozen=True)
-class Import:
+class Import(NamedTuple):
     """``module`` of mpicoll imports ``target``, both relative to mpicoll where they lie in it."""
 
     module: str
     target: str
     own: bool
-    lazy: bool
     line: int
 
     def __str__(self) -> str:
@@ -60,50 +58,33 @@ def modules() -> dict[str, Path]:
 MODULES = modules()
 
 
-class Reader(ast.NodeVisitor):
-    """Collects a module's imports, lazy ones too, but not those for type checkers."""
-
-    def __init__(self, module: str) -> None:
-        self.module, self.depth = module, 0
-        self.found: list[Import] = []
-
-    def add(self, node: ast.Import | ast.ImportFrom, name: str) -> None:
-        own = name == "mpicoll" or name.startswith("mpicoll.")
-        target = name.removeprefix("mpicoll").removeprefix(".") if own else name
-        self.found.append(Import(self.module, target, own, self.depth > 0, node.lineno))
-
-    def visit_Import(self, node: ast.Import) -> None:
-        for alias in node.names:
-            self.add(node, alias.name)
-
-    def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
-        assert node.level == 0, f"{self.module}:{node.lineno}: imports are absolute here"
-        for alias in node.names:
-            whole = f"{node.module}.{alias.name}"
-            is_module = whole.startswith("mpicoll.") and whole.removeprefix("mpicoll.") in MODULES
-            self.add(node, whole if is_module else str(node.module))
-
-    def visit_If(self, node: ast.If) -> None:
-        if ast.unparse(node.test).rpartition(".")[2] != "TYPE_CHECKING":
-            self.generic_visit(node)
+def imported(node: ast.Import | ast.ImportFrom) -> Iterator[str]:
+    """What a statement imports: ``from mpicoll.a import b`` is ``mpicoll.a.b`` if that is a module."""
+    for alias in node.names:
+        if isinstance(node, ast.Import):
+            yield alias.name
         else:
-            for each in node.orelse:
-                self.visit(each)
-
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
-        self.depth += 1
-        self.generic_visit(node)
-        self.depth -= 1
+            assert node.level == 0, "imports are absolute here"
+            whole = f"{node.module}.{alias.name}"
+            yield whole if whole.removeprefix("mpicoll.") in MODULES else str(node.module)
 
 
-def imports() -> Iterator[Import]:
-    for module, file in MODULES.items():
-        reader = Reader(module)
-        reader.visit(ast.parse(file.read_text(), str(file)))
-        yield from reader.found
+def imports(module: str, file: Path) -> Iterator[Import]:
+    """Lazy ones too, but not those for type checkers."""
+    left: list[ast.AST] = [ast.parse(file.read_text(), str(file))]
+    for node in left:
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            for name in imported(node):
+                own = name == "mpicoll" or name.startswith("mpicoll.")
+                target = name.removeprefix("mpicoll").removeprefix(".") if own else name
+                yield Import(module, target, own, node.lineno)
+        elif isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            left += node.orelse
+        else:
+            left += ast.iter_child_nodes(node)
 
 
-IMPORTS = list(imports())
+IMPORTS = [each for module, file in MODULES.items() for each in imports(module, file)]
 OURS = [i for i in IMPORTS if i.own]
 
 
@@ -137,7 +118,7 @@ def permitted() -> dict[str, set[str]]:
 def test_there_is_something_to_read() -> None:
     assert len(MODULES) > 10
     assert {"errors", "jobs.launcher"} <= {i.target for i in OURS if i.module == "jobs.spawn"}
-    assert "torch" in {i.target for i in IMPORTS if i.lazy or under(i.module, "torch")}
+    assert "torch" in {i.target for i in IMPORTS if under(i.module, "torch")}
 
 
 def test_every_room_is_on_the_page() -> None:
@@ -172,7 +153,6 @@ def test_there_is_no_circle() -> None:
 def test_who_knows_a_library(library: str, permits: tuple[str, ...]) -> None:
     held = [i for i in IMPORTS if not i.own and under(i.target, library)]
     assert_none([i for i in held if not under(i.module, *permits)])
-    assert_none([i for i in held if i.module in AT_THE_DOOR and not i.lazy])
     unused = [each for each in permits if not any(under(i.module, each) for i in held)]
     assert not unused, f"{unused} import no {library}, and need no permit"
 

@@ -1,7 +1,6 @@
 """What must hold for any input: Hypothesis draws inputs, and shrinks one that fails to its essence.
 
-No rank is a process here, because all ranks would have to draw and shrink alike: collectives run among threads.
-``test_random.py`` makes random calls among processes."""
+Collectives are not among them, because all ranks would have to draw and shrink alike: ``test_random.py`` has those."""
 
 from __future__ import annotations
 
@@ -10,20 +9,14 @@ from contextlib import suppress
 from typing import Any
 
 import numpy as np
-import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import mpicoll
 from mpicoll.arrays.buffers import as_buffer, memory_overlaps
-from mpicoll.calls import choose
-from mpicoll.errors import ArgumentError
 from mpicoll.supervise.messages import Message
 from mpicoll.supervise.wire import message_in
 from mpicoll.units import nbytes, ranges, size_text
 
-SIZES = st.integers(1, 4)
-"""Numbers of ranks."""
 SLOW = [HealthCheck.too_slow]
 settings.register_profile("mpicoll", deadline=None, suppress_health_check=SLOW, derandomize=True, max_examples=100)
 settings.load_profile("mpicoll")  # a busy machine is no failure, and a run finds what the last one found
@@ -82,39 +75,3 @@ def test_what_strangers_say_is_a_message_or_refused(said: Any) -> None:
     line = json.dumps(said).encode() + b"\n"
     with suppress(ValueError):
         assert type(message_in(line)).__name__ in Message.kinds
-
-
-@given(st.binary(max_size=60))
-def test_bytes_are_a_message_or_refused(line: bytes) -> None:
-    with suppress(ValueError):
-        message_in(line)
-
-
-# -- choices ----------------------------------------------------------------------------------------------------------
-
-
-@given(st.text(alphabet="abcdeilmnrtuw_:,. ", max_size=40))
-def test_any_text_of_MPICOLL_ALGORITHM_is_taken_or_refused(text: str) -> None:  # the variable's name
-    with suppress(ArgumentError):
-        choose._read(text)
-
-
-# -- collectives ------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-@given(st.data())
-def test_blocks_of_any_length_arrive(data: st.DataObject) -> None:
-    size = data.draw(SIZES)
-    counts = data.draw(
-        st.lists(st.lists(st.integers(0, 3), min_size=size, max_size=size), min_size=size, max_size=size)
-    )
-    sent = [[np.full(n, 10 * r + to) for to, n in enumerate(row)] for r, row in enumerate(counts)]
-
-    def one(comm: mpicoll.Communicator) -> Any:
-        x = np.concatenate(sent[comm.rank]) if size else np.empty(0)
-        return comm.alltoallv(x, counts[comm.rank], [row[comm.rank] for row in counts])
-
-    with mpicoll.threads(size) as ranks:
-        for r, result in enumerate(ranks.run(one)):
-            np.testing.assert_array_equal(result, np.concatenate([row[r] for row in sent]))

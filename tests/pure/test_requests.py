@@ -1,21 +1,18 @@
-"""What is under way, without any MPI: who may ask for it, what an error is told to, and what is left at the end."""
+"""Receives under way, without any MPI: who may ask for one, and one that is given up."""
 
 from __future__ import annotations
 
-import gc
 import threading
-from weakref import WeakValueDictionary
 
 import numpy as np
 import pytest
 
-from mpicoll.communicator.engine import masked_thread, requests, unfinished
+from mpicoll.communicator.engine import requests
 from mpicoll.communicator.engine.message import Message
 from mpicoll.errors import MessageError, TimeoutError
 from mpicoll.fabrics.fabric import NeverRaised, Transfer
 from mpicoll.supervise.messages import Ends
 from mpicoll.supervise.record import Pending
-from mpicoll.supervise.watched import GIVES, TAKES
 
 
 class Invented(Transfer):
@@ -55,40 +52,8 @@ def receive(under_way: requests.InFlight, transfer: Transfer) -> requests.Reques
     return requests.Request(Message(pending, transfer, True, False, 32, True), object(), np.zeros(4), under_way)
 
 
-def test_which_messages_are_under_way_at_the_end() -> None:
-    """What a rank may still give tells others that they may wait for it."""
-    under_way, transfer = requests.InFlight(NeverRaised, 0), Invented()
-    taken = receive(under_way, transfer)
-    assert unfinished.has_messages(True, None) == TAKES
-    assert taken in unfinished._unfinished
-    pending = Pending.message("isend", "was taken by rank 0 (tag 0)", 4, "float64", Ends([], None, [0], 0))
-    message = Message(pending, Invented(), False, False, 32, True)
-    given = requests.Request(message, object(), np.zeros(4), under_way)
-    assert unfinished.has_messages(True, None) == GIVES | TAKES
-    transfer.came = 4
-    transfer.here.set()
-    assert unfinished.has_messages(True, None) == GIVES
-    assert taken.done
-    assert taken not in unfinished._unfinished
-    given._end()
-    assert unfinished.has_messages(True, None) == 0
-
-
-def test_what_a_thread_waits_for_is_not_tested() -> None:
-    under_way, transfer = requests.InFlight(NeverRaised, 0), Invented()
-    transfer.came = 4
-    request = receive(under_way, transfer)
-    thread = threading.Thread(target=request.wait)
-    thread.start()
-    transfer.waited_for.wait()
-    request.look()
-    assert not request.test()
-    transfer.here.set()
-    thread.join()
-    assert request.test()
-
-
 def test_two_threads_wait_for_one_message() -> None:
+    """No other one tests it meanwhile."""
     under_way, transfer = requests.InFlight(NeverRaised, 0), Invented()
     transfer.came = 4
     request = receive(under_way, transfer)
@@ -102,27 +67,13 @@ def test_two_threads_wait_for_one_message() -> None:
     for thread in waiting:
         thread.start()
     transfer.waited_for.wait()
+    request.look()
+    assert not request.test()
     transfer.here.set()
     for thread in waiting:
         thread.join()
     assert ended == [True, True]
-
-
-def test_what_went_wrong_is_told_to_who_asks() -> None:
-    under_way, transfer = requests.InFlight(NeverRaised, 0), Invented()
-    request = receive(under_way, transfer)
-    transfer.came = 3
-    transfer.here.set()
-    request.look()  # in the course of another message
-    assert request.done
-    with pytest.raises(MessageError, match=r"irecv: expected 4 elements of float64 from rank 3; 3 arrived"):
-        request.wait()
-    request.wait()
-
-    dropped = receive(under_way, transfer)
-    del dropped
-    with pytest.warns(RuntimeWarning, match="nobody has waited for this message: irecv: expected 4 elements"):
-        under_way.let_go()
+    assert request.test()
 
 
 def test_a_wait_that_is_given_up_alone() -> None:
@@ -174,55 +125,6 @@ def test_a_message_that_comes_when_time_is_up(taken: bool) -> None:
         with pytest.raises(TimeoutError, match=r"no message came from rank 0 \(tag 0\) within 0.01 s"):
             request.wait()
     assert finished == [True] * taken
-
-
-def test_what_the_program_has_frozen_or_dropped_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Until it is complete."""
-    monkeypatch.setattr(requests, "open_requests", set())
-    under_way, (frozen, dropped) = requests.InFlight(NeverRaised, 0), (Invented(), Invented())
-    frozen.came = dropped.came = 4
-    request = receive(under_way, frozen)
-    gc.freeze()
-    assert unfinished.has_messages(False, None)
-    assert not unfinished.has_messages(False, request._since)
-    receive(under_way, dropped)
-    assert unfinished.has_messages(False, request._since)
-    dropped.here.set()
-    under_way.let_go()
-    assert not unfinished.has_messages(False, request._since)
-    frozen.here.set()
-    request.wait()
-    assert not unfinished.has_messages(False, None)
-    gc.unfreeze()
-    gc.collect()
-    gc.freeze()  # what is imported, as before
-
-
-@pytest.mark.parametrize("is_begun_by_all", [True, False])
-def test_a_collective_at_the_end_of_the_program(
-    is_begun_by_all: bool, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    """Some looks later it is complete, if all ranks have begun it."""
-
-    class Slow(Invented):
-        def test(self, begun: None) -> bool:
-            self.looks += 1
-            return is_begun_by_all and self.looks > 2
-
-        looks = 0
-
-    monkeypatch.setattr(unfinished, "_SECONDS", 0.01)
-    monkeypatch.setattr(requests, "open_requests", set())
-    monkeypatch.setattr(requests, "all_in_flight", WeakValueDictionary())
-    monkeypatch.setattr(unfinished, "kernel", None)  # it would move no more messages
-    monkeypatch.setattr(masked_thread, "_over", False)  # this sets it, and from then on all other threads stop
-    pending = Pending("iallreduce", "iallreduce", 4, "float64", "it is not complete")
-    message = Message(pending, Slow(), False, False, 32, True)
-    request = requests.Request(message, object(), np.zeros(4), requests.InFlight(NeverRaised, 0))
-    monkeypatch.setattr(unfinished, "_unfinished", [request])
-    unfinished.tell()
-    said = "mpicoll: rank 0 is at its end and has calls under way. iallreduce: it is not complete\n"
-    assert capfd.readouterr().err == ("" if is_begun_by_all else said)
 
 
 class TooLate(Invented):

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import functools
-import gc
 import operator
 import subprocess
 import sys
 import threading
 import time
-import weakref
 from traceback import extract_tb
 from typing import Any
 
@@ -18,7 +16,6 @@ import pytest
 
 import mpicoll
 from mpicoll.errors import ArgumentError, MessageError, MismatchError, StateError
-from mpicoll.fabrics.threads import ThreadFabric
 
 FLOATS, INTS = np.zeros(2), np.zeros(2, np.int64)
 
@@ -114,28 +111,6 @@ def test_parts() -> None:
         found = ranks.run(parts)
     assert [f[0] for f in found] == [[2, 0], [3, 1]] * 2
     assert [f[1] for f in found] == [None, [[3, 1]] * 2] * 2
-
-
-def test_subsets_that_are_dropped_take_no_memory() -> None:
-    def group_of(part: mpicoll.Communicator | None) -> weakref.ref[object]:
-        assert part is not None
-        assert isinstance(part._engine.fabric, ThreadFabric)
-        return weakref.ref(part._engine.fabric._group)
-
-    def left(comm: mpicoll.Communicator) -> int:
-        groups = [group_of(comm.subset([2, 0])) for _ in range(5)] if comm.rank != 1 else []
-        comm.barrier()
-        if comm.rank == 0:
-            gc.collect()
-        comm.barrier()
-        return sum(group() is not None for group in groups)
-
-    gc.disable()  # while another thread collects, gc.collect() does nothing
-    try:
-        with mpicoll.threads(3) as ranks:
-            assert ranks.run(left) == [0, 0, 0]
-    finally:
-        gc.enable()
 
 
 def test_a_rank_that_fails_ends_all() -> None:

@@ -6,7 +6,6 @@ import re
 from html import unescape
 from itertools import pairwise
 from pathlib import Path
-from traceback import extract_tb
 from typing import Any
 
 import pytest
@@ -19,7 +18,7 @@ from mpicoll.analysis.drawing.draw import draw, pictured, usual_nodes, usual_seg
 from mpicoll.analysis.drawing.picture import Picture
 from mpicoll.analysis.palette import of_cell
 from mpicoll.analysis.proof.cases import prove
-from mpicoll.errors import ArgumentError, ScheduleError
+from mpicoll.errors import ArgumentError
 from tests.known import known
 
 ALL = [(a, size) for a in algorithms() for size in (3, 4)]
@@ -120,21 +119,6 @@ def test_a_function_that_was_just_written() -> None:
     assert "<title>allreduce gossip, 2 ranks</title>" in unescape(page)
     pytest.importorskip("matplotlib")
     assert "allreduce gossip" in (drawing._repr_svg_() or "")
-
-
-def test_a_function_that_fails_is_one_error_with_its_line() -> None:
-    def failing(at: Place) -> Steps:
-        yield from gossip(at)
-        raise ZeroDivisionError("of the program")
-
-    with pytest.raises(ScheduleError) as caught:
-        mpicoll.draw("allreduce", failing, 2)
-    first, second = str(caught.value).splitlines()
-    assert first == "allreduce failing of 2 ranks: rank 0: raises ZeroDivisionError: of the program"
-    assert re.fullmatch(r'  at test_draw.py:\d+: raise ZeroDivisionError\("of the program"\)', second)
-    assert [frame.name for frame in extract_tb(caught.value.__traceback__)][1:] == ["draw"]
-    assert caught.value.__cause__ is not None
-    assert [frame.name for frame in extract_tb(caught.value.__cause__.__traceback__)] == ["failing"]
 
 
 @pytest.mark.parametrize(

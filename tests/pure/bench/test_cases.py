@@ -17,6 +17,7 @@ from mpicoll.arrays.kernels import COMBINE, storage
 from mpicoll.bench.cases import Case, Placement, elements, expected, given, wrong
 from mpicoll.bench.memory import POISON, Arena
 from mpicoll.errors import DtypeError
+from tests import oracle
 
 LEGAL = []
 for dtype in DTYPES.values():
@@ -41,21 +42,13 @@ def decoded(bits: Any, dtype: str) -> Any:
     return bits.view(storage(DTYPES[dtype]))
 
 
-def rounded(values: Any, dtype: str) -> Any:
-    """The values after one rounding to the dtype, back in a type that NumPy computes in."""
-    if dtype == "bfloat16":
-        bits = values.astype(np.float32).view(np.uint32)
-        return ((bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000).view(np.float32)
-    return values.astype(storage(DTYPES[dtype]))
-
-
 def divided(values: Any, n: int, dtype: str) -> Any:
     """Real and imaginary parts are divided one by one: NumPy's division of complex numbers rounds several times."""
     if values.dtype.kind == "c":
         return (values.view(values.real.dtype) / n).view(values.dtype)
     if values.dtype.kind in "iu":
         return np.array([int(math.fabs(v) // n * math.copysign(1, v)) for v in values.tolist()], values.dtype)
-    return rounded(values / n, dtype)
+    return oracle.rounded(values / n, dtype)
 
 
 def inputs_of(dtype: str, op: str, ranks: int) -> list[Any]:
@@ -66,7 +59,7 @@ def reduced(inputs: Sequence[Any], dtype: str, op: str, ranks: int) -> Any:
     """The reduction of the inputs, with a rounding after every step."""
     reduction = case(dtype=dtype, op=op).reduction
     assert reduction is not None
-    found = reduce(lambda a, b: rounded(COMBINE[reduction.combine](a, b), dtype), inputs)
+    found = reduce(lambda a, b: oracle.rounded(COMBINE[reduction.combine](a, b), dtype), inputs)
     return divided(found, ranks, dtype) if reduction.averages else found
 
 

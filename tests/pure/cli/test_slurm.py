@@ -8,7 +8,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-from configparser import ConfigParser
 from itertools import product
 from pathlib import Path
 
@@ -272,24 +271,3 @@ def test_compare_stops_where_no_preset_fits(capsys: Capture) -> None:
     shown = in_bash(f'die() {{ echo "$*"; exit 0; }}; unfit=RoCE; {stop}; echo goes on')
     assert "no preset fits RoCE for certain" in shown
     assert "goes on" not in shown
-
-
-TEXT = (ROOT / "slurm/mpicoll.def").read_text()
-PARTS = dict(re.findall(r"^%(\w+)\n(.*?)(?=^%|\Z)", TEXT, re.MULTILINE | re.DOTALL))
-
-
-def test_files() -> None:
-    """What the package is built from is there, and goes in under its own name."""
-    copied = dict(line.split() for line in PARTS["files"].splitlines() if line.strip())
-    assert {"mpicoll", "slurm", "setup.py", "setup.cfg", "pyproject.toml", "README.md"} <= set(copied)
-    assert all((ROOT / source).exists() and to == f"/opt/mpicoll/{source}" for source, to in copied.items())
-
-
-def test_arguments() -> None:
-    """Each is used, each that is used has a value, and what is installed with them is an extra of the package."""
-    arguments = dict(re.findall(r"^ *(\w+)=(.*)$", PARTS["arguments"], re.MULTILINE))
-    assert set(re.findall(r"\{\{ (\w+) \}\}", PARTS["post"])) == set(arguments)
-    config = ConfigParser()
-    config.read(ROOT / "setup.cfg")
-    extras = re.findall(r"\[(.*)\]", PARTS["post"])[0].replace("{{ mpi }}", arguments["mpi"])
-    assert set(extras.split(",")) <= set(config["options.extras_require"])

@@ -1,11 +1,9 @@
-"""What the system says of its memory, cores and folders, how a rank waits, and what replaces what only Linux has."""
+"""What the system says of its memory, cores and folders, and what replaces what only Linux has."""
 
 from __future__ import annotations
 
 import pwd
 import tempfile
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,8 +11,7 @@ import pytest
 
 from mpicoll.jobs.launcher import of_no_rank
 from mpicoll.launch import cores
-from mpicoll.machine import backoff, linux, shared_memory, system
-from mpicoll.machine.backoff import FEW, TURN, WAITS, YIELDS, Backoff
+from mpicoll.machine import linux, shared_memory, system
 from mpicoll.machine.system import cache_folder, home
 from mpicoll.probe.device_memory import cached, file_of, keep
 from mpicoll.units import ranges
@@ -131,42 +128,6 @@ def test_what_the_variables_name(nobody: None, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("HOME", "/me")
     monkeypatch.setenv("XDG_CACHE_HOME", "not absolute")
     assert cache_folder() == Path("/me/.cache")
-
-
-@pytest.fixture
-def waits(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], tuple[int, int]]:
-    """Lets a rank wait until it has slept once, where a yield lasts so many seconds. Gives the yields and sleeps."""
-    counts, now = {"yield": 0, "sleep": 0}, [0.0]
-    lasts = [0.0]
-
-    def passes(what: str, seconds: float) -> None:
-        counts[what] += 1
-        now[0] += seconds
-
-    # Threads that other tests have begun sleep, too, by the real clock.
-    clock = SimpleNamespace(sleep=partial(passes, "sleep"), monotonic=lambda: now[0])
-    monkeypatch.setattr(backoff, "time", clock)
-    monkeypatch.setattr(backoff, "os", SimpleNamespace(sched_yield=lambda: passes("yield", lasts[0])))
-    monkeypatch.setattr(Backoff, "_soon", 0)
-
-    def wait(seconds: float) -> tuple[int, int]:
-        lasts[0] = seconds
-        counts.update({"yield": 0, "sleep": 0})
-        waiting = Backoff(10.0)
-        while not counts["sleep"]:
-            assert waiting.wait()
-        return counts["yield"], counts["sleep"]
-
-    return wait
-
-
-def test_a_rank_that_has_lost_the_core_for_long_sleeps_soon(waits: Callable[[float], tuple[int, int]]) -> None:
-    """So it does in its next waits. Then it yields again before it sleeps."""
-    soon, long = TURN / 10, 2 * TURN
-    assert waits(soon) == waits(soon) == (YIELDS, 1)
-    assert waits(long) == (1, 1)
-    assert [waits(soon) for _ in range(WAITS)] == [(FEW, 1)] * WAITS
-    assert waits(soon) == (YIELDS, 1)
 
 
 @pytest.fixture

@@ -58,35 +58,6 @@ def seconds(*us: float) -> list[float]:
     return [each / 1e6 for each in us]
 
 
-def test_a_collective_that_blocks(told: Told, tmp_path: Path) -> None:
-    told.call(SUM)
-    (call,) = told.read(tmp_path).calls
-    assert (call.operation, call.nbytes, call.elements, call.dtype, call.number) == ("allreduce", 16, 4, "float32", 0)
-    assert call.communicator == ("c.1", (0, 1))
-    assert seconds(call.issued, *call.method, call.complete) == [1, 1, 2, 2]
-    assert call.site.startswith("test_recording.py")
-
-
-def test_a_collective_that_does_not_block(told: Told, tmp_path: Path) -> None:
-    pending = Pending("iallreduce", SUM.description, 4, "float32", "it is not complete")
-    told.recorder.begin(SUM)
-    told.recorder.begin_message(pending)
-    told.recorder.under_way = False
-    told.call(Record("barrier"))
-    told.wait(pending, 2.0)
-    call, _ = told.read(tmp_path).calls
-    assert seconds(*call.waits[0], call.complete) == [5, 6, 6]
-
-
-def test_a_wait_for_the_last_collective(told: Told, tmp_path: Path) -> None:
-    """A torch program's Work is waited for. The recorder shows that as it shows a call."""
-    told.call(SUM)
-    told.recorder.under_way = True
-    told.recorder.under_way = False
-    (call,) = told.read(tmp_path).calls
-    assert seconds(*call.waits[0]) == [3, 4]
-
-
 def test_messages(told: Told, tmp_path: Path) -> None:
     told.recorder.begin_message(COME)
     told.wait(TAKEN, 2.5)  # it blocks

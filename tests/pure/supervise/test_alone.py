@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import queue
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from functools import partial
 from types import FrameType
 from typing import Any
 
 import pytest
 
-from mpicoll.fabrics.thread_job import Helper
 from mpicoll.supervise import sites
 from mpicoll.supervise.sites import frames_now, is_alone
 
@@ -61,29 +58,6 @@ def becomes(expected: bool) -> bool:
     while is_alone() != expected and time.monotonic() < deadline:
         time.sleep(0.01)
     return is_alone() == expected
-
-
-def test_a_thread_of_ours_without_a_call(until: Until) -> None:
-    calls: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
-
-    def serve(thread: Helper) -> None:
-        while not until.over.is_set():
-            calls.get()()
-            thread.complete()
-
-    helper = Helper(serve)
-    helper.start()
-    assert is_alone()
-    done = threading.Event()
-    helper.hand_in()
-    calls.put(partial(done.wait, 600))  # without a limit, it would do nothing before another thread lets it
-    assert not is_alone()
-    done.set()
-    assert becomes(True)
-    until.over.set()
-    helper.hand_in()
-    calls.put(done.wait)
-    helper.join()
 
 
 def run_until(it: Until) -> None:

@@ -158,18 +158,3 @@ async def test_one_warning(it: Job, capfd: Output) -> None:
     assert warnings() == 2
     assert "ranks 1-2  have not arrived: their last call was" in said
     assert not ends
-
-
-@pytest.mark.slow
-@scene(size=200)
-async def test_200_ranks(it: Job, capfd: Output) -> None:
-    it.make(times=10)
-    await until(lambda: it.compared() == 10)
-    begin(it.recorders[137], "bcast")
-    for recorder in it.recorders:
-        if not recorder.under_way:
-            begin(recorder, "barrier")
-    await until(lambda: bool(ends))
-    said = capfd.readouterr().err
-    assert "rank 137              call 10: bcast" in said
-    assert "ranks 0-136, 138-199  call 10: barrier" in said

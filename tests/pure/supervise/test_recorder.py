@@ -8,8 +8,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from functools import partial
-from typing import Any
 
 import pytest
 
@@ -49,30 +47,6 @@ def test_equal_calls_alone_have_equal_hashes(count: int) -> None:
         assert made([*calls[:i], Record("another call"), *calls[i + 1 :]]).hash(count) != found
     assert count == 1 or made([calls[0], RECORDS[0], RECORDS[1]]).hash(3) != made([calls[0], *RECORDS[1::-1]]).hash(3)
     assert made(calls).hash(5 * LENGTH + 1) is None
-
-
-def test_a_signals_handler_calls_while_a_ring_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The ring turns once, and the calls are in their order: first the handler's, which is complete first."""
-    calls = some(2 * LENGTH + 5)
-    late: list[Record] = []
-    recorder = made(calls[:LENGTH])
-    digests = Recorder.digests
-
-    def with_handler(self: Recorder, many: int) -> bytes:
-        if not late:
-            late.append(RECORDS[3])
-            make(self, RECORDS[3])
-        return digests(self, many)
-
-    monkeypatch.setattr(Recorder, "digests", with_handler)
-    for record in calls[LENGTH:]:
-        make(recorder, record)
-    monkeypatch.undo()
-    assert late
-    expected = made([*calls[:LENGTH], *late, *calls[LENGTH:]])
-    assert [recorder.hash(n) for n in range(LENGTH, 2 * LENGTH + 7)] == [
-        expected.hash(n) for n in range(LENGTH, 2 * LENGTH + 7)
-    ]
 
 
 def test_hashes_are_forgotten_at_last(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -195,22 +169,3 @@ def test_a_thread_reads_while_calls_are_made() -> None:
     sys.setswitchinterval(interval)
     assert read
     assert not wrong
-
-
-def through(frames: int, recorder: Recorder) -> None:
-    """A call that comes from this file through so many frames of a library."""
-    source = "def call(n):\n    begin() if n == 1 else call(n - 1)\n"
-    names: dict[str, Any] = {"begin": lambda: None}
-    exec(compile(source, threading.__file__, "exec"), names)
-    names["begin"] = partial(recorder.begin, RECORDS[0])
-    names["call"](frames)
-
-
-def test_the_programs_line_is_found_from_any_depth() -> None:
-    """The recorder looks first where the last call came from."""
-    recorder = Recorder()
-    for frames in (1, 1, 4, 4, 2, 7, 1):
-        through(frames, recorder)
-        recorder.under_way = False
-        code, _ = recorder.calls()[-1].site
-        assert code is through.__code__

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from mpicoll.supervise.sites import handled, is_program, place_of, whereabouts
+from mpicoll.supervise.sites import handled, is_program, place_of
 
 
 @pytest.mark.parametrize(
@@ -27,24 +27,6 @@ from mpicoll.supervise.sites import handled, is_program, place_of, whereabouts
 )
 def test_whose_file(file: str, expected: bool) -> None:
     assert is_program(file) is expected
-
-
-def test_where_another_thread_is() -> None:
-    entered, go = threading.Event(), threading.Event()
-
-    def waits_here() -> None:
-        entered.set()
-        go.wait()
-
-    thread = threading.Thread(target=waits_here)
-    thread.start()
-    entered.wait()
-    while "waits_here" not in (said := whereabouts(thread.ident)):
-        pass
-    go.set()
-    thread.join()
-    assert said.startswith("test_sites.py:")
-    assert whereabouts(thread.ident or 1) == "its end"
 
 
 COLLECTS = """
@@ -73,17 +55,6 @@ assert gc.isenabled()
 def test_garbage_is_not_collected_meanwhile() -> None:
     """CPython 3.11 would wait for itself."""
     subprocess.run([sys.executable, "-c", COLLECTS], check=True, timeout=600)
-
-
-@pytest.mark.parametrize(
-    ("error", "said"), [(ValueError("the cause\nand more"), "ValueError: the cause"), (KeyError(), "KeyError")]
-)
-def test_what_the_program_handles(error: Exception, said: str) -> None:
-    assert handled() == ""
-    try:
-        raise error
-    except Exception:
-        assert handled() == said
 
 
 def test_what_a_library_handles() -> None:

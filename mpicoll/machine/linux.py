@@ -89,6 +89,14 @@ def forget(path: str) -> None:
         os.unlink(path)
 
 
+def files_of(process: int) -> list[Path]:
+    """The files of a process, among which a ``new_file`` is. Raises OSError if they may not be seen."""
+    if hasattr(os, "memfd_create"):
+        return [*Path(f"/proc/{process}/fd").iterdir()]
+    os.kill(process, 0)
+    return [*folder().glob(f"{process}.*")]
+
+
 def socket_name(what: str) -> str:
     """The name of a socket for processes that the same one has started."""
     if hasattr(socket, "SO_PEERCRED"):

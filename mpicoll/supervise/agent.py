@@ -9,7 +9,6 @@ import socket
 from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError, Future
 from contextlib import suppress
-from functools import partial
 from hashlib import blake2b
 from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -17,8 +16,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from mpicoll import errors
 from mpicoll.launch import board, elastic
 from mpicoll.launch.failure import is_first
-from mpicoll.supervise import dump, ending, report, tape
+from mpicoll.supervise import ending, report, tape
 from mpicoll.supervise import messages as msg
+from mpicoll.supervise.dump import DumpWriter, when_asked
 from mpicoll.supervise.host import Rendezvous
 from mpicoll.supervise.sites import DaemonThread
 from mpicoll.supervise.watched import HEARTBEAT, LONG, LOOK, SECONDS_TO_HEAR, Watched, patience_at_end
@@ -35,12 +35,12 @@ _SECONDS_FOR_LAUNCHER = 2.0
 _RECORDINGS = 4  # how many of them a process keeps, because other ranks may come to their ends later
 _END = "coordinator"  # what one rank of a node does: it says that the coordinator does not answer, and ends the job
 T = TypeVar("T")
-Write = Callable[[str], msg.Files]
+Write = Callable[[str, dict[str, int]], msg.Files]
 AllWatched = Callable[[], list[Watched]]
 
 
 class Agent:
-    """This process, rank ``rank`` of the job's world. ``write`` writes its last calls to a file and says where."""
+    """This process, rank ``rank`` of the job's world. ``write`` writes its last calls to files and says where."""
 
     def __init__(self, rank: int, rendezvous: Rendezvous, write: Write) -> None:
         self.rank, self._rendezvous, self._write = rank, rendezvous, write
@@ -196,8 +196,8 @@ class Agent:
     def _answer(self, question: msg.Question[Any]) -> Any:
         each = self.watched.get(getattr(question, "name", ""))
         match question:
-            case msg.WriteFiles(why):
-                return self._write(why)
+            case msg.WriteFiles(why, since):
+                return self._write(why, since)
             case msg.Clock():
                 return monotonic()
             case msg.RowsFrom(file, first):
@@ -232,7 +232,7 @@ class Agent:
     async def dump(self, why: str) -> None:
         """Let all processes write their files. If the coordinator cannot be asked, this one writes its own."""
         if await self._ask(msg.Dump(why), _SECONDS_TO_DUMP) is None:
-            report.show(report.files({self.rank: self._write(why)}))
+            report.show(report.files({self.rank: self._write(why, {})}))
 
     async def write_recording(self, file: str, recording: msg.Rows) -> str:
         """Let the coordinator write what this process and others have recorded. Returns why it could not, or ``""``."""
@@ -264,8 +264,8 @@ class AgentThread:
         self, rank: int, rendezvous: Rendezvous, sock: socket.socket | None, folder: str, watched: AllWatched
     ) -> None:
         self.has_folder = bool(folder)
-        calls = dump.folder_of(folder, blake2b(rendezvous.token.encode(), digest_size=4).hexdigest())
-        self.agent = Agent(rank, rendezvous, partial(dump.write, calls, rank, watched))
+        dump = DumpWriter(rank, folder, blake2b(rendezvous.token.encode(), digest_size=4).hexdigest(), watched)
+        self.agent = Agent(rank, rendezvous, dump.write)
         self._token, self._sock = rendezvous.token, sock
         self._coordinator: Coordinator | None = None
         self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
@@ -288,7 +288,7 @@ class AgentThread:
 
     async def _serve(self) -> None:
         async with asyncio.TaskGroup() as tasks:
-            dump.when_asked(self._loop, lambda: tasks.create_task(self.agent.dump("a signal has asked for it")))
+            when_asked(self._loop, lambda: tasks.create_task(self.agent.dump("a signal has asked for it")))
             if self._sock is not None:
                 from mpicoll.supervise.coordinator import Coordinator
 

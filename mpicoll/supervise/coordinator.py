@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from mpicoll.launch import board
 from mpicoll.supervise import deadlock, ending, report
 from mpicoll.supervise import messages as msg
+from mpicoll.supervise.dump import kept_by_all
 from mpicoll.supervise.ranks import SECONDS_TO_ANSWER, CommunicatorState, Processes, RankProcess
 from mpicoll.supervise.record import BROKEN, CLOSED, FREED, OPEN
 from mpicoll.supervise.report import Silence, Why
@@ -313,7 +314,8 @@ class Coordinator:
             report.show(report.text(why, each.ranks, statuses, missing))
 
     async def _dump(self, why: str) -> None:
-        self._say_once(report.files(await self._processes.ask(self._processes, msg.WriteFiles(why))))
+        since = {each.name: kept_by_all(each.most()) for each in self._communicators.values()}
+        self._say_once(report.files(await self._processes.ask(self._processes, msg.WriteFiles(why, since))))
         await self._write_traces(SECONDS_TO_ANSWER)
 
     async def _dump_for(self, why: str) -> None:

@@ -247,16 +247,17 @@ class StatusOf(Question[RankStatus | None]):
 
 
 class Files(Message):
-    """The folder in which a process has written its last calls, or why it could not."""
+    """The folder in which a process has written its files, or why it could not."""
 
     folder: str
     failure: str
 
 
 class WriteFiles(Question[Files]):
-    """Write the file of the last calls."""
+    """Write the files. ``since`` has the first call of each communicator that is of interest."""
 
     why: str
+    since: dict[str, int]
 
 
 class Clock(Question[float]):

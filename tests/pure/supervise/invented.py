@@ -61,7 +61,7 @@ class Rank:
     """A process, with the recorders of its communicators."""
 
     def __init__(self, rank: int, rendezvous: Rendezvous, tasks: asyncio.TaskGroup) -> None:
-        self.agent = Agent(rank, rendezvous, lambda why: Files("", ""))
+        self.agent = Agent(rank, rendezvous, lambda why, since: Files("", ""))
         self._tasks = [tasks.create_task(self.agent.serve()), tasks.create_task(self.agent.look_on())]
 
     def joins(self, name: str, ranks: list[int], timeout: float = 600.0, agrees: bool = False) -> Recorder:

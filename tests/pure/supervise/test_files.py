@@ -1,21 +1,86 @@
-"""Traces: how times of other clocks are brought to one, and calls that fit into no message."""
+"""The forms of files: what torch's tool makes of right calls, and how times of other clocks are brought to one."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import logging
+import os
 from collections.abc import Iterable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from mpicoll.algorithms.collectives import COLLECTIVES
 from mpicoll.supervise import tape
+from mpicoll.supervise.dump import DumpWriter, kept_by_all, recording
 from mpicoll.supervise.messages import Question, RowsFrom
-from mpicoll.supervise.record import Record, Recorder, Waits
+from mpicoll.supervise.record import LENGTH, Record, Recorder, Waits
 from mpicoll.supervise.trace import Trace, by_this_clock, difference
 from mpicoll.supervise.watched import Watched
 from mpicoll.supervise.wire import line_of, message_in
+
+OPERATIONS = [
+    *COLLECTIVES, "gatherv", "allgatherv", "scatterv", "reduce_scatterv", "alltoallv", "bcast_object", "gather_object",
+    "allgather_object", "scatter_object", "alltoall_object", "node", "split",
+]  # fmt: skip
+
+
+def snapshot(*calls: dict[str, Any]) -> dict[str, Any]:
+    return {"communicators": [{"name": "c.1", "ranks": [0, 1, 2], "calls": [*calls]}]}
+
+
+def call(number: int, operation: str) -> dict[str, Any]:
+    elements = 0 if operation.endswith(("object", "node", "split", "alltoallv", "barrier")) else 12
+    description = f"{operation} of {elements} float32" if elements else operation
+    known = {"elements": elements, "dtype": "float32" if elements else "", "seen": float(number), "state": "done"}
+    words = {"number": number, "operation": operation, "description": description}
+    return {**words, "file": "a.py", "line": 1, "function": "f", **known}
+
+
+def analysed(recordings: list[dict[str, Any]], caplog: pytest.LogCaptureFixture) -> str:
+    builder = pytest.importorskip("torch.distributed.flight_recorder.components.builder")
+    caplog.clear()  # its import may say that it would print nicer tables with another package
+    arguments = SimpleNamespace(verbose=False, just_print_entries=False, allow_incomplete_ranks=False, mismatch_cap=10)
+    details = {str(rank): {"rank": rank, **each} for rank, each in enumerate(recordings)}
+    with caplog.at_level(logging.INFO):
+        builder.build_db(details, arguments, recordings[0]["version"])
+    return caplog.text
+
+
+def test_who_makes_the_folder_of_a_job_removes_old_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder that one process is removing looks new to another one, which would remove one more."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    for number in range(30):
+        (tmp_path / f"mpicoll-calls-{number:08x}").mkdir()
+        os.utime(tmp_path / f"mpicoll-calls-{number:08x}", (number, number))
+    for rank in range(2):
+        assert not DumpWriter(rank, "", "0000abcd", list).write("asked", {}).failure
+        assert len([*tmp_path.glob("mpicoll-calls-*")]) == 20 + rank
+        (tmp_path / "mpicoll-calls-00000000").mkdir(exist_ok=True)
+        os.utime(tmp_path / "mpicoll-calls-00000000", (0, 0))
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_torch_knows_every_operation(operation: str, caplog: pytest.LogCaptureFixture) -> None:
+    """The same call on all ranks is none that torch's tool complains of; another one is."""
+    right = recording(snapshot(call(0, operation), call(1, "allreduce")), {})
+    assert analysed([right, right, right], caplog) == ""
+    other = recording(snapshot(call(0, "bcast" if operation != "bcast" else "reduce"), call(1, "allreduce")), {})
+    assert "Culprit rank 2" in analysed([right, right, other], caplog)
+
+
+def test_ranks_that_have_forgotten_different_calls(caplog: pytest.LogCaptureFixture) -> None:
+    """One rank is a call ahead, and its ring has turned: it has forgotten more than the others."""
+    furthest = 3 * LENGTH + 1
+    kept = [range(2 * LENGTH, furthest), *[range(LENGTH, furthest - 1)] * 2]
+    since = {"c.1": kept_by_all(furthest)}
+    recordings = [recording(snapshot(*(call(number, "allreduce") for number in each)), since) for each in kept]
+    found = analysed(recordings, caplog)
+    assert f"sequence number: {furthest - 1}" in found
+    assert found.count("Not all ranks joining") == 1
 
 
 def test_times_of_another_clock() -> None:

@@ -206,6 +206,23 @@ def test_another_thread_ends_the_wait_of_a_rank_that_is_alone(comm: mpicoll.Comm
     sender.join()
 
 
+def test_a_thread_that_has_sent_may_be_gone(comm: mpicoll.Communicator, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the look that finds no other thread, the message may be here already."""
+    part = comm.split(comm.rank, 0)
+    sent: list[None] = []
+
+    def nobody_is_left() -> bool:
+        if not sent:
+            sent.append(None)
+            part.send(np.arange(4.0), 0)
+        return True
+
+    monkeypatch.setattr(sites, "is_alone", nobody_is_left)
+    assert part.recv(np.empty(4), 0).tolist() == [0, 1, 2, 3]
+    with pytest.raises(MessageError, match="waits for itself"):
+        part.recv(np.empty(4), 0)
+
+
 def test_a_receive_that_has_failed_takes_nothing(comm: mpicoll.Communicator, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sites, "is_alone", lambda: True)
     part, late = comm.split(comm.rank, 0), np.zeros(4)

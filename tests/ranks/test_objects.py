@@ -96,6 +96,25 @@ def test_an_object_that_makes_calls(comm: mpicoll.Communicator, length: int) -> 
     comm.barrier()
 
 
+def test_a_call_between_two_of_another_communicator(
+    comm: mpicoll.Communicator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a signal's handler may make one when MPI has filled the slots and nobody has read them."""
+    with mpicoll.Communicator() as other:
+        opened = mpi_objects.MPIObjects._opened
+        within: list[bool] = []
+
+        def interrupted(*arguments: Any) -> Any:
+            if not within:
+                within.append(True)
+                assert other.allgather_object(-other.rank) == [-r for r in range(other.size)]
+            return opened(*arguments)
+
+        monkeypatch.setattr(mpi_objects.MPIObjects, "_opened", interrupted)
+        assert comm.allgather_object(comm.rank) == [*range(comm.size)]
+        assert bool(within) == (comm.size > 1)
+
+
 def test_threads_with_communicators_of_their_own(comm: mpicoll.Communicator) -> None:
     if not comm._engine.fabric.any_thread:
         pytest.skip("one thread may call MPI")

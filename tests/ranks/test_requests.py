@@ -92,6 +92,25 @@ def test_a_request_that_is_complete_holds_no_array(comm: mpicoll.Communicator) -
     assert all(request.test() for request in pending)
 
 
+def test_another_thread_may_complete_what_has_just_begun(
+    comm: mpicoll.Communicator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is to be done at its end is known by then."""
+
+    class Looked(set[requests.Request]):
+        def add(self, request: requests.Request) -> None:
+            super().add(request)
+            request.look()
+
+    y = np.zeros((3, 2))
+    sent = comm.isend(np.ones(3), comm.rank)
+    monkeypatch.setattr(requests, "open_requests", Looked(requests.open_requests))
+    received = comm.irecv(y[:, 0], comm.rank)  # through a copy
+    received.wait()
+    sent.wait()
+    assert y.tolist() == [[1, 0]] * 3
+
+
 def test_what_is_sent_cannot_be_given_up(comm: mpicoll.Communicator) -> None:
     """Open MPI would wait for ever for a message that nobody takes."""
     x, y = np.ones(1 << 18), np.zeros(1 << 18)

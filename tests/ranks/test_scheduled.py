@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import weakref
 from dataclasses import replace
 from typing import Any
 
@@ -165,4 +166,24 @@ def test_plans_give_their_requests_back(comm: mpicoll.Communicator) -> None:
             part.allreduce(x, out=x, algorithm="ring")
             assert (x == comm.size).all()
     assert len(part._engine.plans) <= part._engine.plans.LIMIT
+    part.free()
+
+
+@pytest.mark.mpi(min_size=4)
+def test_a_plan_keeps_the_scratch_memory_that_its_messages_pass_through(comm: mpicoll.Communicator) -> None:
+    """Rank 2 hands on what rank 3 gives and adds nothing: no array of the plan lies in the memory, only messages."""
+    part = comm.subset([0, 1, 2, 3])
+    if part is None:
+        return
+    counts = [0, 0, 0, 1000]
+    mine, out = np.full(counts[part.rank], 3.0), np.zeros(1000)
+    part.gatherv(mine, counts, out=out, algorithm="binomial_tree")
+    fabric = part._engine.fabric
+    assert isinstance(fabric, MPIFabric)
+    scratch = weakref.ref(fabric._workspace._block)
+    fabric._workspace.arrays(np.dtype(np.uint8), 1 << 20)
+    assert part.rank != 2 or scratch() is not None
+    out[:] = 0
+    part.gatherv(mine, counts, out=out, algorithm="binomial_tree")
+    assert part.rank != 0 or (out == 3).all()
     part.free()

@@ -11,9 +11,13 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
+import mpicoll
 import mpicoll.torch as dist
 from mpicoll.errors import ArgumentError, DtypeError
+from mpicoll.node import loaded
+from mpicoll.torch.group import ProcessGroup
 
 pytestmark = pytest.mark.sizes(1, 2, 3)
 
@@ -118,6 +122,63 @@ def test_tensors_of_many_dimensions(rank: int, size: int) -> None:
     for turn in range(3):
         dist.all_gather(parts, torch.full([2] * 6, float(10 * turn + rank)))
         assert all((part == 10 * turn + r).all() for r, part in enumerate(parts))
+
+
+class Meanwhile(TorchFunctionMode):
+    """Calls a function once, when torch is asked about a tensor for this time: as another thread may do then."""
+
+    def __init__(self, time: int, function: Callable[[], object]) -> None:
+        super().__init__()
+        self._left, self._function = time, function
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self._left -= 1
+        if self._left == 0:
+            self._function()
+        return function(*args, **(kwargs or {}))
+
+
+def many_messages(comm: mpicoll.Communicator) -> None:
+    """To this rank itself. The kernel needs a larger table for them."""
+    for tag in range(300):
+        x, y = np.zeros(2), np.zeros(2)
+        sent = comm.isend(x, comm.rank, tag)
+        comm.recv(y, comm.rank, tag)
+        sent.wait()
+
+
+@pytest.mark.skipif(loaded.kernel is None, reason=loaded.missing)
+@pytest.mark.parametrize("what", ["shorter", "longer", "messages", "another call"])
+@pytest.mark.parametrize("time", range(1, 10))
+def test_what_happens_while_a_list_is_looked_at(rank: int, size: int, what: str, time: int) -> None:
+    """It may get other tensors, which are not copied to memory of the others' size. What is known of calls may move. A
+    signal's handler may make a call of its own, which leaves the memory of this one alone."""
+    if size == 1:
+        pytest.skip("Python makes the call of one rank")
+    group = dist.new_group()
+    assert isinstance(group, ProcessGroup)
+    given, taken = ([torch.full((N,), 10.0 * rank + r) for r in range(size)] for _ in range(2))
+    dist.all_to_all(taken, given, group)
+    kept, changed = [*taken], [*given]
+    others, result = ([torch.full((N,), -1.0 - r) for r in range(size)] for _ in range(2))
+    for block in given:
+        block += 1
+
+    def change() -> None:
+        if what == "shorter":
+            changed.pop()
+        elif what == "longer":
+            changed[-1] = torch.zeros(1_000_000)
+        elif what == "another call":
+            dist.all_to_all(result, others, group)
+            assert all((block == -1 - rank).all() for block in result)
+        else:
+            many_messages(group.comm)
+
+    with Meanwhile(time, change):
+        dist.all_to_all(taken, changed, group)
+    assert all((block == 10 * r + rank + 1).all() for r, block in enumerate(kept))
+    dist.destroy_process_group(group)
 
 
 def test_a_long_list_in_memory_that_another_tensor_shares(size: int) -> None:

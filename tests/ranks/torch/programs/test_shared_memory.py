@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
+import mmap
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -171,11 +173,22 @@ def mapped() -> list[str]:
     return [line for line in Path("/proc/self/maps").read_text().splitlines() if "/dev/shm/torch_" in line]
 
 
+def put(address: int, count: int) -> torch.Tensor:
+    """A tensor in ordinary memory at this address, where nothing is."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mmap.restype = ctypes.c_void_p
+    fixed_noreplace, nbytes = 0x100000, 4 * count
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | fixed_noreplace
+    libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+    assert libc.mmap(address, nbytes, mmap.PROT_READ | mmap.PROT_WRITE, flags, -1, 0) == address
+    return torch.frombuffer((ctypes.c_float * count).from_address(address), dtype=torch.float32)
+
+
 @pytest.mark.slow
 def test_memory_that_is_gone(group: Any) -> None:
-    """Other ranks let go of it, and other memory may be at its address then."""
+    """Other ranks let go of it, and other memory may be at its address then, which may be ordinary."""
     before, files = len(mapped()), len(os.listdir("/proc/self/fd"))
-    for _ in range(2):
+    for ordinary in (False, False, True):
         x = mpicoll.torch.share_(torch.zeros(LONG))
         all_reduced(x, group)
         address = x.data_ptr()
@@ -185,7 +198,21 @@ def test_memory_that_is_gone(group: Any) -> None:
         assert len(mapped()) == before
         assert len(os.listdir("/proc/self/fd")) <= files
         assert blocks.own_at(address, 1) is None
+        if ordinary:
+            all_reduced(put(address, LONG), group, where_it_lies=False)
         dist.barrier(group)
+
+
+def test_memory_that_moves_again(group: Any) -> None:
+    """torch does that where a program shares tensors by names. The tensor is there, and other memory at its address."""
+    x = mpicoll.torch.share_(torch.zeros(LONG))
+    all_reduced(x, group)
+    address = x.data_ptr()
+    x.untyped_storage()._share_filename_cpu_()
+    assert x.data_ptr() != address
+    assert blocks.own_at(address, 1) is None
+    all_reduced(put(address, LONG), group, where_it_lies=False)
+    all_reduced(x, group, where_it_lies=False)
 
 
 @pytest.mark.parametrize("view", [False, True])

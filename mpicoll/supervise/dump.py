@@ -7,12 +7,9 @@ import faulthandler
 import json
 import os
 import pickle
-import shutil
 import signal
 import socket
-import stat
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -43,7 +40,7 @@ class DumpWriter:
     """Writes the files of this process, which is ``rank`` of the job's world. ``given`` is the folder, or empty."""
 
     def __init__(self, rank: int, given: str, job: str, communicators: Callable[[], Iterable[Watched]]) -> None:
-        self._rank, self._communicators, self._given = rank, communicators, given
+        self._rank, self._communicators = rank, communicators
         self._folder = checked_folder(given) if given else Path(tempfile.gettempdir(), _DEFAULT + job)
         self._answer: int | None = None
         with suppress(OSError):  # a container may forbid it: then nobody can ask
@@ -54,7 +51,7 @@ class DumpWriter:
         files = Files(str(self._folder), "")
         try:
             known = snapshot(self._rank, why, self._communicators())
-            self._make_folder()
+            self._folder.mkdir(mode=0o700, exist_ok=True)
             write_whole(self._folder / f"torch_rank_{self._rank}", pickle.dumps(recording(known, since)))
             write_whole(self._folder / f"rank{self._rank}.json", json.dumps(known, indent=1))
         except Exception as e:  # whatever it is, it must not hide what the files are for
@@ -65,38 +62,12 @@ class DumpWriter:
                 os.ftruncate(self._answer, os.pwrite(self._answer, text, 0))
         return files
 
-    def _make_folder(self) -> None:
-        """Of the processes of a job on one node, the one that makes the folder removes old ones: a folder that is being
-        removed by one looks new to the others."""
-        try:
-            self._folder.mkdir(mode=0o700)
-        except FileExistsError:
-            if not self._folder.is_dir():
-                raise
-        else:
-            if not self._given:
-                remove_old(self._folder)
-
 
 # -- where files go. What cannot be written is refused before a job has begun -----------------------------------------
 
 
 _DEFAULT = "mpicoll-calls-"
 """How the names of folders begin that nobody has named. The processes of a job on one node have the same."""
-_KEPT, _SECONDS_TO_KEEP = 20, 3600.0  # so many of these folders are kept, and all that are not so old
-
-
-def remove_old(folder: Path) -> None:
-    """Remove the oldest of this user's folders that lie beside this one, which nobody has named."""
-    found = []
-    for each in folder.parent.glob(_DEFAULT + 8 * "[0-9a-f]"):
-        with suppress(OSError):
-            status = each.lstat()
-            if stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid():
-                found.append((status.st_mtime, each))
-    for written, path in sorted(found, reverse=True)[_KEPT:]:
-        if time.time() - written > _SECONDS_TO_KEEP:
-            shutil.rmtree(path, ignore_errors=True)
 
 
 def checked_folder(given: str) -> Path:
@@ -139,21 +110,9 @@ def snapshot(rank: int, why: str, communicators: Iterable[Watched]) -> dict[str,
         "host": socket.gethostname(),
         "pid": os.getpid(),
         "written": time.time(),
-        "versions": _versions(),
         "communicators": [_communicator(each) for each in communicators],
         "threads": _threads(),
     }
-
-
-def _versions() -> dict[str, str]:
-    found = {"python": ".".join(map(str, sys.version_info[:3]))}
-    for name in ("mpicoll", "mpi4py", "numpy", "torch"):
-        if (module := sys.modules.get(name)) is not None:
-            found[name] = str(module.__version__)
-    if (mpi := sys.modules.get("mpi4py.MPI")) is not None:
-        name, version = mpi.get_vendor()
-        found["MPI"] = f"{name} {'.'.join(map(str, version))}"
-    return found
 
 
 def _communicator(each: Watched) -> dict[str, Any]:

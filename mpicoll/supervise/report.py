@@ -55,7 +55,6 @@ class Silence(Enum):
 Missing = Silence | str
 """What is said in the place of a rank's status. If it is in words, these are of this rank alone."""
 MOST_NAMED = 5  # calls and messages that are named of a rank
-_MORE = "allreduce", "reduce_scatter", "allgather"  # how the operations begin that a program calls for each batch
 _WAITING = ": waiting"  # how the lines end of which a duration is said
 
 
@@ -81,8 +80,7 @@ def text(
         # Their looks differ a little: that must not tear them apart.
         seconds = max(statuses[rank].seconds for rank in who) if said.endswith(_WAITING) else 0.0
         table.append((who, said + (f" for {seconds:.0f} s" if seconds >= 1 else "")))
-    hint = _likeliest(statuses) if why == Why.HAS_LEFT else []
-    hint += _unreceived(statuses, missing) if why in (Why.IS_GONE, Why.IS_LOST) else []
+    hint = _unreceived(statuses, missing) if why in (Why.IS_GONE, Why.IS_LOST) else []
     concerned = _concerned(why, statuses, missing) if first is None else [first]
     look = f". Look at {named(concerned)}" if 0 < len(concerned) < len(ranks) else ""
     title = f"mpicoll: {why.said(job_ends)} (communicator of {named(sorted(ranks))}){look}:"
@@ -113,15 +111,6 @@ _CONCERNED: dict[Why, Callable[[RankStatus], bool]] = {
 def instead(missing: Missing, many: bool = False) -> str:
     """What is said in the place of a status, of one rank or of ``many``."""
     return missing if isinstance(missing, str) else missing.value[many]
-
-
-def _likeliest(statuses: dict[int, RankStatus]) -> list[str]:
-    """What mostly is the cause where ranks have come to their ends after some calls, and others make one more."""
-    ended = [rank for rank, each in sorted(statuses.items()) if each.leaving and each.begun and each.state != BROKEN]
-    if not ended or not any(status.waits and status.operation.startswith(_MORE) for status in statuses.values()):
-        return []
-    ddp = "or let torch's DDP wait for the others: `with model.join():`"
-    return [f"  Often {named(ended)} had fewer batches than the others: give all ranks equally many, {ddp}"]
 
 
 def _unreceived(statuses: dict[int, RankStatus], missing: dict[int, Missing]) -> list[str]:

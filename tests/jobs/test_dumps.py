@@ -79,7 +79,6 @@ def test_a_desynchronised_job(tmp_path: Path) -> None:
         known, call = said(folder, rank), last_call(folder, rank)
         assert (known["rank"], known["why"]) == (rank, "the ranks made different calls. The job ends")
         assert (Path(call["file"]).name, call["line"]) == ("script.py", 11)
-        assert {"mpicoll", "python", "mpi4py", "MPI", "torch"} <= known["versions"].keys()
         assert "script.py:11" in main_thread(folder, rank)
 
 
@@ -104,18 +103,11 @@ comm.allreduce(np.ones(5))
 
 @pytest.mark.parametrize(("fails", "writes"), [("raise ValueError", False), ("comm.allreduce(x, op='nope')", True)])
 def test_nobody_has_named_a_folder(tmp_path: Path, fails: str, writes: bool) -> None:
-    """The traceback of an exception says all, where its cause is no call of mpicoll's. Of older folders, 19 stay, and
-    what others have named."""
-    for name in [*(f"{number:08x}" for number in range(30)), "of-mine"]:
-        (tmp_path / f"mpicoll-calls-{name}").mkdir()
-        (tmp_path / f"mpicoll-calls-{name}" / "rank0.json").touch()
-        os.utime(tmp_path / f"mpicoll-calls-{name}", (int(name, 16),) * 2 if name != "of-mine" else (0, 0))
+    """The traceback of an exception says all, where its cause is no call of mpicoll's."""
     program = f"{BEGIN}comm.barrier()\nif rank == 1:\n    {fails}\ncomm.allreduce(x)\n"
     result = run(2, script(tmp_path, program), env={"MPICOLL_DUMP": "", "TMPDIR": str(tmp_path)}).bad()
     assert ("the last calls of each rank are in" in result.output) == writes, result.output
-    left = {folder.name.removeprefix("mpicoll-calls-") for folder in tmp_path.glob("mpicoll-calls-*")}
-    old = {f"{number:08x}" for number in range(11 if writes else 0, 30)} | {"of-mine"}
-    assert (left >= old, len(left - old)) == (True, int(writes)), left
+    assert len([*tmp_path.glob("mpicoll-calls-*")]) == int(writes)
 
 
 @contextmanager

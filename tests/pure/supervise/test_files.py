@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import os
 from collections.abc import Iterable
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,7 +14,7 @@ import pytest
 
 from mpicoll.algorithms.collectives import COLLECTIVES
 from mpicoll.supervise import tape
-from mpicoll.supervise.dump import DumpWriter, kept_by_all, recording
+from mpicoll.supervise.dump import kept_by_all, recording
 from mpicoll.supervise.messages import Question, RowsFrom
 from mpicoll.supervise.record import LENGTH, Record, Recorder, Waits
 from mpicoll.supervise.trace import Trace, by_this_clock, difference
@@ -48,19 +47,6 @@ def analysed(recordings: list[dict[str, Any]], caplog: pytest.LogCaptureFixture)
     with caplog.at_level(logging.INFO):
         builder.build_db(details, arguments, recordings[0]["version"])
     return caplog.text
-
-
-def test_who_makes_the_folder_of_a_job_removes_old_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A folder that one process is removing looks new to another one, which would remove one more."""
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    for number in range(30):
-        (tmp_path / f"mpicoll-calls-{number:08x}").mkdir()
-        os.utime(tmp_path / f"mpicoll-calls-{number:08x}", (number, number))
-    for rank in range(2):
-        assert not DumpWriter(rank, "", "0000abcd", list).write("asked", {}).failure
-        assert len([*tmp_path.glob("mpicoll-calls-*")]) == 20 + rank
-        (tmp_path / "mpicoll-calls-00000000").mkdir(exist_ok=True)
-        os.utime(tmp_path / "mpicoll-calls-00000000", (0, 0))
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)

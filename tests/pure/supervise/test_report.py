@@ -110,15 +110,3 @@ def test_files_of_several_nodes() -> None:
         "mpicoll: the last calls of each rank are in /a, /b\n"
         "mpicoll: ranks 3-4 could not write the last calls to /c: full"
     )
-
-
-def test_what_is_likeliest_is_said_where_the_shape_supports_it() -> None:
-    waits = status(description="allreduce sum of 4 float32")
-    ended = status(begun=3, description=None, waits=False, leaving=True)
-    hint = text(Why.HAS_LEFT, [0, 1], {0: waits, 1: ended}, {}).splitlines()[3]
-    assert hint.startswith("  Often rank 1 had fewer batches than the others: give all ranks equally many")
-    for statuses in ({0: status(), 1: ended}, {0: waits, 1: ended.changed(begun=0)}):
-        assert "batches" not in text(Why.HAS_LEFT, [0, 1], statuses, {})
-    late = {0: waits, 1: ended.changed(state=BROKEN)}  # it had a TimeoutError, as the others soon have
-    assert "batches" not in text(Why.HAS_LEFT, [0, 1], late, {})
-    assert "batches" not in text(Why.TIME_IS_UP, [0, 1], {0: waits, 1: ended}, {})

@@ -27,14 +27,13 @@ def monitored_barrier(group: GivenGroup = None, timeout: timedelta | None = None
     """A barrier that raises TimeoutError after ``timeout`` and names the ranks that did not come.
 
     Rank 0 of the group waits for all ranks and names all that are missing: it always does what torch does if
-    ``wait_all_ranks``. The ranks that came raise the same error. None means the group's timeout. If ``timeout`` is
-    zero, rank 0 waits for nobody; the others wait for it as long as the group's timeout, as over gloo."""
+    ``wait_all_ranks``. The ranks that came raise the same error. None means the group's timeout."""
     caller = caller_of("monitored_barrier", group)
     if caller is None:
         return
-    checked_timeout("monitored_barrier", timeout, or_zero=True)
+    checked_timeout("monitored_barrier", timeout)
     g = caller.group
-    limit = g.timeout if timeout is None or (not timeout and g.rank() > 0) else timeout
+    limit = timeout or g.timeout
     missing = (_lead if g.rank() == 0 else _follow)(g, limit.total_seconds())
     if missing:
         names = ", ".join(str(g.global_rank(r)) for r in missing)

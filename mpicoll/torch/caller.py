@@ -150,13 +150,10 @@ def renamed(e: ArgumentError, operation: str, names: dict[str, str]) -> Argument
     return type(e)(operation, names.get(e.argument, e.argument), expected, e.given)
 
 
-def checked_timeout(operation: str, timeout: Any, or_zero: bool = False) -> None:
-    """Raise ArgumentError unless ``timeout`` is a positive timedelta, None, or, if ``or_zero``, a timedelta of zero."""
-    nothing = timedelta(0)
-    if timeout is None or (isinstance(timeout, timedelta) and (timeout > nothing or (or_zero and timeout == nothing))):
-        return
-    expected = "a datetime.timedelta, zero or more" if or_zero else "a positive datetime.timedelta"
-    raise ArgumentError(operation, "timeout", expected, repr(timeout))
+def checked_timeout(operation: str, timeout: Any) -> None:
+    """Raise ArgumentError unless ``timeout`` is a positive timedelta, or None."""
+    if timeout is not None and not (isinstance(timeout, timedelta) and timeout > timedelta(0)):
+        raise ArgumentError(operation, "timeout", "a positive datetime.timedelta", repr(timeout))
 
 
 def op_of(op: GivenOp, operation: str) -> str | Op:

@@ -99,9 +99,6 @@ class P2POp:
         self.group_peer = caller.root("peer", peer, group_peer)
         self.peer = caller.group.global_rank(self.group_peer)
 
-    def __repr__(self) -> str:
-        return f"P2POp({self.op.__name__}, peer={self.peer}, {tuple(self.tensor.shape)}, {self.tensor.dtype})"
-
 
 def batch_isend_irecv(p2p_op_list: list[P2POp]) -> list[Work]:
     """Start all messages of the list. Returns a Work for each, in the order of the list.

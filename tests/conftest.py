@@ -7,7 +7,6 @@ from __future__ import annotations
 import gc
 import os
 import sys
-from collections.abc import Iterator
 
 import pytest
 from _pytest.config import create_terminal_writer
@@ -86,7 +85,6 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.fixture
-def registry() -> Iterator[None]:
+def registry(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a test registers is gone after it."""
-    with algorithms.temporary_registry():
-        yield
+    monkeypatch.setattr(algorithms, "_REGISTRY", {**algorithms._REGISTRY})

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from traceback import extract_tb
@@ -213,17 +212,6 @@ def add(algorithm: Algorithm, proves: Proves | None = None) -> None:
     _REGISTRY[algorithm.collective, algorithm.name] = algorithm, proves
     for each in list(binders) if replaced else ():
         each.forget_plans()
-
-
-@contextmanager
-def temporary_registry() -> Iterator[None]:
-    """At the end of the ``with`` block, forget the algorithms that were registered in it."""
-    listed = dict(_REGISTRY)
-    try:
-        yield
-    finally:
-        _REGISTRY.clear()
-        _REGISTRY.update(listed)
 
 
 def schedule(

@@ -10,24 +10,15 @@ is red. The exit code is then 1."""
 from __future__ import annotations
 
 import argparse
-import re
-import runpy
 import sys
-from pathlib import Path
-from traceback import extract_tb
-from typing import TYPE_CHECKING
 
 from mpicoll.cli.arguments import number, of_collective, option
-from mpicoll.errors import ArgumentError, MpicollError, ScheduleError
-
-if TYPE_CHECKING:
-    from mpicoll.algorithms import Algorithm
+from mpicoll.errors import ScheduleError
 
 
 def add(p: argparse.ArgumentParser) -> None:
     of_collective(p)
-    about = "a name that `mpicoll algorithms` lists, or a file that registers one: FILE.py, or FILE.py:NAME"
-    p.add_argument("algorithm", help=about)
+    p.add_argument("algorithm", help="a name that `mpicoll algorithms` lists")
     option(p, "-n RANKS", "the number of ranks, 2 to 16 (4)", dest="size", type=int, default=4)
     about = "the picture or the page; its name chooses SVG, PNG or HTML"
     option(p, "-o FILE", about, dest="file", required=True)
@@ -47,9 +38,7 @@ def handle(args: argparse.Namespace) -> int:
 
     file = writable("draw", "-o", args.file)
     try:
-        in_file = re.fullmatch(r"(.+\.py)(?::(\w+))?", args.algorithm)
-        algorithm = _of_file(args.collective, Path(in_file[1]), in_file[2]) if in_file else args.algorithm
-        drawing = draw(args.collective, algorithm, args.size, args.root, args.segments, args.nodes)
+        drawing = draw(args.collective, args.algorithm, args.size, args.root, args.segments, args.nodes)
         drawing.save(file)
         fault = drawing.fault
     except ScheduleError as e:  # there is nothing to draw
@@ -57,30 +46,3 @@ def handle(args: argparse.Namespace) -> int:
     if fault is not None:
         print(f"mpicoll: {fault}", file=sys.stderr)
     return 1 if fault else 0
-
-
-def _of_file(collective: str, file: Path, name: str | None) -> Algorithm:
-    """The algorithm that the file registers, which may be wrong. Without a name, it is the only one."""
-    from mpicoll.algorithms import algorithms, temporary_registry
-    from mpicoll.analysis.proof.cases import unproved
-
-    if not file.is_file():
-        raise ArgumentError("draw", "algorithm", "a file that exists", repr(str(file)))
-    sys.path.insert(0, str(file.parent))
-    with unproved(), temporary_registry():
-        before = [*algorithms(collective)]
-        try:
-            runpy.run_path(str(file))
-        except MpicollError:
-            raise
-        except Exception as e:  # a program may raise anything
-            lines = [frame.lineno for frame in extract_tb(e.__traceback__) if frame.filename == str(file)]
-            where = f", line {lines[-1]}" if lines else ""
-            given = f"{str(file)!r}{where} ({type(e).__name__}: {e})"
-            raise ArgumentError("draw", "algorithm", "a file that runs", given) from None
-        own = [a for a in algorithms(collective) if a not in before]
-    found = [a for a in own if name in (None, a.name)]
-    if len(found) != 1:
-        expected = " or ".join(f"{file}:{a.name}" for a in own) or f"a file that registers one for {collective}"
-        raise ArgumentError("draw", "algorithm", expected, repr(f"{file}:{name}" if name else str(file)))
-    return found[0]

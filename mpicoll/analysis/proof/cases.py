@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
 from itertools import product
 from threading import Lock
 from typing import NamedTuple
@@ -27,7 +25,6 @@ _NO_SCHEDULES = ("native", "exchange", "node", "wide", "staged", "device", "ipc"
 MOST_PROVED = 64
 """Up to so many ranks, a call proves the algorithm before it runs: that takes up to some seconds. With more ranks, rank
 0 warns that nobody has."""
-_PROVES: ContextVar[bool] = ContextVar("mpicoll_register_proves", default=True)
 
 
 class Case(NamedTuple):
@@ -85,16 +82,6 @@ def prove_schedules(
         raise explained(fault, schedules, algorithm, places) from None
 
 
-@contextmanager
-def unproved() -> Iterator[None]:
-    """In the ``with`` block, ``register`` lists algorithms without a proof, so that a wrong one can be drawn."""
-    token = _PROVES.set(False)
-    try:
-        yield
-    finally:
-        _PROVES.reset(token)
-
-
 def register(algorithm: Algorithm, replace: bool = False) -> None:
     """Make ``algorithm=`` accept an algorithm of your own, on every rank that registers it.
 
@@ -116,9 +103,6 @@ def register(algorithm: Algorithm, replace: bool = False) -> None:
     if built_in or (known and not replace):
         expected = f"a name that {algorithm.collective} does not have yet" + ", or replace=True" * (not built_in)
         raise ArgumentError("register", "algorithm", expected, repr(algorithm.name))
-    if not _PROVES.get():
-        algorithms.add(algorithm)
-        return
     proved = _Proved(algorithm)
     case = Case(1)
     try:

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from collections.abc import Callable
-from inspect import getsource
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
-from mpicoll.algorithms import Algorithm, algorithms
+from mpicoll import algorithms
+from mpicoll.algorithms import Algorithm
 from mpicoll.algorithms.steps import INPUT, OUTPUT, SCRATCH, Copy, Place, Recv, RecvReduce, Send, Steps, one
 from mpicoll.analysis.drawing.draw import draw, pictured
 from mpicoll.analysis.drawing.page import PLAYER, SCRIPTS, STYLE
@@ -126,66 +125,21 @@ def test_rounds_before_a_fault_are_those_that_happen(tmp_path: Path) -> None:
     assert FAULT in text
 
 
-# -- the command ------------------------------------------------------------------------------------------------------
+# -- the page ---------------------------------------------------------------------------------------------------------
 
 
-STAR = f"""
-import helper
-import mpicoll
-from mpicoll.algorithms.steps import INPUT, OUTPUT, Place, Recv, RecvReduce, Send, Steps, one
-
-{getsource(star).replace("else OUTPUT", "else helper.THEN").replace("True),)", "True),)  # </script>")}
-mpicoll.register(mpicoll.Algorithm("allreduce", "star", star))
-"""
-OTHER = 'mpicoll.register(mpicoll.Algorithm("allreduce", "other", star))'
+def of_input(at: Place) -> Steps:
+    """The star, whose rank 0 combines its input twice, and so loses rank 1."""
+    if at.rank:
+        yield from star(at)
+    for peer in range(1, at.size) if at.rank == 0 else ():
+        yield (RecvReduce(peer, A, INPUT, OUTPUT, mine_first=True),)  # </script>
 
 
-def own(folder: Path, then: str = "output", more: str = "") -> str:
-    """A file with an algorithm, which imports what lies beside it."""
-    (folder / "helper.py").write_text(f"THEN = {then!r}")
-    (folder / "own.py").write_text(STAR + more)
-    sys.modules.pop("helper", None)
-    return str(folder / "own.py")
-
-
-@pytest.mark.parametrize(
-    ("more", "chosen", "code", "said"),
-    [
-        ("", "", 0, ""),
-        (OTHER, ":other", 0, ""),
-        (OTHER, "", 2, "algorithm: expected {file}:star or {file}:other; given '{file}'"),
-        (OTHER, ":third", 2, "algorithm: expected {file}:star or {file}:other; given '{file}:third'"),
-    ],
-)
-def test_command_with_a_file(more: str, chosen: str, code: int, said: str, tmp_path: Path, capsys: Capture) -> None:
-    pytest.importorskip("matplotlib")
-    file, before = own(tmp_path, more=more), [*algorithms()]
-    for picture in (tmp_path / "a.svg", tmp_path / "a.png"):
-        assert main(["draw", "all_reduce", f"{file}{chosen}", "-n", "2", "-o", str(picture)]) == code
-        assert said.format(file=file) in capsys.readouterr().err
-        assert picture.exists() == (code == 0)
-    assert [*algorithms()] == before
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("x = 1\nraise ValueError('of the file')\n", "runs; given {file!r}, line 2 (ValueError: of the file)"),
-        ("x=(", "runs; given {file!r} (SyntaxError: "),
-        ("x = 1", "registers one for allreduce; given "),
-    ],
-)
-def test_a_file_that_is_no_algorithm(tmp_path: Path, capsys: Capture, text: str, said: str) -> None:
-    file = tmp_path / "own.py"
-    file.write_text(text)
-    assert main(["draw", "allreduce", str(file), "-o", str(tmp_path / "own.svg")]) == 2
-    assert f"draw: algorithm: expected a file that {said.format(file=str(file))}" in capsys.readouterr().err
-
-
-def page(tmp_path: Path, *arguments: str, code: int) -> tuple[str, dict[str, Any]]:
-    """What ``mpicoll draw`` writes, and the data in it."""
+def page(steps: Callable[[Place], Steps], tmp_path: Path) -> tuple[str, dict[str, Any]]:
+    """The page of the function among 3 ranks, and the data in it."""
     file = tmp_path / "page.html"
-    assert main(["draw", *arguments, "-o", str(file)]) == code
+    draw("allreduce", steps, 3).save(file)
     text = file.read_text(encoding="utf-8")
     found = re.search(r"^const SCHEDULES = (.*);$", text, re.MULTILINE)
     assert found is not None
@@ -194,7 +148,7 @@ def page(tmp_path: Path, *arguments: str, code: int) -> tuple[str, dict[str, Any
 
 
 def test_a_page_is_the_player_and_one_schedule(tmp_path: Path) -> None:
-    text, data = page(tmp_path, "allreduce", own(tmp_path), "-n", "3", code=0)
+    text, data = page(star, tmp_path)
     for file in (*SCRIPTS, STYLE):
         assert (PLAYER / file).read_text() in text
     assert "<title>allreduce star, 3 ranks</title>" in text
@@ -209,13 +163,11 @@ def test_a_page_is_the_player_and_one_schedule(tmp_path: Path) -> None:
     assert times == sorted(times)
 
 
-def test_a_fault_is_marked_where_it_happens(tmp_path: Path, capsys: Capture) -> None:
-    """Rank 0 combines its input twice, so it loses rank 1."""
-    text, data = page(tmp_path, "allreduce", own(tmp_path, then="input"), "-n", "3", code=1)
-    picture = data["pictures"]["allreduce"]["star"]["3"]
-    said = capsys.readouterr().err
-    assert said == f"mpicoll: {picture['fault']['text']}\n"
-    assert picture["fault"]["text"].startswith("allreduce star of 3 ranks: rank 0, step 1, block 0: reads input, after")
+def test_a_fault_is_marked_where_it_happens(tmp_path: Path) -> None:
+    text, data = page(of_input, tmp_path)
+    picture = data["pictures"]["allreduce"]["of_input"]["3"]
+    said = "allreduce of_input of 3 ranks: rank 0, step 1, block 0: reads input, after"
+    assert picture["fault"]["text"].startswith(said)
     assert picture["fault"]["rank"] == 0
     assert picture["strips"] == ["out", "in"]
     assert picture["fault"]["cells"] == [0, 1]  # of rank 0: the output that is lost, and the input that is read
@@ -226,3 +178,11 @@ def test_a_fault_is_marked_where_it_happens(tmp_path: Path, capsys: Capture) -> 
     assert "times" not in picture
     assert "# </script>" in picture["fault"]["text"], "it ends no script"
     assert text.count("</script>") == 1
+
+
+@pytest.mark.usefixtures("registry")
+def test_the_command_says_the_fault(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    algorithms.add(Algorithm("allreduce", "of_input", of_input))
+    assert main(["draw", "allreduce", "of_input", "-n", "3", "-o", str(tmp_path / "page.html")]) == 1
+    assert capsys.readouterr().err.startswith("mpicoll: allreduce of_input of 3 ranks: rank 0, step 1, block 0: reads")
+    assert (tmp_path / "page.html").exists()

@@ -223,6 +223,7 @@ class RankStatus(Message):
     stuck: float  # the same, if the wait does not end by itself
     where: str
     handles: str  # the exception that the program handles meanwhile; empty if there is none
+    failed: str  # the last test that has failed; empty if there is none
     leaving: bool
 
     @property

@@ -127,6 +127,7 @@ def _line(status: RankStatus, furthest: int, many: bool = False) -> str:
     number, description, site = status.number, status.description, status.site
     has, its, it_is = ("have", "their", "They are") if many else ("has", "its", "It is")
     handles = f" (while {'they handle' if many else 'it handles'} {status.handles})" if status.handles else ""
+    handles += f" (after {status.failed})" if status.failed else ""
     handles += f" (while {'they hold' if many else 'it holds'} locks of windows)" if status.locks else ""
     if status.message and not status.waits and number >= status.begun - 1:
         return f"{status.message}, at {status.where}{handles}{_WAITING}"

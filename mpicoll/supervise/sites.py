@@ -108,8 +108,26 @@ def handled() -> str:
         error = error.__context__  # one of mpicoll's own may have come in the program's handler
     if error is None:
         return ""
-    said = str(error).strip().partition("\n")[0][:_MOST_SAID]
+    said = _first_line(str(error))
     return f"{type(error).__name__}: {said}" if said else type(error).__name__
+
+
+def failed_test() -> str:
+    """The last test that has failed, as in ``test_sum.py::test_all failed with AssertionError: 3 != 4``, if pytest runs
+    tests in the main thread. It tells of it at its end, to which this rank may not come."""
+    frames = _outward(frames_now().get(threading.main_thread().ident or 0))
+    session = next((f.f_locals.get("session") for f in frames if f.f_code.co_name == "pytest_runtestloop"), None)
+    reporter = session and session.config.pluginmanager.get_plugin("terminalreporter")
+    stats = getattr(reporter, "stats", {})
+    failed = [*stats.get("error", []), *stats.get("failed", [])]
+    if not failed:
+        return ""
+    crash = getattr(failed[-1].longrepr, "reprcrash", None)
+    return f"{failed[-1].nodeid} failed{f' with {_first_line(crash.message)}' if crash else ''}"
+
+
+def _first_line(text: str) -> str:
+    return text.strip().partition("\n")[0][:_MOST_SAID]
 
 
 def _outward(frame: FrameType | None) -> Iterator[FrameType]:

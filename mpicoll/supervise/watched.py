@@ -12,7 +12,7 @@ from mpicoll.node.loaded import kernel
 from mpicoll.supervise.messages import Ends, Lock, RankStatus, State
 from mpicoll.supervise.record import BROKEN, Pending, Recorder, Waits
 from mpicoll.supervise.report import MOST_NAMED
-from mpicoll.supervise.sites import handled, is_alone, place_of, whereabouts
+from mpicoll.supervise.sites import failed_test, handled, is_alone, place_of, whereabouts
 from mpicoll.supervise.tape import Tape, TapedWaits
 
 LOOK = 0.5  # seconds between two looks at a process's communicators
@@ -162,5 +162,6 @@ class Watched:
             stuck=0.0 if self.agrees else max(self._call.of(in_call), self._message.of(first)),
             where=whereabouts(),
             handles=handled(),
+            failed=failed_test(),
             leaving=leaving,
         )

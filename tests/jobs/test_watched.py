@@ -200,5 +200,6 @@ def test_a_test_fails_on_one_rank(options: list[str], tmp_path: Path) -> None:
         assert re.search(r"^E +AssertionError: rank 1 is odd$", result.output, re.M), result.output
     else:
         assert re.search(r"^  rank 0  call 1: barrier, at test_it.py:10 in test_sum", result.output, re.M)
-        line = r"^  rank 1  call 1: allreduce sum of 3 float64, at test_it.py:13 in test_other"
+        failed = r"after \S*test_it.py::test_sum failed with AssertionError: rank 1 is odd"
+        line = rf"^  rank 1  call 1: allreduce sum of 3 float64, at test_it.py:13 in test_other \({failed}\)"
         assert re.search(line, result.output, re.M), result.output

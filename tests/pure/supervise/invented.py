@@ -133,7 +133,7 @@ class Job:
 def status(**given: Any) -> RankStatus:
     """What a rank says that waits in a barrier."""
     usual: dict[str, Any] = {"begun": 4, "state": OPEN, "number": 3, "description": "barrier", "site": "a.py:1 in f"}
-    usual |= {"root": None, "ahead": 0, "waits": True, "message": None, "handles": "", "leaving": False}
+    usual |= {"root": None, "ahead": 0, "waits": True, "message": None, "handles": "", "failed": "", "leaving": False}
     usual |= {"ends": Ends(**{name: given.pop(name) for name in Ends.fields if name in given})}
     usual |= {"alone": True, "under_way": False}
     usual |= {"unreceived": [], "locks": [], "ago": 5.0, "seconds": 5.0, "stuck": 5.0, "where": "a.py:2 in g"}

@@ -2,8 +2,7 @@
 
 Reads a file that mpicoll.record or MPICOLL_TRACE has written. It says for each rank how much of the time was
 communication: exposed (the program could do nothing else), the part of that which was waiting for ranks that came late,
-and hidden behind the program's own work. Then it lists the lines of the program whose calls cost most, and says what
-may make them faster."""
+and hidden behind the program's own work. Then it lists the lines of the program whose calls cost most."""
 
 from __future__ import annotations
 

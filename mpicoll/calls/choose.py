@@ -97,9 +97,10 @@ Route = Literal["native", "exchange", "node", "wide", "scheduled", "staged", "de
 
 
 class Choice(NamedTuple):
-    """What carries a call out."""
+    """What carries a call out, and why."""
 
     name: str  # what ``algorithm=`` calls it
+    why: str
     route: Route
     schedule: str | None = None
     """The algorithm whose schedule the route runs, if it runs one. Of ``staged``, what is named for the host's call."""
@@ -119,18 +120,18 @@ def choose(call: Call, algorithm: str | None, info: CommInfo, device: DeviceInfo
         return _choose_on_device(call, algorithm, info, device)
     reduction, nbytes = call.reduction, call.nbytes(info.size)
     wanted = preferred(call.operation, info.settings.preferred) if algorithm is None else None
-    name = _named(call, algorithm, wanted, info) or _best(call.operation, reduction, nbytes, info)
+    name, why = _named(call, algorithm, wanted, info) or _best(call.operation, reduction, nbytes, info)
     if not info.library:
-        return Choice(name, SCHEDULED, name)
+        return Choice(name, why, SCHEDULED, name)
     is_free = algorithm is None and wanted is None
     zero_copy = info.shares_memory and (is_free or name == NODE) and _may_share(call, info.size)
     in_parts: bool | None = None
     if call.extent_is_common:
         in_parts = nbytes > MAX_COUNT and call.extent(info.size) > MAX_COUNT
     if name not in (NATIVE, EXCHANGE, NODE, WIDE):
-        return Choice(name, SCHEDULED, name, zero_copy, in_parts)
+        return Choice(name, why, SCHEDULED, name, zero_copy, in_parts)
     between_nodes = TWO_LEVEL if name == WIDE and not info.one_node else None
-    return Choice(name, cast(Route, name), between_nodes, zero_copy, in_parts)
+    return Choice(name, why, cast(Route, name), between_nodes, zero_copy, in_parts)
 
 
 def _choose_on_device(call: Call, algorithm: str | None, info: CommInfo, device: DeviceInfo) -> Choice:
@@ -140,7 +141,7 @@ def _choose_on_device(call: Call, algorithm: str | None, info: CommInfo, device:
     on_host = choose(call, named, info)  # a wrong name is refused
     may_open = info.one_node and call.extent_is_common and device.reduces and call.collective.prefix is None
     mpi_takes = ("collectives" if call.reduction is None else "reductions") in device.works and _by_mpi_alone(call)
-    staged = Choice(STAGED, STAGED, named)
+    staged = Choice(STAGED, "it serves all calls", STAGED, named)
     if algorithm is None:
         settings = info.settings
         is_free = preferred(call.operation, settings.preferred) is None and not settings.reproducible
@@ -148,17 +149,18 @@ def _choose_on_device(call: Call, algorithm: str | None, info: CommInfo, device:
         if not info.library:
             return staged
         if mpi_takes and (on_host.name == NATIVE or (on_host.name == NODE and mpi_can)):
-            return Choice(NATIVE, NATIVE, in_parts=on_host.in_parts)
+            return Choice(NATIVE, "the MPI library takes such memory", NATIVE, in_parts=on_host.in_parts)
         if is_free and device.one_device and may_open and call.nbytes(info.size) >= IPC_FROM:
-            return Choice(IPC, IPC)
+            return Choice(IPC, "the ranks share a device", IPC)
         return staged
+    why = "the call names it"
     if algorithm == NATIVE and mpi_takes:
-        return Choice(NATIVE, NATIVE, in_parts=on_host.in_parts)
+        return Choice(NATIVE, why, NATIVE, in_parts=on_host.in_parts)
     if named_route == DEVICE and device.reduces and "messages" in device.works:
         between = choose(call, named or between_memories(call.operation), info)
-        return Choice(f"{DEVICE}:{between.name}", DEVICE, between.schedule)
+        return Choice(f"{DEVICE}:{between.name}", why, DEVICE, between.schedule)
     if named_route == IPC and may_open:
-        return Choice(IPC, IPC)
+        return Choice(IPC, why, IPC)
     return staged
 
 
@@ -183,9 +185,9 @@ def names(operation: str, info: CommInfo | None = None) -> tuple[str, ...]:
     return (*found, *schedules)
 
 
-def _named(call: Call, algorithm: str | None, wanted: str | None, info: CommInfo) -> str | None:
-    """The algorithm that the call names, or the environment (``wanted``), or that a reproducible reduction needs. None
-    if nobody names any."""
+def _named(call: Call, algorithm: str | None, wanted: str | None, info: CommInfo) -> tuple[str, str] | None:
+    """The algorithm that the call names, or the environment (``wanted``), or that a reproducible reduction needs, and
+    why it is that one. None if nobody names any."""
     operation, reduction = call.operation, call.reduction
     if info.in_rank_order(reduction):
         orderly = [NODE] * info.shares_memory + [EXCHANGE] if info.library else [_in_rank_order(operation)]
@@ -193,14 +195,14 @@ def _named(call: Call, algorithm: str | None, wanted: str | None, info: CommInfo
         if chosen not in orderly:
             only = f"None or {' or '.join(orderly)}: reductions are reproducible"
             raise ArgumentError(operation, "algorithm", only, repr(algorithm))
-        return chosen
+        return chosen, "reductions are reproducible"
     if algorithm is not None:
         expected = _expected_instead(algorithm, operation, reduction, info, call.root)
         if expected:
             raise ArgumentError(operation, "algorithm", expected, repr(algorithm))
-        return algorithm
+        return algorithm, "the call names it"
     if wanted is not None and not _expected_instead(wanted, operation, reduction, info, call.root):
-        return wanted
+        return wanted, "MPICOLL_ALGORITHM names it"
     return None
 
 
@@ -251,25 +253,24 @@ def _by_mpi_alone(call: Call) -> bool:
     return not (call.reduction.averages or call.reduction.op.factor is not None or call.collective.scatters)
 
 
-def _best(operation: str, reduction: Reduction | None, nbytes: int, info: CommInfo) -> str:
+def _best(operation: str, reduction: Reduction | None, nbytes: int, info: CommInfo) -> tuple[str, str]:
     if not info.library:
-        return between_memories(operation)
+        return between_memories(operation), "the ranks are threads"
     mpi_cannot = reduction is not None and not reduction.mpi
     otherwise = EXCHANGE if mpi_cannot else NATIVE
     if info.size == 1 and (nbytes > LONGEST_ALONE or not info.shares_memory):
-        return otherwise
-    # Where MPI lacks it, nodes of several ranks send the fewest bytes so.
+        return otherwise, "there is one rank"
     if reduction is not None and mpi_cannot and _nodes_save(operation, nbytes, info.nodes):
         if not _rounds_more_than_once(reduction, info.size):
-            return TWO_LEVEL
+            return TWO_LEVEL, "MPI lacks it, and so nodes of several ranks send the fewest bytes"
         if len(info.nodes.ranks) > 2:  # between two nodes of two ranks, an exchange was measured to be as fast
-            return WIDE
+            return WIDE, "MPI lacks it, and so nodes of several ranks send the fewest bytes that round once"
     if not info.shares_memory:
-        return otherwise
+        return otherwise, "the ranks share no memory in which mpicoll's kernel works"
     table, uneven = METHODS[operation]
     if reduction is None and nbytes >= LONG_MOVES and table.extent_is_common(uneven):
-        return otherwise  # the MPI library moves long arrays fastest, where they do not lie in shared memory
-    return NODE
+        return otherwise, "the MPI library moves long arrays fastest, where they do not lie in shared memory"
+    return NODE, "the ranks share a node"
 
 
 def _nodes_save(operation: str, nbytes: int, nodes: Nodes) -> bool:

@@ -1,9 +1,10 @@
 """find out what is wrong with a machine or a job
 
-Says what this machine and this job will do: how the ranks were started, whether they find each other, and which cores,
-memory and GPUs they have. Each problem comes with its remedy. Started as the ranks of a job, with mpicoll run, mpirun
-or srun, it looks at all ranks, and one of them prints the report. The exit code is 1 if there is a problem, and with
---log only if MPI does not connect the ranks. With --dump, it asks a running job what it is doing."""
+Says what this machine and this job will do: how the ranks were started, whether they find each other, which cores,
+memory and GPUs they have, and which algorithms mpicoll takes. Each problem comes with its remedy. Started as the ranks
+of a job, with mpicoll run, mpirun or srun, it looks at all ranks, and one of them prints the report. The exit code is 1
+if there is a problem, and with --log only if MPI does not connect the ranks. With --dump, it asks a running job
+what it is doing."""
 
 from __future__ import annotations
 

@@ -16,6 +16,7 @@ from mpicoll.machine.system import overload, version_of
 from mpicoll.machine.vendors import RANK_VARIABLES, VENDORS
 from mpicoll.node.loaded import missing
 
+SIZES = {8: "8 bytes", 64 << 10: "64 KiB", 16 << 20: "16 MiB"}  # the all-reduces whose algorithm the doctor names
 _PACKAGES = "mpicoll", "mpi4py", "numpy", "torch"
 
 
@@ -95,7 +96,8 @@ class Machine:
 
 @dataclass(frozen=True)
 class World:
-    """What MPI, once it runs, says to a rank. ``refused`` says which variable stops it from making a communicator."""
+    """What MPI, once it runs, says to a rank. ``chosen`` has the algorithms of some all-reduces: the bytes, the name,
+    and why. ``refused`` says why they are unknown."""
 
     rank: int
     size: int
@@ -103,6 +105,7 @@ class World:
     threads: str  # the level of support for threads: MULTIPLE, or less
     shares: bool  # whether the ranks of this node can share memory
     shares_memory: bool = False  # whether collectives are carried out where arrays lie in memory that the ranks share
+    chosen: tuple[tuple[int, str, str], ...] = ()
     refused: str = ""
 
 

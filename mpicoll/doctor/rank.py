@@ -7,11 +7,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from mpicoll.calls.choose import preferred
+import numpy as np
+
+from mpicoll.calls.call import checked
+from mpicoll.calls.choose import choose
 from mpicoll.calls.settings import Settings, overlaps, shares_buckets
 from mpicoll.communicator.base import engine_of
 from mpicoll.communicator.communicator import Communicator
-from mpicoll.doctor.facts import Facts, World
+from mpicoll.doctor.facts import SIZES, Facts, World
 from mpicoll.errors import ArgumentError, LaunchError, StateError
 from mpicoll.launch.mpi_init import checked_world
 from mpicoll.supervise.dump import checked_folder, checked_trace
@@ -52,7 +55,13 @@ def _look(world: MPI.Intracomm) -> World:
         # Then no rank may make a Communicator: the others would wait for it.
         return replace(found, refused=wrong[who[0]] + f", on {named(who)}" * (len(who) < world.size))
     try:
-        return replace(found, shares_memory=engine_of(Communicator()).info.shares_memory)
+        comm = Communicator()
+        info = engine_of(comm).info
+        arrays = (np.empty(nbytes // 4, np.float32) for nbytes in SIZES)
+        calls = (checked("allreduce", comm.rank, comm.size, array, None, "sum", 0) for array in arrays)
+        chosen = [choose(call, None, info) for call in calls]
+        why = tuple((nbytes, each.name, each.why) for nbytes, each in zip(SIZES, chosen, strict=True))
+        return replace(found, chosen=why, shares_memory=engine_of(comm).fabric.info.shares_memory)
     except ArgumentError as error:
         return replace(found, refused=str(error))
 
@@ -65,10 +74,8 @@ def _wrong_setting(rank: int) -> str:
         settings = Settings.of_environment()
         if settings.dump:
             checked_folder(settings.dump)
-        if rank == 0:  # of these, its values count
-            preferred("allreduce", settings.preferred)
-            if settings.trace:
-                checked_trace(settings.trace, rank)
+        if settings.trace and rank == 0:
+            checked_trace(settings.trace, rank)
     except ArgumentError as error:
         return str(error)
     return ""

@@ -15,7 +15,7 @@ Level = Literal["ok", "warning", "problem"]
 
 TOPICS = (
     "launcher", "MPI", "threads", "cores", "kernel", "shared memory", "/dev/shm", "locked memory", "GPU", "CPU",
-    "versions", "settings",
+    "versions", "settings", "algorithm",
 )  # fmt: skip
 """What findings are about, in the report's order."""
 _PLACES = ("cores", "GPU")  # those that say where the ranks are

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 
-from mpicoll.doctor.facts import Facts, World
+from mpicoll.doctor.facts import SIZES, Facts, World
 from mpicoll.doctor.gpu import Gpu
 from mpicoll.doctor.report import Finding, Level, Report, together
 from mpicoll.errors import LaunchError
@@ -178,8 +178,11 @@ def judge(everyone: Sequence[Facts], failure: LaunchError | None = None) -> Repo
     if failure is not None:
         found.append(Finding("MPI", "problem", failure.problem, failure.remedy))
     world = everyone[0].world
-    if world is not None and world.refused:  # rank 0 decides for all
-        found.append(Finding("settings", "problem", world.refused, "Correct the variable, or unset it"))
+    if world is not None:  # rank 0 decides for all
+        if world.refused:
+            found.append(Finding("settings", "problem", world.refused, "Correct the variable, or unset it"))
+        for nbytes, name, why in world.chosen:
+            found.append(Finding("algorithm", "ok", f"all-reduce of {SIZES[nbytes]}: {name} ({why})"))
     return Report(nodes, world.library if world else None, together(found, nodes))
 
 

@@ -40,6 +40,7 @@ def test_a_process_alone() -> None:
     result = python(*DOCTOR, env=QUIET | strange)
     assert result.code == (1 if lines(result, "problem") else 0), result.output
     assert "launcher none; MPI connects 1 rank" in lines(result, "ok")
+    assert "algorithm all-reduce of 8 bytes: node (the ranks share a node)" in lines(result, "ok")
     wrong = lines(result, "problem") + lines(result, "warning")
     assert not any(line.startswith(("MPI", "launcher")) for line in wrong)
     said = [line for line in lines(result, "warning") if line.startswith("settings")]
@@ -52,6 +53,7 @@ def test_two_ranks() -> None:
     said, problems = lines(result, "ok"), lines(result, "problem")
     assert any(re.match(r"launcher .* \(PMI\w*\); MPI connects 2 ranks", line) for line in said), said
     assert any(line.startswith("shared memory the ranks of a node share memory; collectives work") for line in said)
+    assert sum(line.startswith("algorithm all-reduce of ") for line in said) == 3
     assert not any(line.startswith(("MPI", "launcher ", "versions ")) for line in problems)
     assert result.code == (1 if problems else 0), result.output
 

@@ -204,17 +204,18 @@ def test_threads_keep_what_their_job_began_with(monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize(
     ("nbytes", "info", "expected"),
     [
-        (8, TOGETHER, NODE),
-        (8, APART, NATIVE),
-        (8, replace(APART, nodes=Nodes((0, 1))), NATIVE),
-        (choose.LONGEST_ALONE, replace(TOGETHER, nodes=Nodes.one(1)), NODE),
-        (choose.LONGEST_ALONE + 4, replace(TOGETHER, nodes=Nodes.one(1)), NATIVE),
-        (8, replace(APART, nodes=Nodes.one(1)), NATIVE),
-        (8, preferring("allreduce:ring"), "ring"),
+        (8, TOGETHER, (NODE, "the ranks share a node")),
+        (8, APART, (NATIVE, "the ranks share no memory in which mpicoll's kernel works")),
+        (8, replace(APART, nodes=Nodes((0, 1))), (NATIVE, "the ranks share no memory in which mpicoll's kernel works")),
+        (choose.LONGEST_ALONE, replace(TOGETHER, nodes=Nodes.one(1)), (NODE, "the ranks share a node")),
+        (choose.LONGEST_ALONE + 4, replace(TOGETHER, nodes=Nodes.one(1)), (NATIVE, "there is one rank")),
+        (8, replace(APART, nodes=Nodes.one(1)), (NATIVE, "there is one rank")),
+        (8, preferring("allreduce:ring"), ("ring", "MPICOLL_ALGORITHM names it")),
     ],
 )
-def test_where_ranks_are_and_who_names_what(nbytes: int, info: CommInfo, expected: str) -> None:
-    assert chosen("allreduce", SUM, nbytes, info) == expected
+def test_why(nbytes: int, info: CommInfo, expected: tuple[str, str]) -> None:
+    choice = choose.choose(call_of("allreduce", SUM, nbytes), None, info)
+    assert (choice.name, choice.why) == expected
 
 
 def test_wide_floats_are_reduced_by_the_mpi_or_between_nodes_in_two_levels() -> None:

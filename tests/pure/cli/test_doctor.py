@@ -9,7 +9,7 @@ import pytest
 
 from mpicoll import doctor
 from mpicoll.cli import main
-from mpicoll.doctor.facts import Facts, Machine, Start, World
+from mpicoll.doctor.facts import SIZES, Facts, Machine, Start, World
 from mpicoll.doctor.gpu import Gpu
 from mpicoll.doctor.report import Report
 from mpicoll.doctor.rules import judge
@@ -20,7 +20,7 @@ Patch = pytest.MonkeyPatch
 MIB, GIB = 1 << 20, 1 << 30
 START = Start("Open MPI's mpirun", "PMIx", 0, 2, None)
 ALONE = Start(None, None, None, 1, None)
-WORLD = World(0, 2, "Open MPI 5.0.11", "MULTIPLE", True, True)
+WORLD = World(0, 2, "Open MPI 5.0.11", "MULTIPLE", True, True, tuple((n, "ring", "a reason") for n in SIZES))
 MACHINE = Machine(
     node="node1", linux=True, cpu="a CPU", cores=(0,), overload="", omp_threads=1, shm_size=GIB,
     shm_free=GIB, locked=None, rdma=False, kernel="",
@@ -92,7 +92,7 @@ def test_in_order(facts: list[Facts]) -> None:
     report = judge(facts)
     assert findings(report) == []
     assert (report.problems, report.warnings) == (0, 0)
-    assert {f.topic for f in report.findings} >= {"launcher", "MPI", "cores", "/dev/shm", "GPU"}
+    assert {f.topic for f in report.findings} >= {"launcher", "MPI", "cores", "/dev/shm", "GPU", "algorithm"}
 
 
 def test_a_system_that_is_not_linux() -> None:
@@ -140,7 +140,7 @@ OUT_OF_ORDER = [
     (of_rank(1, machine={"variables": {"MPICOLL_X": "y"}}), "warning settings MPICOLL_X differs: none (rank 0); y"),
     (of_rank(1, machine={"cpu": "another"}), "warning CPU CPU differs: a CPU (rank 0); another (rank 1)"),
     (of_rank(1, world={"threads": "SINGLE"}), "warning threads rank 1: MPI_THREAD_SINGLE instead of MPI_THREAD_MULT"),
-    (of_rank(0, world={"refused": "a variable is wrong"}), "problem settings a variable is wrong"),
+    (of_rank(0, world={"chosen": (), "refused": "a variable is wrong"}), "problem settings a variable is wrong"),
 ]
 
 

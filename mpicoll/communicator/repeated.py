@@ -69,7 +69,7 @@ def repeated(method: F) -> F:
         given = {"root": 0, **given}
     positions = tuple(meanings[argument] for argument in names)
     what = name, tuple(names), positions, _defaults(given, meanings), returns, elementwise, name.startswith("i"), like
-    made: F = kernel.Method(method, method, *what)
+    made: F = kernel.Method(method, *what)
     return made
 
 
@@ -99,7 +99,7 @@ def repeated_function(operation: str, kind: type[Request] | None = None, /, **ar
         meanings = {**_MEANINGS, **{name: _MEANINGS[meant] for name, meant in arguments.items()}}
         positions = tuple(meanings[name] for name in names)
         what = operation, names, positions, _defaults({**default, **given}, meanings), _RETURNS_NONE, False, False, None
-        made: F = kernel.Method(function, function, *what, function.__code__.co_argcount, kind)
+        made: F = kernel.Method(function, *what, function.__code__.co_argcount, kind)
         return made
 
     return decorate

@@ -997,8 +997,7 @@ enum { IT_RETURNS_OUT, IT_RETURNS_X, IT_RETURNS_NONE, ROOT_RETURNS_OUT, IT_RETUR
 typedef struct {
     PyObject_HEAD
     vectorcallfunc call;
-    PyObject *function, *explained; /* the other one says what is wrong with a keyword that this one does not have */
-    PyObject *operation, *names, *defaults;
+    PyObject *function, *operation, *names, *defaults;
     PyObject *like; /* makes a new array for the result from the input, or None; None if it does so for no input */
     PyObject *kind; /* of the request of a function that begins a message; else None */
     PyObject *by_default[MEANINGS]; /* the items of `defaults` */
@@ -1219,31 +1218,26 @@ static PyObject *method_call(PyObject *callable, PyObject *const *args, size_t n
     PyObject *positional = PyTuple_New(given), *by_name = named ? PyDict_New() : NULL;
     if (positional && (!named || by_name)) {
         for (Py_ssize_t i = 0; i < given; i++) PyTuple_SetItem(positional, i, Py_NewRef(args[i]));
-        PyObject *function = self->function;
         int failed = 0;
-        for (Py_ssize_t i = 0; i < named && !failed; i++) {
-            PyObject *keyword = PyTuple_GetItem(keywords, i);
-            if (meaning_of(self, keyword) < 0) function = self->explained;
-            failed = PyDict_SetItem(by_name, keyword, args[given + i]);
-        }
-        result = failed ? NULL : PyObject_Call(function, positional, by_name);
+        for (Py_ssize_t i = 0; i < named && !failed; i++)
+            failed = PyDict_SetItem(by_name, PyTuple_GetItem(keywords, i), args[given + i]);
+        result = failed ? NULL : PyObject_Call(self->function, positional, by_name);
     }
     Py_XDECREF(positional);
     Py_XDECREF(by_name);
     return result;
 }
 
-/* Method(function, the same with explanations, operation, names, meanings, defaults by meaning, what it returns,
- * whether out may be x, whether it begins the call alone, what makes an array for the result from x, or None; of a
- * function, how many arguments may be given by their positions, else 0, and the type of the request of a message that it
- * begins, or None) */
+/* Method(function, operation, names, meanings, defaults by meaning, what it returns, whether out may be x, whether it
+ * begins the call alone, what makes an array for the result from x, or None; of a function, how many arguments may be
+ * given by their positions, else 0, and the type of the request of a message that it begins, or None) */
 static PyObject *method_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
-    PyObject *function, *explained, *operation, *names, *meanings, *defaults, *like, *kind = Py_None;
+    PyObject *function, *operation, *names, *meanings, *defaults, *like, *kind = Py_None;
     int returns, elementwise, begins, positional = 0;
     if (kwargs && PyDict_Size(kwargs)) return PyErr_Format(PyExc_TypeError, "Method takes no keywords");
-    if (!PyArg_ParseTuple(args, "OOUO!O!O!ippO|iO", &function, &explained, &operation, &PyTuple_Type, &names,
-                          &PyTuple_Type, &meanings, &PyTuple_Type, &defaults, &returns, &elementwise, &begins, &like,
-                          &positional, &kind))
+    if (!PyArg_ParseTuple(args, "OUO!O!O!ippO|iO", &function, &operation, &PyTuple_Type, &names, &PyTuple_Type,
+                          &meanings, &PyTuple_Type, &defaults, &returns, &elementwise, &begins, &like, &positional,
+                          &kind))
         return NULL;
     if (kind != Py_None && !is_request_type(kind)) return PyErr_Format(PyExc_TypeError, "Method: expected a Request");
     Py_ssize_t most = PyTuple_Size(names);
@@ -1254,7 +1248,7 @@ static PyObject *method_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
     self->call = method_call, self->most = most, self->returns = returns, self->elementwise = elementwise;
     self->begins = begins || returns == IT_RETURNS_NEW;
     self->is_function = positional > 0, self->positional = positional ? positional : most;
-    self->function = Py_NewRef(function), self->explained = Py_NewRef(explained), self->operation = as_key(operation);
+    self->function = Py_NewRef(function), self->operation = as_key(operation);
     self->names = Py_NewRef(names), self->defaults = Py_NewRef(defaults), self->like = Py_NewRef(like);
     self->kind = Py_NewRef(kind);
     for (int i = 0; i < MEANINGS; i++) self->by_default[i] = PyTuple_GetItem(defaults, i);
@@ -1274,7 +1268,7 @@ static PyObject *method_get(PyObject *self, PyObject *of, PyObject *type) {
 
 /* With a tuple and a dictionary, where nobody is in a hurry. */
 static PyObject *method_tp_call(MethodObject *self, PyObject *args, PyObject *kwargs) {
-    return PyObject_Call(self->explained, args, kwargs);
+    return PyObject_Call(self->function, args, kwargs);
 }
 
 /* Documentation, names and the like are the function's. */
@@ -1291,7 +1285,6 @@ static PyObject *method_reduce(MethodObject *self, PyObject *unused) {
 static int method_traverse(MethodObject *self, visitproc visit, void *arg) {
     Py_VISIT(Py_TYPE((PyObject *)self));
     Py_VISIT(self->function);
-    Py_VISIT(self->explained);
     Py_VISIT(self->like);
     Py_VISIT(self->kind);
     return 0;
@@ -1301,7 +1294,6 @@ static void method_dealloc(MethodObject *self) {
     PyTypeObject *type = Py_TYPE((PyObject *)self);
     PyObject_GC_UnTrack(self);
     Py_CLEAR(self->function);
-    Py_CLEAR(self->explained);
     Py_CLEAR(self->operation);
     Py_CLEAR(self->names);
     Py_CLEAR(self->defaults);

@@ -12,7 +12,7 @@
 #include "messages.h"
 #include "moving.h"
 
-#define INTERFACE 6 /* of mpicoll/node/loaded.py, too: change both */
+#define INTERFACE 7 /* of mpicoll/node/loaded.py, too: change both */
 #define LONG (128 << 10) /* bytes of a call during which other threads of the process may go on */
 
 static uint64_t generation = 1; /* of the memory of this process that others can open */

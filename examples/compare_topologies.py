@@ -112,14 +112,14 @@ def predicted(sides: Sequence[int], here: Machine) -> dict[str, list[float]]:
 def table(times: Times, sides: Sequence[int]) -> str:
     """A row for each side. A star marks the fastest pattern of each kind."""
     head = "".join(f"{name:>15}{'':9}" for name in ALGORITHMS)
-    kinds = "".join(f"{kind:>7} " for kind in times)
+    kinds = "".join(f" {kind:>6} " for kind in times)
     lines = [f"{'':10}{head}".rstrip(), f"{'side':>5}{'KiB':>5}{kinds * len(ALGORITHMS)}  default"]
     for i, side in enumerate(sides):
         best = {kind: min(which[name][i] for name in ALGORITHMS) for kind, which in times.items()}
         row = f"{side:5}{4 * side * side / 1024:5.0f}"
         for name in ALGORITHMS:
             for kind, which in times.items():
-                row += f"{which[name][i]:7.0f}{'*' if which[name][i] == best[kind] else ' '}"
+                row += f" {which[name][i]:6.0f}{'*' if which[name][i] == best[kind] else ' '}"
         lines.append(f"{row}{times['mpicoll']['default'][i]:9.0f}")
     return "\n".join(lines)
 

@@ -187,7 +187,7 @@ def test_fsdp_and_tensor_parallel(size: int) -> None:
 def test_what_stands_for_memory_elsewhere_is_refused_by_name(size: int) -> None:
     comm = mpicoll.Communicator()
     x = distribute_tensor(matrix(), init_device_mesh("cpu", (size,)), [Replicate()])
-    with pytest.raises(ArgumentError, match=r"allreduce: x: .* of a DTensor: x.to_local\(\)\); given a DTensor"):
+    with pytest.raises(ArgumentError, match=r"allreduce: x: .*of a DTensor: x.to_local\(\)\); given a DTensor"):
         comm.allreduce(x)
     with FakeTensorMode():
         fake = torch.ones(3)

@@ -39,7 +39,9 @@ class Plans(dict[Hashable, Kept]):
 
     def keep(self, key: Hashable, plan: Kept) -> None:
         if len(self) >= self.LIMIT:
-            del self[next(iter(self))]
+            for first in self:  # a signal's handler, or another thread, may keep one at the same time
+                self.pop(first, None)
+                break
         self[key] = plan
 
 

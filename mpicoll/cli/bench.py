@@ -56,7 +56,7 @@ def _rank(typed: dict[str, Any]) -> int:
     if options is not None and not errors:
         try:
             code = _measure(options, world)
-        except ArgumentError as e:  # the same on every rank
+        except ArgumentError as e:  # the same on every rank, or one of rank 0's files
             errors = [str(e)]
     if errors and rank == 0:
         print(f"mpicoll: {errors[0]}", file=sys.stderr)
@@ -75,7 +75,10 @@ def _measure(options: Options, world: Intracomm) -> int:
         writes = dict(zip(OUTPUTS, (records.write_json, plot.draw), strict=True))
         files = {name: file for name in OUTPUTS if (file := getattr(options, name))}
         for name, file in files.items():
-            writes[name](report, file)
+            try:
+                writes[name](report, file)
+            except OSError as e:
+                raise bad(f"--{name}", "a file that can be written", f"{str(file)!r} ({e.strerror})") from None
         if report.interrupted:
             print("# interrupted: what is above was measured before")
         if files:

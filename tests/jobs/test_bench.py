@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.jobs.jobs import REPOSITORY, Done, ended, python, run, started, together, until
+from tests.jobs.jobs import ON_LINUX, REPOSITORY, Done, ended, python, run, started, together, until
 from tests.sharing import SHARED
 
 pytestmark = pytest.mark.any_mpi
@@ -107,6 +107,15 @@ def test_what_cannot_be_measured(words: Sequence[str], env: dict[str, str], mess
     assert found.output.count(message) == 1
     assert "Traceback" not in found.output
     assert env or len(found.output.splitlines()) == 1  # of a launched job, the launcher would have more to say
+
+
+@ON_LINUX
+def test_a_file_that_cannot_be_written() -> None:
+    given = "given '/dev/full' (No space left on device)"
+    found = bench("allreduce", "--backends", "mpi", *QUICK, "--json", "/dev/full").bad(
+        f"mpicoll: bench: --json: expected a file that can be written; {given}", code=2
+    )
+    assert "Traceback" not in found.output
 
 
 def test_a_world_of_another_size_is_refused(tmp_path: Path) -> None:

@@ -193,6 +193,9 @@ def outputs(operation: str, **typed: str | None) -> dict[str, Path | None]:
         raise ArgumentError(operation, "--plot", expected, "an environment without it")
     if plot and plot.suffix.lower() not in PICTURES:
         raise ArgumentError(operation, "--plot", f"a name that ends in {', '.join(PICTURES)}", repr(str(plot)))
+    paths = [path.resolve() for path in files.values() if path]
+    if len({*paths}) < len(paths):
+        raise ArgumentError(operation, "--plot", "another file than --json", repr(str(plot)))
     return files
 
 

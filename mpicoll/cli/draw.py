@@ -3,9 +3,10 @@
 Draws an algorithm, and proves it. Time goes from left to right. A column of cells is a rank's vector, and each
 arrow is a message. The label of a cell names the ranks whose contributions it holds; a sum sign stands for all of them.
 If everything comes from the root, the label names the block. The round of a message is one more than the longest chain
-of messages that must come before it. An HTML file is a page that plays the rounds in a browser, and needs nothing
-else. It says the time that mpicoll simulate predicts. An algorithm that is wrong is drawn up to its first fault, which
-is red. The exit code is then 1."""
+of messages that must come before it. If there are too many cells for arrows, each round is a matrix of ranks and
+blocks. An HTML file is a page that plays the rounds in a browser, and needs nothing else. It says the time that
+mpicoll simulate predicts. An algorithm that is wrong is drawn up to its first fault, which is red. The exit code is
+then 1."""
 
 from __future__ import annotations
 

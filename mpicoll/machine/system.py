@@ -49,13 +49,21 @@ def overload() -> str:
 def _cores_of_groups() -> Iterator[float]:
     """The limits on time, as numbers of cores, of the control groups in which this process is. Those of the first
     version of control groups are not looked at."""
-    for line in _OWN_GROUPS.read_text().splitlines() if _OWN_GROUPS.exists() else []:
+    for line in _text(_OWN_GROUPS).splitlines():
         if line.startswith("0::"):
             group = _CGROUP / line.removeprefix("0::").strip("/")
             for file in (each / "cpu.max" for each in (group, *group.parents) if each.is_relative_to(_CGROUP)):
-                quota, period = file.read_text().split() if file.exists() else ("max", "")
+                quota, period = _text(file).split() or ("max", "")
                 if quota != "max":
                     yield int(quota) / int(period)
+
+
+def _text(file: Path) -> str:
+    """What a file holds; nothing if it is not there, or may not be read."""
+    try:
+        return file.read_text()
+    except OSError:
+        return ""
 
 
 def huge_pages(which: str = "enabled") -> str | None:

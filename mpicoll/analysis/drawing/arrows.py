@@ -19,6 +19,7 @@ BETWEEN_RANKS, BETWEEN_STRIPS, BETWEEN_LINES = 0.15, 0.07, 0.34
 FLAT, STEEP = 0.95, 1.9  # the room for arrows in a low picture, and the most room for them
 LEFT, EDGE, TOP, HEAD, STRIP_NAME, FOOT = 0.74, 0.16, 0.42, 0.24, 0.13, 0.36
 WIDEST = 10.0
+TALLEST = 12.0  # the height of the cells of all ranks. In a taller picture nobody can follow the arrows.
 BRACKET = 0.055
 RADIUS = 0.068  # the radius of the sign that says that a message is combined with what is there
 
@@ -36,6 +37,11 @@ def save(picture: Picture, name: str, of: str, file: Path) -> None:
     canvas.save(drawing.width, drawing.height, lambda on: drawing.draw(on, name, of), file)
 
 
+def height_of_ranks(picture: Picture) -> float:
+    """The height of the cells of all ranks, one rank below the other."""
+    return picture.ranks * (picture.blocks * TALL + BETWEEN_RANKS) - BETWEEN_RANKS
+
+
 class _Drawing:
     """The panels follow each other on lines, as words do. A line begins with the last panel of the line before it."""
 
@@ -46,7 +52,7 @@ class _Drawing:
         self.panel = strips * CELL + (strips - 1) * BETWEEN_STRIPS
         self.rank = picture.blocks * TALL + BETWEEN_RANKS
         self.head = HEAD + (len(picture.strips) > 1) * STRIP_NAME
-        self.line = self.head + picture.ranks * self.rank - BETWEEN_RANKS
+        self.line = self.head + height_of_ranks(picture)
         self.arrows = min(STEEP, FLAT + self.line / 30)
         self.pitch = self.panel + self.arrows
         rounds = len(picture.panels) - 1

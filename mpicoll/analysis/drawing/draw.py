@@ -15,7 +15,7 @@ from mpicoll.algorithms import Algorithm, algorithms
 from mpicoll.algorithms.collectives import COLLECTIVES, canonical
 from mpicoll.algorithms.steps import Nodes, Place, Steps
 from mpicoll.algorithms.steps import segments as segments_alone
-from mpicoll.analysis.drawing import arrows, page, picture
+from mpicoll.analysis.drawing import arrows, matrices, page, picture
 from mpicoll.analysis.drawing.picture import MOST_RANKS
 from mpicoll.analysis.drawing.trace import Tracing, located
 from mpicoll.analysis.proof.cases import Case, prove_schedules
@@ -189,4 +189,5 @@ def _save(found: picture.Picture, name: str, of: str, file: Path) -> None:
     if find_spec("matplotlib") is None:
         given = "an environment without it"
         raise ArgumentError("draw", "file", "matplotlib to be installed (pip install matplotlib)", given)
-    arrows.save(found, name, of, file)
+    drawing = arrows if arrows.height_of_ranks(found) <= arrows.TALLEST else matrices
+    drawing.save(found, name, of, file)

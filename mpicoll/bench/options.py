@@ -195,7 +195,7 @@ def outputs(operation: str, **typed: str | None) -> dict[str, Path | None]:
         raise ArgumentError(operation, "--plot", f"a name that ends in {', '.join(PICTURES)}", repr(str(plot)))
     paths = [path.resolve() for path in files.values() if path]
     if len({*paths}) < len(paths):
-        raise ArgumentError(operation, "--plot", "another file than --json", repr(str(plot)))
+        raise ArgumentError(operation, f"--{', --'.join(files)}", "different files", ", ".join(map(str, paths)))
     return files
 
 

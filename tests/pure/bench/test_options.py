@@ -80,7 +80,7 @@ def test_the_command_gives_the_same_again() -> None:
         ("--algorithms", {"algorithms": "staged:rong", "device": "cuda"}),
         ("--json", {"json": "/no/such/directory/f.json"}),
         ("--json", {"json": f"{__file__}/f.json"}),
-        ("--plot", {"json": "/tmp/one.png", "plot": "/tmp/../tmp/one.png"}),
+        ("--json, --plot", {"json": "/tmp/one.png", "plot": "/tmp/../tmp/one.png"}),
         ("--plot", {"plot": "/no/such/directory/f.png"}),
         ("--plot", {"plot": "/tmp/x.foo"}),
     ],

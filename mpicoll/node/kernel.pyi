@@ -127,7 +127,6 @@ class Method:
     def __new__(
         cls,
         function: Callable[..., object],
-        explained: Callable[..., object],
         operation: str,
         names: tuple[str, ...],
         meanings: tuple[int, ...],

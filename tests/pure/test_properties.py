@@ -13,6 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mpicoll.arrays.buffers import as_buffer, memory_overlaps
+from mpicoll.calls import choose
+from mpicoll.errors import ArgumentError
 from mpicoll.supervise.messages import Message
 from mpicoll.supervise.wire import message_in
 from mpicoll.units import nbytes, ranges, size_text
@@ -75,3 +77,15 @@ def test_what_strangers_say_is_a_message_or_refused(said: Any) -> None:
     line = json.dumps(said).encode() + b"\n"
     with suppress(ValueError):
         assert type(message_in(line)).__name__ in Message.kinds
+
+
+@given(st.binary(max_size=60))
+def test_bytes_are_a_message_or_refused(line: bytes) -> None:
+    with suppress(ValueError):
+        message_in(line)
+
+
+@given(st.text(alphabet="abcdeilmnrtuw_:,. ", max_size=40))
+def test_any_text_of_MPICOLL_ALGORITHM_is_taken_or_refused(text: str) -> None:  # the variable's name
+    with suppress(ArgumentError):
+        choose._read(text)

@@ -74,11 +74,21 @@ def test_draw_says_where_the_ranks_are(tmp_path: Path) -> None:
         assert f"nodes {nodes}" in file.read_text()
 
 
-def test_simulate_places_the_ranks_on_nodes(capsys: Capture) -> None:
-    """On one node, the ring takes a part of the time that it takes on two."""
-    options = "allreduce -n 8 --machine ethernet --algorithms ring --sizes 16M --nodes"
-    one, two = (float(re.findall(r"([\d.]+) ms", simulated(capsys, f"{options} {nodes}"))[0]) for nodes in (1, 2))
-    assert one != two
+def test_simulate_places_the_ranks_on_the_machine(tmp_path: Path) -> None:
+    """Where the ranks are dealt out, each message of a ring goes between nodes, and two-level algorithms win."""
+    record, described, fastest = tmp_path / "record", tmp_path / "machine.json", {}
+    options = ["-n", "8", "--algorithms", "two_level,ring", "--sizes", "16M", "--json", str(record), "--machine"]
+    assert main(["simulate", "allreduce", *options, "ethernet", "--nodes", "2"]) == 0
+    machine = json.loads(record.read_text())["machine"]
+    assert (machine["levels"][0]["ranks"], machine["placement"]) == (4, "block")
+    for how in ("block", "round-robin"):
+        described.write_text(json.dumps(machine | {"placement": how}))
+        assert main(["simulate", "allreduce", *options, str(described)]) == 0
+        fastest[how] = json.loads(record.read_text())["seconds"]
+    ring, two_level = ({how: seconds[name][0] for how, seconds in fastest.items()} for name in ("ring", "two_level"))
+    assert two_level["block"] == pytest.approx(two_level["round-robin"], rel=0.01)
+    assert ring["round-robin"] > 1.5 * two_level["round-robin"]
+    assert ring["round-robin"] > 1.5 * ring["block"]
 
 
 def output(capsys: Capture, *argv: str, code: int = 0) -> str:

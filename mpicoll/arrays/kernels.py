@@ -197,5 +197,5 @@ def _divide(values: Array, divisor: int) -> None:
             np.floor_divide(part, kind(divisor), out=part)
 
 
-_DTYPES = {name: number for number, name in enumerate(DTYPES)}
+_DTYPES = {} if kernel is None else {name: kernel.dtype_named(name) for name in DTYPES}
 _OPS = {name: number for number, name in enumerate(COMBINE)}

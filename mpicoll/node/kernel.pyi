@@ -254,6 +254,7 @@ class Request:
     result: object
     def wait(self) -> None: ...
 
+def dtype_named(name: str) -> int: ...
 def reduce_rows(
     dtype: int,
     op: int,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from types import ModuleType
 
-INTERFACE = 7
+INTERFACE = 8
 """The version of the interface between the kernel and Python. It is the same number in module.c."""
 
 

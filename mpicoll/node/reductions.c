@@ -27,6 +27,30 @@
 #define NO_OVERLAP _Pragma("GCC ivdep") /* `out` may be `x` or `y`, but nothing between */
 #endif
 
+/* A line for each dtype: its name in mpicoll/arrays/dtypes.py, its bytes, and what combines two of its values. Sums and
+ * products of 16-bit floats are those of float32. */
+#define DTYPE_TABLE(ROW)                                                                                               \
+    ROW(BOOL, "bool", 1, {[LAND] = land_8, [LOR] = lor_8, [LXOR] = lxor_8})                                            \
+    ROW(INT8, "int8", 1, OF_INTEGER(8, i))                                                                             \
+    ROW(INT16, "int16", 2, OF_INTEGER(16, i))                                                                          \
+    ROW(INT32, "int32", 4, OF_INTEGER(32, i))                                                                          \
+    ROW(INT64, "int64", 8, OF_INTEGER(64, i))                                                                          \
+    ROW(UINT8, "uint8", 1, OF_INTEGER(8, u))                                                                           \
+    ROW(UINT16, "uint16", 2, OF_INTEGER(16, u))                                                                        \
+    ROW(UINT32, "uint32", 4, OF_INTEGER(32, u))                                                                        \
+    ROW(UINT64, "uint64", 8, OF_INTEGER(64, u))                                                                        \
+    ROW(FLOAT16, "float16", 2, {sum_f32, prod_f32, min_float16, max_float16})                                          \
+    ROW(BFLOAT16, "bfloat16", 2, {sum_f32, prod_f32, min_bfloat16, max_bfloat16})                                      \
+    ROW(FLOAT32, "float32", 4, {sum_f32, prod_f32, min_f32, max_f32})                                                  \
+    ROW(FLOAT64, "float64", 8, {sum_f64, prod_f64, min_f64, max_f64})                                                  \
+    ROW(COMPLEX64, "complex64", 8, {sum_c32, prod_c32})                                                                \
+    ROW(COMPLEX128, "complex128", 16, {sum_c64, prod_c64})
+#define OF_INTEGER(BITS, SIGN)                                                                                         \
+    {sum_##BITS, prod_##BITS, min_##SIGN##BITS, max_##SIGN##BITS, band_##BITS, bor_##BITS, bxor_##BITS, land_##BITS,   \
+     lor_##BITS, lxor_##BITS}
+#define NUMBER(NAME, ...) NAME,
+enum { DTYPE_TABLE(NUMBER) DTYPES };
+
 /* One function for each type and operation. E is the result for x[i] and y[i]. */
 #define COMBINE(NAME, T, E)                                                                                            \
     VECTORS static void NAME(const void *xs, const void *ys, void *outs, size_t n) {                                   \
@@ -349,26 +373,18 @@ void narrow(Dtype dtype, const float *from, Short *to, size_t n) {
 
 static int is_short(Dtype dtype) { return dtype == FLOAT16 || dtype == BFLOAT16; }
 
-#define OF_INTEGER(BITS, SIGN)                                                                                         \
-    {sum_##BITS, prod_##BITS, min_##SIGN##BITS, max_##SIGN##BITS, band_##BITS, bor_##BITS, bxor_##BITS, land_##BITS,   \
-     lor_##BITS, lxor_##BITS}
-static const Combine COMBINES[DTYPES][OPS] = {
-    [BOOL] = {[LAND] = land_8, [LOR] = lor_8, [LXOR] = lxor_8},
-    [INT8] = OF_INTEGER(8, i), [INT16] = OF_INTEGER(16, i), [INT32] = OF_INTEGER(32, i), [INT64] = OF_INTEGER(64, i),
-    [UINT8] = OF_INTEGER(8, u), [UINT16] = OF_INTEGER(16, u), [UINT32] = OF_INTEGER(32, u),
-    [UINT64] = OF_INTEGER(64, u),
-    [FLOAT16] = {sum_f32, prod_f32, min_float16, max_float16},
-    [BFLOAT16] = {sum_f32, prod_f32, min_bfloat16, max_bfloat16},
-    [FLOAT32] = {sum_f32, prod_f32, min_f32, max_f32},
-    [FLOAT64] = {sum_f64, prod_f64, min_f64, max_f64},
-    [COMPLEX64] = {sum_c32, prod_c32},
-    [COMPLEX128] = {sum_c64, prod_c64},
-};
-static const size_t ITEMSIZES[DTYPES] = {1, 1, 2, 4, 8, 1, 2, 4, 8, 2, 2, 4, 8, 8, 16};
+#define ROW(NAME, ...) [NAME] = {__VA_ARGS__},
+static const struct { const char *name; size_t itemsize; Combine combines[OPS]; } TABLE[DTYPES] = {DTYPE_TABLE(ROW)};
+
+Dtype dtype_named(const char *name) {
+    for (Dtype dtype = 0; dtype < DTYPES; dtype++)
+        if (!strcmp(TABLE[dtype].name, name)) return dtype;
+    return -1;
+}
 
 int reduction_of(Reduction *r, Dtype dtype, Op op, int averages, int scales) {
-    if (dtype >= DTYPES || op >= OPS || !COMBINES[dtype][op]) return -1;
-    *r = (Reduction){dtype, op, averages, scales, ITEMSIZES[dtype], COMBINES[dtype][op]};
+    if (dtype < 0 || dtype >= DTYPES || op >= OPS || !TABLE[dtype].combines[op]) return -1;
+    *r = (Reduction){dtype, op, averages, scales, TABLE[dtype].itemsize, TABLE[dtype].combines[op]};
     return 0;
 }
 

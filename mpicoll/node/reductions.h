@@ -5,9 +5,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* The order of both lists is that of DTYPES (mpicoll/arrays/dtypes.py) and COMBINE (mpicoll/arrays/kernels.py). */
-typedef enum { BOOL, INT8, INT16, INT32, INT64, UINT8, UINT16, UINT32, UINT64, FLOAT16, BFLOAT16, FLOAT32, FLOAT64,
-               COMPLEX64, COMPLEX128, DTYPES } Dtype;
+typedef int Dtype; /* the number that the kernel has for a dtype */
+/* The order is that of COMBINE (mpicoll/arrays/kernels.py). */
 typedef enum { SUM, PROD, MIN, MAX, BAND, BOR, BXOR, LAND, LOR, LXOR, OPS } Op;
 
 /* Arrays may begin at any address: the compiler must not take it for a multiple of a number's size. */
@@ -26,6 +25,9 @@ typedef struct {
 } Reduction;
 
 typedef struct { double real, imag; } Factor;
+
+/* The dtype of this name, or -1 if the kernel does not know it. */
+Dtype dtype_named(const char *name);
 
 /* Returns 0, or -1 if the operation is not defined on the dtype. */
 int reduction_of(Reduction *r, Dtype dtype, Op op, int averages, int scales);

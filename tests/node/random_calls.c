@@ -24,8 +24,10 @@ static const Kind KINDS[] = {
     {"exscan", ONE, ONE, NO_ROOT, EXCLUSIVE, 1},
     {"barrier", NOTHING, NOTHING, NO_ROOT, ALL_RANKS, 0},
 };
-static const Dtype OF_REDUCTIONS[] = {UINT8, INT16, INT32, INT64, FLOAT16, BFLOAT16, FLOAT32, FLOAT64, COMPLEX64,
-                                      COMPLEX128};
+typedef enum { INTEGER, SHORT_FLOAT, FLOAT, COMPLEX } Values;
+static const struct { const char *dtype; Values values; } OF_REDUCTIONS[] = {
+    {"uint8", INTEGER}, {"int16", INTEGER}, {"int32", INTEGER}, {"int64", INTEGER}, {"float16", SHORT_FLOAT},
+    {"bfloat16", SHORT_FLOAT}, {"float32", FLOAT}, {"float64", FLOAT}, {"complex64", COMPLEX}, {"complex128", COMPLEX}};
 
 /* The same on all ranks. */
 typedef struct {
@@ -33,6 +35,7 @@ typedef struct {
     uint64_t number; /* of the plan: what all values come from */
     int size, root, in_place, is_uneven, is_private, blocks;
     Reduction reduction;
+    Values values;
     size_t itemsize, elements;
     int visible, only_shared; /* whose arrays others can open: nobody's, everybody's or some ranks' */
     int repeats;
@@ -66,9 +69,10 @@ static Plan plan_of(Random *r, uint64_t number) {
     p.in_place = draw(r, 2) && !(p.kind->gives == ONE_EACH && p.kind->gets == ONE_EACH);
     p.is_uneven = by_rank && draw(r, 2);
     p.is_private = p.is_uneven && p.kind->gives == p.kind->gets;
-    Dtype dtype = OF_REDUCTIONS[draw(r, sizeof OF_REDUCTIONS / sizeof *OF_REDUCTIONS)];
-    int is_float = dtype >= FLOAT16, is_complex = dtype >= COMPLEX64;
-    Op ops[] = {SUM, MAX, MIN, BXOR}, op = is_complex ? SUM : ops[draw(r, is_float ? 3 : 4)];
+    int of = draw(r, sizeof OF_REDUCTIONS / sizeof *OF_REDUCTIONS), is_float = OF_REDUCTIONS[of].values != INTEGER;
+    p.values = OF_REDUCTIONS[of].values;
+    Dtype dtype = dtype_named(OF_REDUCTIONS[of].dtype);
+    Op ops[] = {SUM, MAX, MIN, BXOR}, op = p.values == COMPLEX ? SUM : ops[draw(r, is_float ? 3 : 4)];
     int scales = is_float && op == SUM && draw(r, 8) == 0, averages = op == SUM && !scales && draw(r, 4) == 0;
     if (reduction_of(&p.reduction, dtype, op, averages, scales)) wrong(0, &p, "there is no such reduction");
     if (!p.kind->reduces) p.reduction.scales = 0;
@@ -97,20 +101,20 @@ static size_t count_of(const Plan *p, int from, int to) {
 
 /* An element that a rank gives, and what is to become of all ranks' elements, computed in the plainest way. */
 static int64_t number_at(const Plan *p, int turn, int rank, int block, size_t i) {
-    int most = p->itemsize == 1 || p->reduction.dtype == FLOAT16 || p->reduction.dtype == BFLOAT16 ? 3 : 1000;
+    int most = p->itemsize == 1 || p->values == SHORT_FLOAT ? 3 : 1000;
     return (int64_t)(hash(p->number * 4 + (uint64_t)turn, (uint64_t)rank, (uint64_t)block, i) % (uint64_t)most);
 }
 static double factor_of(int rank) { return 1 + rank % 3; }
 
 static void encode(const Plan *p, double real, double imag, char *to) {
-    Dtype dtype = p->reduction.dtype;
     int64_t whole = (int64_t)real;
     float f = (float)real, complex[] = {f, (float)imag};
     double wide[] = {real, imag};
     uint16_t shorter;
-    if (dtype == FLOAT16 || dtype == BFLOAT16) narrow(dtype, &f, &shorter, 1), memcpy(to, &shorter, 2);
-    else if (dtype == FLOAT32 || dtype == COMPLEX64) memcpy(to, complex, p->itemsize);
-    else if (dtype == FLOAT64 || dtype == COMPLEX128) memcpy(to, wide, p->itemsize);
+    int is_double = p->itemsize == (p->values == COMPLEX ? 16 : 8);
+    if (p->values == SHORT_FLOAT) narrow(p->reduction.dtype, &f, &shorter, 1), memcpy(to, &shorter, 2);
+    else if (p->values != INTEGER && is_double) memcpy(to, wide, p->itemsize);
+    else if (p->values != INTEGER) memcpy(to, complex, p->itemsize);
     else memcpy(to, &whole, p->itemsize); /* the low bytes come first */
 }
 

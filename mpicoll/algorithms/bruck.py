@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from mpicoll.algorithms.algorithm import Algorithm
+
 from mpicoll.algorithms.steps import (  # isort: skip
     INPUT, OUTPUT, SCRATCH, Blocks, Copy, Place, Recv, RecvReduce, Send, Steps, around, merged, one, run, singly,
 )  # fmt: skip
@@ -124,3 +126,12 @@ def _pat_trees(at: Place) -> Iterator[tuple[int, list[int]]]:
 def _blocks(rank: int, offsets: list[int], size: int) -> Blocks:
     """The blocks that came to a rank over these distances."""
     return merged((rank - o) % size for o in offsets)
+
+
+ALGORITHMS = (
+    Algorithm("allgather", "bruck", allgather, uneven=True),
+    Algorithm("allgather", "pat", pat_allgather, uneven=True, segment=1 << 16),
+    Algorithm("reduce_scatter", "pat", pat_reduce_scatter, uneven=True, segment=1 << 16),
+    Algorithm("alltoall", "bruck", alltoall),
+    Algorithm("barrier", "dissemination", dissemination_barrier),
+)

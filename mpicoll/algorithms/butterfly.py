@@ -15,6 +15,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
+from mpicoll.algorithms.algorithm import Algorithm
+
 from mpicoll.algorithms.steps import (  # isort: skip
     INPUT, OUTPUT, SCRATCH, Action, Blocks, Copy, Place, Recv, RecvReduce, Send, Space, Steps, merged, one,
     power_of_two, run,
@@ -340,3 +342,16 @@ def _before(reductions: int) -> Space:
 
 def _other(space: Space) -> Space:
     return OUTPUT if space == SCRATCH else SCRATCH
+
+
+ALGORITHMS = (
+    Algorithm("reduce", "rabenseifner", rabenseifner_reduce, power_of_two),
+    Algorithm("allreduce", "recursive_doubling", doubling_allreduce),
+    Algorithm("allreduce", "rabenseifner", rabenseifner_allreduce, power_of_two),
+    Algorithm("allreduce", "swing", swing_allreduce, power_of_two),
+    Algorithm("allreduce", "bine", bine_allreduce, power_of_two),
+    Algorithm("allgather", "recursive_doubling", doubling_allgather, uneven=True),
+    Algorithm("reduce_scatter", "recursive_halving", halving_reduce_scatter, uneven=True),
+    Algorithm("scan", "recursive_doubling", doubling_scan),
+    Algorithm("exscan", "recursive_doubling", doubling_exscan),
+)

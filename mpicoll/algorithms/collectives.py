@@ -28,7 +28,8 @@ class Collective:
     gives (``"gives"``) or only the root gets (``"gets"``); it is None where there is no root. ``prefix`` says whether
     rank r gets the reduction over ranks 0 to r (``inclusive``) or 0 to r - 1 (``exclusive``); None means all ranks.
 
-    ``crosses`` is how often the parts of the other ranks must cross a link; 0 where the whole vector does once."""
+    ``crosses`` is how often the parts of the other ranks must cross a link; 0 where the whole vector does once. Where
+    MPI has no such collective (``mpi``), neither an MPI library nor the kernel carries it out, but a schedule."""
 
     name: str
     torch: str | None
@@ -38,6 +39,7 @@ class Collective:
     reduces: bool
     crosses: int
     prefix: Literal["inclusive", "exclusive"] | None = None
+    mpi: bool = True
 
     def bus_factor(self, size: int) -> float:
         """What turns algorithm bandwidth into bus bandwidth, as nccl-tests does: the share of the vector that must

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from mpicoll.algorithms.algorithm import Algorithm
 from mpicoll.algorithms.steps import INPUT, OUTPUT, SCRATCH, Copy, Place, Recv, RecvReduce, Send, Space, Steps, one, run
 
 
@@ -150,3 +151,17 @@ def pairwise_alltoall(at: Place) -> Steps:
     for step in range(1, at.size):
         after, before = (at.rank + step) % at.size, (at.rank - step) % at.size
         yield (Send(after, one(after), INPUT), Recv(before, one(before), OUTPUT))
+
+
+ALGORITHMS = (
+    Algorithm("bcast", "linear", bcast),
+    Algorithm("reduce", "linear", reduce),
+    Algorithm("allreduce", "linear", allreduce),
+    Algorithm("gather", "linear", gather, uneven=True),
+    Algorithm("allgather", "linear", allgather, uneven=True),
+    Algorithm("scatter", "linear", scatter, uneven=True),
+    Algorithm("reduce_scatter", "linear", reduce_scatter, uneven=True),
+    Algorithm("reduce_scatter", "pairwise", pairwise_reduce_scatter, uneven=True),
+    Algorithm("alltoall", "linear", alltoall, uneven=True),
+    Algorithm("alltoall", "pairwise", pairwise_alltoall, uneven=True),
+)

@@ -6,10 +6,12 @@ grows with the number of ranks. On a chain, the vector passes through all ranks 
 
 from __future__ import annotations
 
+from mpicoll.algorithms.algorithm import Algorithm
 from mpicoll.algorithms.butterfly import Fold
 
 from mpicoll.algorithms.steps import (  # isort: skip
-    INPUT, OUTPUT, SCRATCH, Copy, Pipeline, Place, Recv, RecvReduce, Send, Space, Stage, Steps, one,
+    INPUT, OUTPUT, SCRATCH, Copy, Pipeline, Place, Recv, RecvReduce, Send, Space, Stage, Steps, one, per_rank,
+    segments, segments_per_rank,
 )  # fmt: skip
 
 
@@ -178,3 +180,17 @@ def _up_chain(at: Place, into: Space) -> list[Stage]:
     if at.shifted:
         stages.append(Stage(hops, Send((at.rank + 1) % at.size, one(0), into if hops else INPUT)))
     return stages
+
+
+ALGORITHMS = (
+    Algorithm("bcast", "chain", chain_bcast, segments, segment=1 << 18),
+    Algorithm("reduce", "chain", chain_reduce, segments, segment=1 << 18),
+    Algorithm("allreduce", "fixed_order", fixed_order_allreduce, segments, segment=1 << 18),
+    Algorithm("allreduce", "ring", allreduce, per_rank),
+    Algorithm("allreduce", "segmented_ring", segmented_allreduce, segments_per_rank, segment=1 << 20),
+    Algorithm("allgather", "ring", allgather, uneven=True),
+    Algorithm("allgather", "neighbour_exchange", neighbour_exchange_allgather, uneven=True),
+    Algorithm("reduce_scatter", "ring", reduce_scatter, uneven=True),
+    Algorithm("scan", "chain", chain_scan),
+    Algorithm("exscan", "chain", chain_exscan),
+)

@@ -29,9 +29,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from mpicoll.algorithms.algorithm import Algorithm
+
 from mpicoll.algorithms.steps import (  # isort: skip
     INPUT, OUTPUT, SCRATCH, Action, Blocks, Copy, Pipeline, Place, Recv, RecvReduce, Send, Space, Stage, Steps, around,
-    one, run,
+    one, per_rank, run, segments,
 )  # fmt: skip
 
 
@@ -287,3 +289,19 @@ def _trees(at: Place) -> tuple[Tree, Tree]:
         return first, Tree(at.size, -me % at.size, lambda node: at.actual(-node), half)
     shifted = (me - 2) % others + 1 if me else 0
     return first, Tree(at.size, shifted, lambda node: at.actual(node % others + 1 if node else 0), half)
+
+
+ALGORITHMS = (
+    Algorithm("bcast", "binomial_tree", binomial_bcast),
+    Algorithm("bcast", "binary_tree", binary_bcast, segments, segment=1 << 18),
+    Algorithm("bcast", "scatter_allgather", scatter_allgather_bcast, per_rank),
+    Algorithm("bcast", "double_binary_tree", double_bcast, halves, segment=1 << 18),
+    Algorithm("reduce", "binomial_tree", binomial_reduce),
+    Algorithm("reduce", "binary_tree", binary_reduce, segments, segment=1 << 18),
+    Algorithm("allreduce", "binomial_tree", binomial_allreduce),
+    Algorithm("allreduce", "binary_tree", binary_allreduce, segments, segment=1 << 18),
+    Algorithm("allreduce", "double_binary_tree", double_allreduce, halves, segment=1 << 18),
+    Algorithm("gather", "binomial_tree", binomial_gather, uneven=True),
+    Algorithm("allgather", "tree", binomial_allgather, uneven=True),
+    Algorithm("scatter", "binomial_tree", binomial_scatter, uneven=True),
+)

@@ -12,10 +12,12 @@ from __future__ import annotations
 from itertools import accumulate, chain, pairwise
 
 from mpicoll.algorithms import bruck, direct, ring, trees
+from mpicoll.algorithms.algorithm import Algorithm
 from mpicoll.algorithms.composed import among, stages
 
 from mpicoll.algorithms.steps import (  # isort: skip
-    INPUT, OUTPUT, SCRATCH, Blocks, Pipeline, Place, Recv, Send, Space, Steps, merged, one, run, singly,
+    INPUT, OUTPUT, SCRATCH, Blocks, Pipeline, Place, Recv, Send, Space, Steps, merged, one, run,
+    segments, singly,
 )  # fmt: skip
 
 
@@ -194,3 +196,16 @@ class _Leaders:
         """For each rank of the node the blocks of all teams with its number, none if it does not lead."""
         teams = (chain(*(node[i :: self.count] for node in self._nodes)) for i in range(self.count))
         return [*map(merged, teams), *[()] * (len(self.node) - self.count)]
+
+
+ALGORITHMS = (
+    Algorithm("bcast", "two_level", bcast, segments, segment=60 << 10, by_node=True),
+    Algorithm("reduce", "two_level", reduce, segments, segment=60 << 10, by_node=True),
+    Algorithm("allreduce", "two_level", allreduce, slices, by_node=True),
+    Algorithm("gather", "two_level", gather, uneven=True, by_node=True),
+    Algorithm("allgather", "two_level", allgather, uneven=True, by_node=True),
+    Algorithm("scatter", "two_level", scatter, uneven=True, by_node=True),
+    Algorithm("reduce_scatter", "two_level", reduce_scatter, uneven=True, by_node=True),
+    Algorithm("alltoall", "two_level", alltoall, by_node=True),
+    Algorithm("barrier", "two_level", barrier, by_node=True),
+)

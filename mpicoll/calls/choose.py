@@ -175,7 +175,7 @@ def names(operation: str, info: CommInfo | None = None) -> tuple[str, ...]:
     """The names that ``algorithm=`` takes for a Communicator's method, among ranks of these info."""
     table, uneven = METHODS[operation]
     schedules = tuple(a.name for a in algorithms.algorithms(table.name) if a.uneven or not uneven)
-    if info is not None and not info.library:
+    if not table.mpi or (info is not None and not info.library):
         return schedules
     found = [NATIVE]
     if table.reduces:
@@ -190,7 +190,8 @@ def _named(call: Call, algorithm: str | None, wanted: str | None, info: CommInfo
     why it is that one. None if nobody names any."""
     operation, reduction = call.operation, call.reduction
     if info.in_rank_order(reduction):
-        orderly = [NODE] * info.shares_memory + [EXCHANGE] if info.library else [_in_rank_order(operation)]
+        by_schedules = not (info.library and call.collective.mpi)
+        orderly = [_in_rank_order(operation)] if by_schedules else [NODE] * info.shares_memory + [EXCHANGE]
         chosen: str = orderly[0] if algorithm is None else algorithm
         if chosen not in orderly:
             only = f"None or {' or '.join(orderly)}: reductions are reproducible"
@@ -242,7 +243,7 @@ def _may_share(call: Call, size: int) -> bool:
     longest = call.nbytes(size)
     shortest = longest // size if table.gathers or table.scatters else longest
     factor = reduction is not None and reduction.op.factor is not None
-    return table.moves and table.prefix is None and not factor and shortest >= LEAST
+    return table.moves and table.mpi and table.prefix is None and not factor and shortest >= LEAST
 
 
 def _by_mpi_alone(call: Call) -> bool:
@@ -256,6 +257,8 @@ def _by_mpi_alone(call: Call) -> bool:
 def _best(operation: str, reduction: Reduction | None, nbytes: int, info: CommInfo) -> tuple[str, str]:
     if not info.library:
         return between_memories(operation), "the ranks are threads"
+    if not METHODS[operation][0].mpi:
+        return between_memories(operation), "MPI has no such collective"
     mpi_cannot = reduction is not None and not reduction.mpi
     otherwise = EXCHANGE if mpi_cannot else NATIVE
     if info.size == 1 and (nbytes > LONGEST_ALONE or not info.shares_memory):

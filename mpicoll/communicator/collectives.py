@@ -110,7 +110,7 @@ class Collectives(CommunicatorBase):
     @repeated
     def barrier(self, algorithm: str | None = None) -> None:
         """Return when all ranks have called it."""
-        self._collective("barrier", None, None, None, 0, algorithm)
+        return self._collective("barrier", None, None, None, 0, algorithm)
 
     @repeated
     def allgatherv(self, x: ArrayLike, counts: Counts, out: Out = None, algorithm: str | None = None) -> Any:

@@ -1,16 +1,18 @@
-"""Collectives that do not block: one method for each, whose Request is waited for."""
+"""Collectives that do not block: one method for each, whose Request is waited for. Types are in ``nonblocking.pyi``."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import inspect
+from collections.abc import Callable
+from functools import update_wrapper
+from types import FunctionType
+from typing import Any
 
-from mpicoll.arrays.protocols import ArrayLike, Counts, Out
+from mpicoll.algorithms.collectives import METHODS
 from mpicoll.communicator.base import CommunicatorBase
+from mpicoll.communicator.collectives import Collectives
 from mpicoll.communicator.engine.requests import Request
 from mpicoll.communicator.repeated import repeated
-
-if TYPE_CHECKING:
-    from mpicoll.communicator.engine.base import OpLike
 
 
 class NonBlocking(CommunicatorBase):
@@ -25,96 +27,29 @@ class NonBlocking(CommunicatorBase):
     waits for it before the thread begins, on a communicator of its own. That needs MPI_THREAD_MULTIPLE. Without it,
     the call is complete when it returns."""
 
-    @repeated
-    def ibarrier(self, algorithm: str | None = None) -> Request:
-        """Start a :meth:`barrier`."""
-        return self._engine.begun("barrier", None, algorithm=algorithm)
 
-    @repeated
-    def ibcast(self, x: ArrayLike, root: int = 0, algorithm: str | None = None) -> Request:
-        """Start a :meth:`bcast`."""
-        return self._engine.begun("bcast", x, root=root, algorithm=algorithm)
+class _Beginning:
+    """Stands for a Communicator in the code of a method of ``Collectives``: it begins what that would carry out."""
 
-    @repeated
-    def ireduce(
-        self, x: ArrayLike, op: OpLike = "sum", root: int = 0, out: Out = None, algorithm: str | None = None
-    ) -> Request:
-        """Start a :meth:`reduce`."""
-        return self._engine.begun("reduce", x, out, op, root, algorithm)
+    def __init__(self, begun: Callable[..., Request]) -> None:
+        self._collective = begun
 
-    @repeated
-    def iallreduce(self, x: ArrayLike, op: OpLike = "sum", out: Out = None, algorithm: str | None = None) -> Request:
-        """Start an :meth:`allreduce`."""
-        return self._engine.begun("allreduce", x, out, op, algorithm=algorithm)
 
-    @repeated
-    def iscan(self, x: ArrayLike, op: OpLike = "sum", out: Out = None, algorithm: str | None = None) -> Request:
-        """Start a :meth:`scan`."""
-        return self._engine.begun("scan", x, out, op, algorithm=algorithm)
+def _beginning(operation: str) -> Callable[..., Request]:
+    """The method that begins a collective. Its arguments are those of the method that carries it out."""
+    of = inspect.unwrap(vars(Collectives)[operation])
+    run = FunctionType(of.__code__, of.__globals__, f"i{operation}", of.__defaults__)
+    run.__qualname__ = f"NonBlocking.i{operation}"
+    run.__doc__ = f"Start a{'n' * (operation[0] in 'ae')} :meth:`{operation}`."
+    run.__module__ = __name__
+    run.__annotations__ = {**of.__annotations__, "return": Request}
 
-    @repeated
-    def iexscan(self, x: ArrayLike, op: OpLike = "sum", out: Out = None, algorithm: str | None = None) -> Request:
-        """Start an :meth:`exscan`."""
-        return self._engine.begun("exscan", x, out, op, algorithm=algorithm)
+    def begin(self: NonBlocking, *args: Any, **named: Any) -> Request:
+        begun: Request = run(_Beginning(self._engine.begun), *args, **named)
+        return begun
 
-    @repeated
-    def igather(self, x: ArrayLike, root: int = 0, out: Out = None, algorithm: str | None = None) -> Request:
-        """Start a :meth:`gather`."""
-        return self._engine.begun("gather", x, out, root=root, algorithm=algorithm)
+    return repeated(update_wrapper(begin, run))
 
-    @repeated
-    def iallgather(self, x: ArrayLike, out: Out = None, algorithm: str | None = None) -> Request:
-        """Start an :meth:`allgather`."""
-        return self._engine.begun("allgather", x, out, algorithm=algorithm)
 
-    @repeated
-    def iscatter(self, xs: ArrayLike | None, root: int = 0, out: Out = None, algorithm: str | None = None) -> Request:
-        """Start a :meth:`scatter`."""
-        return self._engine.begun("scatter", xs, out, root=root, algorithm=algorithm)
-
-    @repeated
-    def ireduce_scatter(
-        self, xs: ArrayLike, op: OpLike = "sum", out: Out = None, algorithm: str | None = None
-    ) -> Request:
-        """Start a :meth:`reduce_scatter`."""
-        return self._engine.begun("reduce_scatter", xs, out, op, algorithm=algorithm)
-
-    @repeated
-    def ialltoall(self, xs: ArrayLike, out: Out = None, algorithm: str | None = None) -> Request:
-        """Start an :meth:`alltoall`."""
-        return self._engine.begun("alltoall", xs, out, algorithm=algorithm)
-
-    @repeated
-    def igatherv(
-        self, x: ArrayLike, counts: Counts, root: int = 0, out: Out = None, algorithm: str | None = None
-    ) -> Request:
-        """Start a :meth:`gatherv`."""
-        return self._engine.begun("gatherv", x, out, root=root, algorithm=algorithm, recvcounts=counts)
-
-    @repeated
-    def iallgatherv(self, x: ArrayLike, counts: Counts, out: Out = None, algorithm: str | None = None) -> Request:
-        """Start an :meth:`allgatherv`."""
-        return self._engine.begun("allgatherv", x, out, algorithm=algorithm, recvcounts=counts)
-
-    @repeated
-    def iscatterv(
-        self, xs: ArrayLike | None, counts: Counts, root: int = 0, out: Out = None, algorithm: str | None = None
-    ) -> Request:
-        """Start a :meth:`scatterv`."""
-        return self._engine.begun("scatterv", xs, out, root=root, algorithm=algorithm, sendcounts=counts)
-
-    @repeated
-    def ireduce_scatterv(
-        self, xs: ArrayLike, counts: Counts, op: OpLike = "sum", out: Out = None, algorithm: str | None = None
-    ) -> Request:
-        """Start a :meth:`reduce_scatterv`."""
-        return self._engine.begun("reduce_scatterv", xs, out, op, algorithm=algorithm, sendcounts=counts)
-
-    @repeated
-    def ialltoallv(
-        self, xs: ArrayLike, sendcounts: Counts, recvcounts: Counts, out: Out = None, algorithm: str | None = None
-    ) -> Request:
-        """Start an :meth:`alltoallv`."""
-        return self._engine.begun(
-            "alltoallv", xs, out, algorithm=algorithm, sendcounts=sendcounts, recvcounts=recvcounts
-        )
+for _operation in METHODS.keys() & vars(Collectives):
+    setattr(NonBlocking, f"i{_operation}", _beginning(_operation))

@@ -75,6 +75,7 @@ def repeated(method: F) -> F:
 
 def _arguments(function: Callable[..., Any]) -> tuple[tuple[str, ...], dict[str, Any]]:
     """The names of a function's arguments, and the values of those that may be left out."""
+    function = getattr(function, "__wrapped__", function)
     code, values = function.__code__, function.__defaults__ or ()  # inspect.signature would take ten times as long
     names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
     given = dict(zip(names[code.co_argcount - len(values) :], values, strict=False))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from functools import update_wrapper
-from types import FunctionType
+from types import FunctionType, SimpleNamespace
 from typing import Any
 
 from mpicoll.algorithms.collectives import METHODS
@@ -28,15 +28,8 @@ class NonBlocking(CommunicatorBase):
     the call is complete when it returns."""
 
 
-class _Beginning:
-    """Stands for a Communicator in the code of a method of ``Collectives``: it begins what that would carry out."""
-
-    def __init__(self, begun: Callable[..., Request]) -> None:
-        self._collective = begun
-
-
 def _beginning(operation: str) -> Callable[..., Request]:
-    """The method that begins a collective. Its arguments are those of the method that carries it out."""
+    """The method that begins a collective: it runs the code of the one that blocks, with another ``_collective``."""
     of = inspect.unwrap(vars(Collectives)[operation])
     run = FunctionType(of.__code__, of.__globals__, f"i{operation}", of.__defaults__)
     run.__qualname__ = f"NonBlocking.i{operation}"
@@ -45,7 +38,7 @@ def _beginning(operation: str) -> Callable[..., Request]:
     run.__annotations__ = {**of.__annotations__, "return": Request}
 
     def begin(self: NonBlocking, *args: Any, **named: Any) -> Request:
-        begun: Request = run(_Beginning(self._engine.begun), *args, **named)
+        begun: Request = run(SimpleNamespace(_collective=self._engine.begun), *args, **named)
         return begun
 
     return repeated(update_wrapper(begin, run))

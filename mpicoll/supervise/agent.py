@@ -1,31 +1,21 @@
-"""A process of a job looks at its communicators, tells the coordinator what has changed, and answers its questions."""
+"""A process of a job tells the coordinator about its communicators, and answers. Each kind of message has a class."""
 
 from __future__ import annotations
 
 import asyncio
-import faulthandler
-import os
-import socket
-from collections.abc import Callable, Coroutine
-from concurrent.futures import CancelledError, Future
-from contextlib import suppress
-from hashlib import blake2b
+from collections.abc import Callable
+from concurrent.futures import Future
 from time import monotonic
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any
 
 from mpicoll import errors
 from mpicoll.launch import board, elastic
 from mpicoll.launch.failure import is_first
 from mpicoll.supervise import ending, report, tape
-from mpicoll.supervise import messages as msg
-from mpicoll.supervise.dump import DumpWriter, when_asked
-from mpicoll.supervise.host import Rendezvous
-from mpicoll.supervise.sites import DaemonThread
+from mpicoll.supervise.messages import Answer, Ask, Files, Message, Process, Question, RankStatus, Rows, State
+from mpicoll.supervise.rendezvous import Rendezvous
 from mpicoll.supervise.watched import HEARTBEAT, LONG, LOOK, SECONDS_TO_HEAR, Watched, patience_at_end
 from mpicoll.supervise.wire import Questions, connect, happens, heard, say
-
-if TYPE_CHECKING:
-    from mpicoll.supervise.coordinator import Coordinator
 
 _HEARTBEAT_WHILE_WAITING = 3.0
 _CHANGES, _SECONDS_TO_DUMP = 2.0, 5.0
@@ -34,9 +24,115 @@ _SECONDS_FOR_LAUNCHER = 2.0
 """A launcher ends all ranks when one has ended. Only where it does not, a rank does so, and says why."""
 _RECORDINGS = 4  # how many of them a process keeps, because other ranks may come to their ends later
 _END = "coordinator"  # what one rank of a node does: it says that the coordinator does not answer, and ends the job
-T = TypeVar("T")
-Write = Callable[[str, dict[str, int]], msg.Files]
+Write = Callable[[str, dict[str, int]], Files]
 AllWatched = Callable[[], list[Watched]]
+
+
+# -- what a process says ----------------------------------------------------------------------------------------------
+
+
+class StatusUpdate(Message):
+    """What has changed in a process. ``leaving`` says that it makes no more calls, and has gone on ``without`` these
+    ranks of the world. It ``serves`` messages that may still come from it, or be taken by it: ``watched.under_way``."""
+
+    states: list[State]
+    trace: str  # the file for the trace of the whole job, empty if there is none
+    leaving: bool
+    serves: int
+    without: list[int]
+    code: int  # the exit code with which this rank ends the job; 0 if it does not
+    failed: bool  # whether the process cannot watch any more
+
+
+class Heartbeat(Message):
+    """The sender is there. The coordinator answers with the same."""
+
+
+class Compare(Question[str]):
+    """Compare the calls of this communicator now. Any answer to a process is empty, or says what could not be done."""
+
+    name: str
+
+
+class Dump(Question[str]):
+    """Let all processes write their files."""
+
+    why: str
+
+
+class WriteRecording(Question[str]):
+    """Write this file with the calls of all processes that have recorded for it."""
+
+    file: str
+
+
+# -- what the coordinator says, and asks ------------------------------------------------------------------------------
+
+
+class Forget(Message):
+    """This communicator is over on all its ranks."""
+
+    name: str
+
+
+class Fail(Message):
+    """Let the calls of this communicator end with an error: ``text``, or that of what ranks have called differently, in
+    ``calls`` and for the first of them in ``operation``. The ``silent`` processes do not answer."""
+
+    name: str
+    operation: str
+    calls: list[tuple[int, str]]
+    text: str
+    silent: list[Process]
+
+
+class End(Message):
+    """The job ends. The ``silent`` processes do not answer. The process that ``leads`` ends all."""
+
+    silent: list[Process]
+    leads: bool
+
+
+class Leave(Message):
+    """Nobody needs this process any more. Others may be ``lost``."""
+
+    lost: bool
+
+
+class HashOf(Question[tuple[int, str] | None]):
+    """What is the hash of so many first calls of this communicator, or of all that can be compared if ``calls`` is
+    None? The answer begins with their number. It is None if there are none, or if they are not known here any more."""
+
+    name: str
+    calls: int | None
+
+
+class StatusOf(Question[RankStatus | None]):
+    """What was the call of this number, or the last one if that is None?"""
+
+    name: str
+    number: int | None
+
+
+class WriteFiles(Question[Files]):
+    """Write the files. ``since`` has the first call of each communicator that is of interest."""
+
+    why: str
+    since: dict[str, int]
+
+
+class Clock(Question[float]):
+    """What time is it by ``time.monotonic``?"""
+
+
+class RowsFrom(Question[Rows | None]):
+    """What has been called, from this row on? The answer is None if this process has not recorded for this file."""
+
+    file: str
+    first: int
+
+
+# -- the process ------------------------------------------------------------------------------------------------------
 
 
 class Agent:
@@ -44,12 +140,12 @@ class Agent:
 
     def __init__(self, rank: int, rendezvous: Rendezvous, write: Write) -> None:
         self.rank, self._rendezvous, self._write = rank, rendezvous, write
-        self._recordings: dict[str, msg.Rows] = {}  # by their files
+        self._recordings: dict[str, Rows] = {}  # by their files
         self.trace = ""  # the file of the whole job's trace, if there is one
         self.watched: dict[str, Watched] = {}
         self.reached: Future[str] = Future()  # empty when the coordinator has answered, or why it cannot be reached
         self.writer: asyncio.StreamWriter | None = None  # the connection to the coordinator, if there is one
-        self._coordinator: msg.Process | None = None
+        self._coordinator: Process | None = None
         self._silent = self._since_told = self._since_heartbeat = self._since_lost = 0.0
         """Seconds since the coordinator was heard, told of all changes, asked for an answer, and lost."""
         self._leaving = self._lost = False
@@ -130,7 +226,7 @@ class Agent:
             return
         if everything:
             self._since_told = 0.0
-        states: list[msg.State] = []
+        states: list[State] = []
         waits = self._leaving
         for each in self._all():
             state, told = each.state(), each.reported
@@ -143,12 +239,12 @@ class Agent:
             self._update(states)
         if self._since_heartbeat >= (_HEARTBEAT_WHILE_WAITING if waits else HEARTBEAT):
             self._since_heartbeat = 0.0
-            say(self.writer, msg.Heartbeat())
+            say(self.writer, Heartbeat())
 
-    def _update(self, states: list[msg.State], code: int = 0, failed: bool = False) -> None:
+    def _update(self, states: list[State], code: int = 0, failed: bool = False) -> None:
         if self.writer is not None:
             without = sorted(elastic.without)
-            say(self.writer, msg.StatusUpdate(states, self.trace, self._leaving, self._serves, without, code, failed))
+            say(self.writer, StatusUpdate(states, self.trace, self._leaving, self._serves, without, code, failed))
 
     def _check_coordinator(self) -> None:
         """End the job if the coordinator should end it and does not: it is stopped, or has ended."""
@@ -175,42 +271,42 @@ class Agent:
 
     def _obey(self, message: object) -> None:
         match message:
-            case msg.Ask(number, question):
+            case Ask(number, question):
                 assert self.writer is not None
-                say(self.writer, msg.Answer(number, self._answer(question)))
-            case msg.Answer():
+                say(self.writer, Answer(number, self._answer(question)))
+            case Answer():
                 self._questions.take(message)
-            case msg.Forget(name):
+            case Forget(name):
                 self.watched.pop(name, None)
-            case msg.Fail(name, operation, calls, text, silent):
+            case Fail(name, operation, calls, text, silent):
                 ending.kill(silent)
                 if (failed := self.watched.pop(name, None)) is not None and failed.cut is not None:
                     different = errors.MismatchError(operation, dict(calls)) if calls else None
                     failed.cut.fail(different or errors.TimeoutError(text))
-            case msg.End(silent, leads):
+            case End(silent, leads):
                 (ending.end if leads else ending.prepare_to_end)(silent)
-            case msg.Leave(lost):
+            case Leave(lost):
                 elastic.others_are_lost |= lost
                 self.may_leave.set()
 
-    def _answer(self, question: msg.Question[Any]) -> Any:
+    def _answer(self, question: Question[Any]) -> Any:
         each = self.watched.get(getattr(question, "name", ""))
         match question:
-            case msg.WriteFiles(why, since):
+            case WriteFiles(why, since):
                 return self._write(why, since)
-            case msg.Clock():
+            case Clock():
                 return monotonic()
-            case msg.RowsFrom(file, first):
+            case RowsFrom(file, first):
                 if file == self.trace and first == 0 and tape.active is not None:
                     self._recordings[file] = tape.active.copied(tape.active.begin)
                 recording = self._recordings.get(file)
                 return recording and tape.piece(recording, first)
-            case msg.HashOf(_, calls):
+            case HashOf(_, calls):
                 if each is not None and calls is None:
                     calls = each.state().calls
                 found = each and calls and each.recorder.hash(calls)
                 return (calls, found) if found else None
-            case msg.StatusOf(_, number):
+            case StatusOf(_, number):
                 return each and each.status(number, self._leaving)
 
     def leave(self, serves: int = 0) -> None:
@@ -231,99 +327,26 @@ class Agent:
 
     async def dump(self, why: str) -> None:
         """Let all processes write their files. If the coordinator cannot be asked, this one writes its own."""
-        if await self._ask(msg.Dump(why), _SECONDS_TO_DUMP) is None:
+        if await self._ask(Dump(why), _SECONDS_TO_DUMP) is None:
             report.show(report.files({self.rank: self._write(why, {})}))
 
-    async def write_recording(self, file: str, recording: msg.Rows) -> str:
+    async def write_recording(self, file: str, recording: Rows) -> str:
         """Let the coordinator write what this process and others have recorded. Returns why it could not, or ``""``."""
         self._recordings[file] = recording
         for old in [name for name in self._recordings if name != self.trace][:-_RECORDINGS]:
             del self._recordings[old]
-        failure = await self._ask(msg.WriteRecording(file))
+        failure = await self._ask(WriteRecording(file))
         return "the coordinator, which writes it, has ended" if failure is None else failure
 
     async def compare(self, watched: Watched) -> None:
         """Let the coordinator compare the calls of a communicator now. If they differ, it ends the job."""
         self.tell(everything=True)
-        await self._ask(msg.Compare(watched.name))
+        await self._ask(Compare(watched.name))
 
-    async def _ask(self, question: msg.Question[str], seconds: float | None = None) -> str | None:
+    async def _ask(self, question: Question[str], seconds: float | None = None) -> str | None:
         """The coordinator's answer. None if it has not answered within so many seconds, or is not there."""
         if self.writer is None:
             return None
         answer = self._questions.put(self.writer, question)
         await asyncio.wait([answer], timeout=seconds)
         return answer.result() if answer.done() else None
-
-
-class AgentThread:
-    """A thread with an agent of a job and, where this process listens at ``sock``, with the job's coordinator.
-    ``folder`` is the text of MPICOLL_DUMP. ``watched`` tells the process's communicators."""
-
-    def __init__(
-        self, rank: int, rendezvous: Rendezvous, sock: socket.socket | None, folder: str, watched: AllWatched
-    ) -> None:
-        self.has_folder = bool(folder)
-        dump = DumpWriter(rank, folder, blake2b(rendezvous.token.encode(), digest_size=4).hexdigest(), watched)
-        self.agent = Agent(rank, rendezvous, dump.write)
-        self._token, self._sock = rendezvous.token, sock
-        self._coordinator: Coordinator | None = None
-        self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
-        self._loop = self._runner.get_loop()
-        self._thread = DaemonThread(self._run, "mpicoll watcher")
-        self._thread.start()
-        if not faulthandler.is_enabled():
-            # A crash within MPI then says where the program was. MPI's own report follows.
-            faulthandler.enable(2, all_threads=False)
-
-    def _run(self) -> None:
-        with self._runner:
-            try:
-                self._runner.run(self._serve())
-            except Exception:
-                report.failed(f"the watcher of rank {self.agent.rank}")
-                self.agent.give_up()
-                if self._coordinator is not None:
-                    self._coordinator.dismiss()
-
-    async def _serve(self) -> None:
-        async with asyncio.TaskGroup() as tasks:
-            when_asked(self._loop, lambda: tasks.create_task(self.agent.dump("a signal has asked for it")))
-            if self._sock is not None:
-                from mpicoll.supervise.coordinator import Coordinator
-
-                self._coordinator = Coordinator(self._token, tasks)
-                tasks.create_task(self._coordinator.run(self._sock))
-            tasks.create_task(self.agent.serve())
-            tasks.create_task(self.agent.look_on())
-
-    def soon(self, do: Callable[[], object]) -> None:
-        """Let the thread do it, and do not wait for that."""
-        with suppress(RuntimeError):  # it has ended
-            self._loop.call_soon_threadsafe(do)
-
-    def do(self, task: Coroutine[Any, Any, T], seconds: float) -> T | None:
-        """Let the thread do it, and wait for that so many seconds. Returns its result, None if it has none by then."""
-        try:
-            return asyncio.run_coroutine_threadsafe(task, self._loop).result(seconds)
-        except (RuntimeError, CancelledError):  # nobody watches any more
-            task.close()
-        except TimeoutError:
-            pass  # a rank does not answer, and the error that the caller has says enough
-        return None
-
-    def let_go(self) -> None:
-        """In a forked child: close its copies of the connections. Else the others would not see that the parent ends.
-        The numbers of the files stay taken, because objects that are the parent's still use them."""
-        writers = [self.agent.writer, *(self._coordinator.writers if self._coordinator is not None else [])]
-        sockets = [self._sock, *(writer.get_extra_info("socket") for writer in writers if writer is not None)]
-        nothing = os.open(os.devnull, os.O_RDWR)
-        for each in sockets:
-            if each is not None and each.fileno() >= 0:
-                os.dup2(nothing, each.fileno(), inheritable=False)
-        os.close(nothing)
-
-    def has_left(self, seconds: float) -> bool:
-        """Wait for the end of the thread, but no longer than so many seconds."""
-        self._thread.join(seconds)
-        return not self._thread.is_alive()

@@ -9,7 +9,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING
 
 from mpicoll.launch import board
-from mpicoll.supervise import deadlock, ending, report
+from mpicoll.supervise import agent, deadlock, ending, report
 from mpicoll.supervise import messages as msg
 from mpicoll.supervise.dump import kept_by_all
 from mpicoll.supervise.ranks import SECONDS_TO_ANSWER, CommunicatorState, Processes, RankProcess
@@ -79,12 +79,12 @@ class Coordinator:
             match message:
                 case msg.Answer():
                     self._processes.questions.take(message)
-                case msg.StatusUpdate():
+                case agent.StatusUpdate():
                     self._update(rank, message)
                 case msg.Ask(number, question):
                     self._tasks.create_task(self._answer(rank, number, question))
-                case msg.Heartbeat():
-                    self._processes.tell(rank, msg.Heartbeat())
+                case agent.Heartbeat():
+                    self._processes.tell(rank, agent.Heartbeat())
         here.gone = 0.0
         if self._outcome is not None:
             self._outcome.gone.add(rank)
@@ -140,11 +140,12 @@ class Coordinator:
         known = [each for each in self._communicators.values() if rank in each.ranks]
         if len(known) < 2:
             return known[0] if known else None
-        asked = [self._processes.ask({*each.ranks} - {rank}, msg.StatusOf(each.name, None), seconds) for each in known]
+        ask = self._processes.ask
+        asked = [ask({*each.ranks} - {rank}, agent.StatusOf(each.name, None), seconds) for each in known]
         tells = [max([a.tells for a in each.values() if a], default=()) for each in await asyncio.gather(*asked)]
         return known[tells.index(max(tells))]
 
-    def _update(self, rank: int, update: msg.StatusUpdate) -> None:
+    def _update(self, rank: int, update: agent.StatusUpdate) -> None:
         if update.failed:
             self.dismiss()
         if self._outcome is not None:
@@ -167,11 +168,11 @@ class Coordinator:
     async def _answer(self, asking: int, number: int, question: msg.Question[str]) -> None:
         failure = ""
         match question:
-            case msg.Compare(name):
+            case agent.Compare(name):
                 await self._compare_for(asking, name)
-            case msg.Dump(why):
+            case agent.Dump(why):
                 await self._dump_for(why)
-            case msg.WriteRecording(file):
+            case agent.WriteRecording(file):
                 failure = await self._traces.write_recording(asking, file, len(self._processes))
         self._processes.tell(asking, msg.Answer(number, failure))
 
@@ -197,7 +198,7 @@ class Coordinator:
         self._dismissed.set()
         lost = any(map(self._is_gone, self._processes))
         for rank in self._processes:
-            self._processes.tell(rank, msg.Leave(lost))
+            self._processes.tell(rank, agent.Leave(lost))
         for writer in self.writers:
             writer.close()
 
@@ -242,7 +243,7 @@ class Coordinator:
         if over and not self._ending and (each.are(BROKEN) or each.compared == each.most()):
             del self._communicators[each.name]
             for rank in each.ranks:
-                self._processes.tell(rank, msg.Forget(each.name))
+                self._processes.tell(rank, agent.Forget(each.name))
 
     def _makes_no_more(self, each: CommunicatorState, rank: int) -> Why | None:
         """Why the rank makes no more calls of this communicator, None if it may."""
@@ -266,7 +267,7 @@ class Coordinator:
         if each.longest() == SHORT and (not numbers or made == each.most()):
             return False
         others = [other for other in each.ranks if other != rank]
-        statuses = await self._processes.ask(others, msg.StatusOf(each.name, None))
+        statuses = await self._processes.ask(others, agent.StatusOf(each.name, None))
         if why == Why.HAS_FAILED:  # while one of them has not come, the others may wait for that one
             there = [a for other, a in statuses.items() if a and each.states.get(other) == OPEN]
             return bool(there) and all(a.waits and a.stuck > _SECONDS_OF_A_FAILURE for a in there)
@@ -315,7 +316,7 @@ class Coordinator:
 
     async def _dump(self, why: str) -> None:
         since = {each.name: kept_by_all(each.most()) for each in self._communicators.values()}
-        self._say_once(report.files(await self._processes.ask(self._processes, msg.WriteFiles(why, since))))
+        self._say_once(report.files(await self._processes.ask(self._processes, agent.WriteFiles(why, since))))
         await self._write_traces(SECONDS_TO_ANSWER)
 
     async def _dump_for(self, why: str) -> None:
@@ -366,7 +367,7 @@ class Coordinator:
             # The rank that leads knows how to end the job with its launcher. If none answers, all are ended.
             leads = min(there, key=lambda rank: (not ending.is_near(there[rank]), rank), default=None)
             for rank in self._processes:
-                self._processes.tell(rank, msg.End(silent, rank == leads))
+                self._processes.tell(rank, agent.End(silent, rank == leads))
             ending.kill(silent)
             await self._dismissed.wait()  # who has asked for something gets no answer, and so does not go on
         else:
@@ -375,5 +376,5 @@ class Coordinator:
             operation = next((status.operation for _, status in sorted(statuses.items()) if status.operation), "")
             del self._communicators[each.name]
             for rank in self._processes:
-                self._processes.tell(rank, msg.Fail(each.name, operation, calls, text, silent))
+                self._processes.tell(rank, agent.Fail(each.name, operation, calls, text, silent))
             self._ending = False

@@ -13,7 +13,8 @@ from collections.abc import Mapping, Sequence, Set
 from typing import NamedTuple
 
 from mpicoll.algorithms.collectives import COLLECTIVES
-from mpicoll.supervise.messages import RankStatus, StatusOf
+from mpicoll.supervise.agent import StatusOf
+from mpicoll.supervise.messages import RankStatus
 from mpicoll.supervise.ranks import CommunicatorState, Processes
 from mpicoll.supervise.record import BROKEN, CLOSED
 from mpicoll.supervise.report import Why

@@ -1,4 +1,4 @@
-"""What the processes of a job and its coordinator say to each other: one class for each kind of message."""
+"""What the messages of a job's processes and its coordinator are made of. The messages themselves are in ``agent``."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Hello(Message):
     process: Process
 
 
-# -- what a process says ----------------------------------------------------------------------------------------------
+# -- what both sides say of a job --------------------------------------------------------------------------------------
 
 
 class State(Message):
@@ -85,59 +85,6 @@ class State(Message):
     wait: int
     timeout: float
     ranks: list[int] | None
-
-
-class StatusUpdate(Message):
-    """What has changed in a process. ``leaving`` says that it makes no more calls, and has gone on ``without`` these
-    ranks of the world. It ``serves`` messages that may still come from it, or be taken by it: ``watched.under_way``."""
-
-    states: list[State]
-    trace: str  # the file for the trace of the whole job, empty if there is none
-    leaving: bool
-    serves: int
-    without: list[int]
-    code: int  # the exit code with which this rank ends the job; 0 if it does not
-    failed: bool  # whether the process cannot watch any more
-
-
-class Heartbeat(Message):
-    """The sender is there. The coordinator answers with the same."""
-
-
-# -- what the coordinator says ----------------------------------------------------------------------------------------
-
-
-class Forget(Message):
-    """This communicator is over on all its ranks."""
-
-    name: str
-
-
-class Fail(Message):
-    """Let the calls of this communicator end with an error: ``text``, or that of what ranks have called differently, in
-    ``calls`` and for the first of them in ``operation``. The ``silent`` processes do not answer."""
-
-    name: str
-    operation: str
-    calls: list[tuple[int, str]]
-    text: str
-    silent: list[Process]
-
-
-class End(Message):
-    """The job ends. The ``silent`` processes do not answer. The process that ``leads`` ends all."""
-
-    silent: list[Process]
-    leads: bool
-
-
-class Leave(Message):
-    """Nobody needs this process any more. Others may be ``lost``."""
-
-    lost: bool
-
-
-# -- questions, each with the type of its answer ----------------------------------------------------------------------
 
 
 class Question(Message, Generic[A]):
@@ -156,24 +103,6 @@ class Answer(Message):
 
     number: int
     value: Any
-
-
-class Compare(Question[str]):
-    """Compare the calls of this communicator now. Any answer to a process is empty, or says what could not be done."""
-
-    name: str
-
-
-class Dump(Question[str]):
-    """Let all processes write their files."""
-
-    why: str
-
-
-class WriteRecording(Question[str]):
-    """Write this file with the calls of all processes that have recorded for it."""
-
-    file: str
 
 
 class Lock(Message):
@@ -232,37 +161,11 @@ class RankStatus(Message):
         return self.waits or self.message is not None, self.description is not None, -self.ago
 
 
-class HashOf(Question[tuple[int, str] | None]):
-    """What is the hash of so many first calls of this communicator, or of all that can be compared if ``calls`` is
-    None? The answer begins with their number. It is None if there are none, or if they are not known here any more."""
-
-    name: str
-    calls: int | None
-
-
-class StatusOf(Question[RankStatus | None]):
-    """What was the call of this number, or the last one if that is None?"""
-
-    name: str
-    number: int | None
-
-
 class Files(Message):
     """The folder in which a process has written its files, or why it could not."""
 
     folder: str
     failure: str
-
-
-class WriteFiles(Question[Files]):
-    """Write the files. ``since`` has the first call of each communicator that is of interest."""
-
-    why: str
-    since: dict[str, int]
-
-
-class Clock(Question[float]):
-    """What time is it by ``time.monotonic``?"""
 
 
 class Rows(Message):
@@ -275,10 +178,3 @@ class Rows(Message):
     end: float
     rows: list[dict[str, Any]]
     rest: int | None
-
-
-class RowsFrom(Question[Rows | None]):
-    """What has been called, from this row on? The answer is None if this process has not recorded for this file."""
-
-    file: str
-    first: int

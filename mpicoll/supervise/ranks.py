@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from mpicoll.supervise.messages import HashOf, Process, Question, RankStatus, StatusOf
+from mpicoll.supervise.agent import HashOf, StatusOf
+from mpicoll.supervise.messages import Process, Question, RankStatus
 from mpicoll.supervise.report import Missing, Silence, instead
 from mpicoll.supervise.watched import SHORT
 from mpicoll.supervise.wire import Questions, say

@@ -11,7 +11,8 @@ from time import monotonic
 from typing import Any
 
 from mpicoll.machine.system import write_whole
-from mpicoll.supervise.messages import Clock, Rows, RowsFrom
+from mpicoll.supervise.agent import Clock, RowsFrom
+from mpicoll.supervise.messages import Rows
 
 _LOOKS, _SECONDS_TO_TELL = 8, 60.0
 """How often a clock is asked, whose fastest answer counts; and what a rank has to tell its calls."""

@@ -18,15 +18,15 @@ from mpicoll.launch import board, lifecycle
 from mpicoll.launch.lifecycle import Hook
 from mpicoll.supervise import report, tape
 from mpicoll.supervise.dump import checked_trace, file_of_part
-from mpicoll.supervise.host import Rendezvous, listen
 from mpicoll.supervise.messages import Rows
 from mpicoll.supervise.record import Recorder, Waits
+from mpicoll.supervise.rendezvous import Rendezvous, listen
 from mpicoll.supervise.sites import is_alone
 from mpicoll.supervise.watched import GIVES, TAKES, Cut, Watched, under_way
 from mpicoll.units import named
 
 if TYPE_CHECKING:
-    from mpicoll.supervise.agent import AgentThread
+    from mpicoll.supervise.agent_thread import AgentThread
 
 _SECONDS_TO_COMPARE = _SECONDS_TO_DUMP = 10.0
 _SECONDS_TO_PROGRESS, _SECONDS_TO_FAIL, _SECONDS_TO_WRITE = 0.02, 1.0, 120.0
@@ -90,7 +90,7 @@ def _all_watched() -> list[Watched]:
 
 def _common_watcher(group: Group, dump: str, trace: str) -> tuple[AgentThread, str] | None:
     """The watcher that has the same coordinator as the others', and the communicator's name. None without one."""
-    from mpicoll.supervise.agent import AgentThread  # not before the first communicator: it loads asyncio
+    from mpicoll.supervise.agent_thread import AgentThread  # not before the first communicator: it loads asyncio
 
     ranks = group.ranks
     sock = rendezvous = None

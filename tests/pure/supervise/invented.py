@@ -15,9 +15,9 @@ import pytest
 from mpicoll.supervise import agent, coordinator, deadlock, ending, ranks, wire
 from mpicoll.supervise.agent import Agent
 from mpicoll.supervise.coordinator import Coordinator
-from mpicoll.supervise.host import Rendezvous, listen
 from mpicoll.supervise.messages import Ends, Files, Process, RankStatus
 from mpicoll.supervise.record import OPEN, Record, Recorder, Waits
+from mpicoll.supervise.rendezvous import Rendezvous, listen
 from mpicoll.supervise.sites import is_program
 from mpicoll.supervise.watched import LOOK, Watched
 from mpicoll.supervise.wire import LIMIT

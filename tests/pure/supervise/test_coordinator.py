@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from mpicoll.supervise import ending, ranks
-from mpicoll.supervise.agent import Agent
-from mpicoll.supervise.messages import Answer, Leave, StatusOf
+from mpicoll.supervise.agent import Agent, Leave, StatusOf
+from mpicoll.supervise.messages import Answer
 from mpicoll.supervise.ranks import SECONDS_TO_ANSWER
 from mpicoll.supervise.record import FREED, LENGTH
 from mpicoll.supervise.report import Why

@@ -8,8 +8,8 @@ import time
 import pytest
 
 from mpicoll.supervise import ending
+from mpicoll.supervise.agent import HashOf
 from mpicoll.supervise.coordinator import Coordinator
-from mpicoll.supervise.messages import HashOf
 from mpicoll.supervise.report import Why
 from tests.pure.supervise.invented import Job, begin, ends, give_up_soon, looks, scene, until
 

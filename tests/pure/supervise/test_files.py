@@ -14,8 +14,9 @@ import pytest
 
 from mpicoll.algorithms.collectives import COLLECTIVES
 from mpicoll.supervise import tape
+from mpicoll.supervise.agent import RowsFrom
 from mpicoll.supervise.dump import kept_by_all, recording
-from mpicoll.supervise.messages import Question, RowsFrom
+from mpicoll.supervise.messages import Question
 from mpicoll.supervise.record import LENGTH, Record, Recorder, Waits
 from mpicoll.supervise.trace import Trace, by_this_clock, difference
 from mpicoll.supervise.watched import Watched

@@ -11,15 +11,16 @@ import pytest
 
 from mpicoll.errors import LaunchError
 from mpicoll.supervise import messages
-from mpicoll.supervise.host import listen
+from mpicoll.supervise.agent import HashOf
 from mpicoll.supervise.messages import Message
+from mpicoll.supervise.rendezvous import listen
 from mpicoll.supervise.wire import line_of, message_in
 
 
 def some(kind: Any) -> Any:
     """A value of this type."""
     if kind is messages.Question[Any]:
-        return messages.HashOf("c", 3)
+        return HashOf("c", 3)
     if isinstance(kind, type) and issubclass(kind, Message):
         hints = get_type_hints(kind)
         return kind(*(some(hints[name]) for name in kind.fields))

@@ -133,6 +133,8 @@ class Bare:
         marked = case.in_place and (case.at_root or not case.collective.rooted)
         s: Any = MPI.IN_PLACE if marked else x
         r = case.reduction
+        if not case.collective.mpi:
+            raise Unavailable(f"MPI has no {case.name}")
         if r is not None and r.averages:
             raise Unavailable("MPI has no average")
         if r is not None and case.dtype.storage is not None:

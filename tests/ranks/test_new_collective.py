@@ -44,6 +44,9 @@ def _communicator() -> Any:
         def shift(self, x: Any, out: Any = None, algorithm: str | None = None) -> Any:
             return self._collective("shift", x, out, None, 0, algorithm)  # type: ignore[attr-defined]
 
+        def ishift(self, x: Any) -> Any:
+            return self._engine.begun("shift", x)  # type: ignore[attr-defined]
+
     return WithShift()
 
 
@@ -61,6 +64,9 @@ def test_calls(n: int, algorithm: str | None) -> None:
                 made = comm.shift(x, algorithm=algorithm)
                 assert made.shape == x.shape
                 assert (made == out).all()
+                request = comm.ishift(x)
+                request.wait()
+                assert (request.result == out).all()
                 comm.shift(x, x, algorithm)
                 assert (x == out).all()
 

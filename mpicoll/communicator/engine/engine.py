@@ -277,7 +277,8 @@ class Engine(MessageCalls):
         are filled when the call begins, and written back at its end."""
         if self.agreement is not None:
             return None
-        by_library = algorithm in (None, NATIVE) and not self.info.in_rank_order(call.reduction)
+        free = algorithm in (None, NATIVE) and not self.info.in_rank_order(call.reduction)
+        by_library = free and call.collective.mpi
         begin = partial(self.fabric.begin, choice=choice, record=record, by_library=by_library)
         if self.fabric.takes(call, choice):
             return begin(call.without_arrays())

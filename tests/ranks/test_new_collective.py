@@ -45,7 +45,7 @@ def _communicator() -> Any:
             return self._collective("shift", x, out, None, 0, algorithm)  # type: ignore[attr-defined]
 
         def ishift(self, x: Any) -> Any:
-            return self._engine.begun("shift", x)  # type: ignore[attr-defined]
+            return self._engine.begun("shift", x)
 
     return WithShift()
 

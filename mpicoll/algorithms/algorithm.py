@@ -78,7 +78,8 @@ class Algorithm:
             if size > 1:
                 steps = self.steps(at)
             else:  # its input is its result
-                copies = COLLECTIVES[self.collective].wants(0, 1, 0, blocks) and self.collective != "bcast"
+                table = COLLECTIVES[self.collective]
+                copies = table.wants(0, 1, 0, blocks) and not table.in_x
                 steps = [(Copy(run(0, blocks), INPUT, OUTPUT),)] if copies else []
             kept = tuple(islice(steps, most + 1))
         except (MpicollError, MemoryError):

@@ -101,7 +101,7 @@ class ArrayLevel:
         if case.collective.rooted and case.root:
             named["root"] = case.root
         result = x if case.in_place and case.collective.gives == case.collective.gets else out
-        if result is not None and case.name != "bcast":  # it has one array, and is always in place
+        if result is not None and not case.collective.in_x:  # it has one array, and is always in place
             named["out"] = result
         if self._algorithm:
             named["algorithm"] = self._algorithm

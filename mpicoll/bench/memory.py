@@ -112,7 +112,7 @@ class Arena:
             else:
                 out = x
         # In a scatter, only the root has an input. In a gather and a reduce, only it has a result.
-        x = x if case.name == "bcast" or case.collective.gives_at(case.rank, case.root) else None
+        x = x if case.collective.in_x or case.collective.gives_at(case.rank, case.root) else None
         out = out if case.collective.gets_at(case.rank, case.root) else None
         return Buffers(case, x, out, self._writes(case, x, out))
 
@@ -120,7 +120,7 @@ class Arena:
         writes: list[Callable[[], object]] = []
         if not case.collective.moves:
             return writes
-        gives = x is not None and (case.name != "bcast" or case.at_root)
+        gives = x is not None and (not case.collective.in_x or case.at_root)
         if out is not None and not (gives and case.in_place and case.collective.gets != "p"):
             writes.append(partial(out.fill if self._host else out.fill_, POISON))
         if gives:

@@ -238,12 +238,12 @@ def device_route(algorithm: str | None) -> tuple[str, str | None]:
 def _may_share(call: Call, size: int) -> bool:
     """Whether ranks look whether the call's arrays lie in memory that others can open."""
     table, reduction = call.collective, call.reduction
-    if not call.extent_is_common:
-        return True  # no rank knows how long the others' arrays are
+    if not table.mpi or not call.extent_is_common:
+        return table.mpi  # in the latter case, no rank knows how long the others' arrays are
     longest = call.nbytes(size)
     shortest = longest // size if table.gathers or table.scatters else longest
     factor = reduction is not None and reduction.op.factor is not None
-    return table.moves and table.mpi and table.prefix is None and not factor and shortest >= LEAST
+    return table.moves and table.prefix is None and not factor and shortest >= LEAST
 
 
 def _by_mpi_alone(call: Call) -> bool:
@@ -293,11 +293,9 @@ def between_memories(operation: str) -> str:
     """The algorithm for ranks that read each other's memory, or reduce where the data lies: one of those that move
     least data. It is the first one in the list of algorithms, but for reductions whose first one waits longer."""
     table, _ = METHODS[operation]
-    if table.reduces and table.scatters:
-        return "pairwise"
-    if table.prefix is not None:
-        return "recursive_doubling"
-    return _in_rank_order(operation)
+    wanted = "pairwise" if table.scatters else "recursive_doubling"
+    sooner = table.reduces and (table.scatters or table.prefix is not None)
+    return wanted if sooner and algorithms.find(table.name, wanted) else _in_rank_order(operation)
 
 
 def _in_rank_order(operation: str) -> str:

@@ -44,5 +44,5 @@ def _beginning(operation: str) -> Callable[..., Request]:
     return repeated(update_wrapper(begin, run))
 
 
-for _operation in METHODS.keys() & vars(Collectives):
+for _operation in filter(vars(Collectives).__contains__, METHODS):
     setattr(NonBlocking, f"i{_operation}", _beginning(_operation))

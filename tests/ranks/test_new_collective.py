@@ -1,7 +1,8 @@
-"""A collective that MPI does not have: a line of the table, an algorithm, and a method."""
+"""Collectives that MPI does not have: a line of the table, an algorithm, and a method."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,10 +10,13 @@ import pytest
 
 import mpicoll
 from mpicoll import Algorithm
+from mpicoll.algorithms import find
 from mpicoll.algorithms.collectives import COLLECTIVES, METHODS, Collective
 from mpicoll.algorithms.steps import INPUT, OUTPUT, SCRATCH, Copy, Place, Recv, Send, Steps, one
 from mpicoll.communicator.repeated import repeated
 from mpicoll.errors import ArgumentError
+
+Communicator: Any = mpicoll.Communicator  # _collective is not among its types
 
 pytestmark = pytest.mark.mpi
 
@@ -23,13 +27,24 @@ class _Shift(Collective):
         return range(before, before + 1), block
 
 
+class _Own(Collective):
+    def source(self, rank: int, size: int, root: int, block: int) -> tuple[range, int]:
+        return range(rank, rank + 1), block
+
+
 @pytest.fixture(autouse=True)
-def _shift(registry: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rank r gets the array of rank r - 1."""
-    table = _Shift("shift", None, "1", "1", None, False, 0, mpi=False)
-    monkeypatch.setitem(COLLECTIVES, "shift", table)
-    monkeypatch.setitem(METHODS, "shift", (table, False))
-    mpicoll.register(Algorithm("shift", "neighbours", _neighbours))
+def _tables(registry: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a test adds is gone after it."""
+    for name in [f"{name}{v}" for name in ("shift", "own", "like") for v in ("", "v")]:
+        monkeypatch.setitem(METHODS, name, METHODS["barrier"])
+        monkeypatch.setitem(COLLECTIVES, name, COLLECTIVES["barrier"])
+
+
+def _add(table: Collective, *algorithms: Algorithm) -> None:
+    COLLECTIVES[table.name] = table
+    METHODS[table.name], METHODS[f"{table.name}v"] = (table, False), (table, True)
+    for each in algorithms:
+        mpicoll.register(each)
 
 
 def _neighbours(at: Place) -> Steps:
@@ -38,7 +53,14 @@ def _neighbours(at: Place) -> Steps:
     yield (Copy(one(0), SCRATCH, OUTPUT),)
 
 
+def _keep(at: Place) -> Steps:
+    """Each rank gets its own blocks."""
+    yield tuple(Copy(one(b), INPUT, OUTPUT) for b in range(at.size))
+
+
 def _communicator() -> Any:
+    _add(_Shift("shift", None, "1", "1", None, False, 0, mpi=False), Algorithm("shift", "neighbours", _neighbours))
+
     class WithShift(mpicoll.Communicator):
         @repeated
         def shift(self, x: Any, out: Any = None, algorithm: str | None = None) -> Any:
@@ -78,3 +100,36 @@ def test_the_choice() -> None:
         for name in ("native", "node", "exchange"):
             with pytest.raises(ArgumentError, match="expected None or one of neighbours"):
                 comm.shift(np.zeros(4), algorithm=name)
+
+
+@pytest.mark.parametrize("name", ["own", "ownv"])
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("n", [4, 3000])
+def test_the_kernel_does_not_take_one_for_an_alltoall(name: str, shared: bool, n: int) -> None:
+    _add(_Own("own", None, "p", "p", None, False, 0, mpi=False), Algorithm("own", "keep", _keep, uneven=True))
+    with Communicator() as comm:
+        x, out = [(comm.empty if shared else np.empty)(n * comm.size) for _ in range(2)]
+        counts: Any = [[n] * comm.size] * 2 if name == "ownv" else [None, None]
+        for turn in range(3):
+            x[:], out[:] = comm.rank + turn + np.arange(x.size), -1
+            comm._collective(name, x, out, None, 0, None, *counts)
+            assert (out == x).all()
+            out[:] = -1
+            comm._engine.begun(name, x, out, None, 0, None, *counts).wait()
+            assert (out == x).all()
+
+
+@pytest.mark.parametrize(
+    ("of", "algorithm"), [("scan", "chain"), ("reduce_scatter", "ring"), ("bcast", "linear"), ("alltoall", "bruck")]
+)
+def test_the_proof_and_the_choice_know_it_by_its_line(of: str, algorithm: str) -> None:
+    known = find(of, algorithm)
+    assert known is not None
+    _add(replace(COLLECTIVES[of], name="like", torch=None, mpi=False), replace(known, collective="like"))
+    with Communicator() as comm:
+        blocks = comm.size if COLLECTIVES[of].gives == "p" else 1
+        x = np.arange(6.0 * blocks).reshape(blocks, 6) + comm.rank
+        op = "sum" if COLLECTIVES[of].reduces else None
+        found, y = comm._collective("like", x.copy(), None, op, 0, None), x.copy()
+        assert comm.last_route.startswith(algorithm)
+        assert (found == getattr(comm, of)(y)).all()

@@ -60,7 +60,7 @@ class Picture(NamedTuple):
     @property
     def colours(self) -> int:
         """How many colours there are: one for each rank, or for each block where all come from the root."""
-        return self.blocks if self.collective in _OF_ROOT else self.ranks
+        return self.blocks if COLLECTIVES[self.collective].root == "gives" else self.ranks
 
 
 def meaning(collective: str, size: int, root: int) -> Picture:
@@ -129,25 +129,23 @@ class _Scene:
 
     def label(self, block: Block) -> str:
         """Whose contributions a block holds, or which block it is where all contributions come from the root."""
-        name = self.table.name
-        if name in _OF_ROOT:
+        if self.table.root == "gives":
             return str(block.block)
-        if name == "alltoall":
+        if self.table.gives == self.table.gets == "p":
             return f"{min(block.ranks)}→{block.block}"
         if len(block.ranks) == self.size:
-            return "all" if name == "barrier" else "Σ"
+            return "Σ" if self.table.moves else "all"
         # Four or more ranks that follow each other are written as 0…3.
-        between = "," if name == "barrier" else "+"
+        between = "+" if self.table.moves else ","
         runs = merged(block.ranks)
         return between.join(f"{r[0]}…{r[-1]}" if len(r) > 3 else between.join(map(str, r)) for r in runs)
 
     def colours(self, block: Block) -> tuple[int, ...]:
-        return (block.block,) if self.table.name in _OF_ROOT else tuple(sorted(block.ranks))
+        return (block.block,) if self.table.root == "gives" else tuple(sorted(block.ranks))
 
 
 # A message reads the strips on the right and writes the strips on the left, so that its arrow crosses no strip.
 _NAMES: dict[Space, str] = {OUTPUT: "out", SCRATCH: "scratch", INPUT: "in"}
-_OF_ROOT = ("bcast", "scatter")
 
 
 def _spaces(found: Tracing, rounds: int, marks: Iterable[Move]) -> tuple[Space, ...]:
@@ -156,7 +154,7 @@ def _spaces(found: Tracing, rounds: int, marks: Iterable[Move]) -> tuple[Space, 
     holds: dict[Cell, Block] = {}
     for number in range(rounds + 1):
         reads = [cell for move in found.moved(number) for cell in move.reads]
-        if number == rounds and found.collective != "barrier":
+        if number == rounds and not found.signals:
             wrong = [cell for mark in marks for cell in mark.combines]
             wrong += [cell for mark in marks if mark.missing != "source" for cell in mark.reads]
             reads += wrong

@@ -61,9 +61,10 @@ def _cells_of(rank: int, action: Message) -> tuple[Cell, ...]:
 
 def given(collective: str, size: int, root: int, blocks: int) -> Iterator[tuple[Cell, Block]]:
     """What the ranks give. In a barrier each rank has heard of itself."""
-    space = OUTPUT if collective in ("bcast", "barrier") else INPUT
+    table = COLLECTIVES[collective]
+    space = OUTPUT if table.in_x or not table.moves else INPUT
     for rank in range(size):
-        has = range(1) if collective == "barrier" else COLLECTIVES[collective].has(rank, size, root, blocks)
+        has = table.has(rank, size, root, blocks) if table.moves else range(1)
         for b in has:
             yield Cell(rank, space, b), Block(frozenset({rank}), b)
 
@@ -72,7 +73,7 @@ def results(collective: str, size: int, root: int, blocks: int) -> Iterator[tupl
     """What the ranks must end with. In a barrier each rank has heard of all."""
     table = COLLECTIVES[collective]
     for rank in range(size):
-        wants = range(1) if collective == "barrier" else table.wants(rank, size, root, blocks)
+        wants = table.wants(rank, size, root, blocks) if table.moves else range(1)
         for b in wants:
             ranks, block = table.source(rank, size, root, b)
             yield Cell(rank, OUTPUT, b), Block(frozenset(ranks), block)
@@ -88,7 +89,7 @@ class Tracing(Listener):
 
     def __init__(self, collective: str, size: int, root: int, blocks: int) -> None:
         self.collective, self.size, self.root, self.blocks = collective, size, root, max(1, blocks)
-        self.signals = collective == "barrier"
+        self.signals = not COLLECTIVES[collective].moves
         self.writes = [(0, *both) for both in given(collective, size, root, blocks)]
         self.holds = {cell: block for _, cell, block in self.writes}
         self.moves: list[Move] = []

@@ -25,7 +25,7 @@ class Rules:
     @property
     def pairs(self) -> bool:
         """Whether blocks belong to pairs of ranks. Then they may change their numbers, and are never in place."""
-        return self.table.name == "alltoall"
+        return self.table.source(0, 2, 0, 1)[1] != 1
 
     def problem(self, rank: int, writable: range, step: Step) -> Problem | None:
         """The first problem of a step of the rank, which may write the blocks ``writable`` of OUTPUT."""

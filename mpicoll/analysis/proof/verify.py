@@ -162,6 +162,7 @@ class _Proving:
         self.table, self.size, self.root = COLLECTIVES[collective], len(schedules), root
         self.what = f"{collective} {schedules[0].algorithm} of {self.size} ranks" + f", root {root}" * self.table.rooted
         self.check_blocks(schedules)
+        self.alike = self.table.reduces and self.table.elementwise and not (self.table.rooted or self.table.prefix)
         self.rules = Rules(self.table, self.size, schedules[0].blocks, uneven)
         self.symbols = Symbols(self.size * self.size if self.rules.pairs else self.size)
         self.messages = 0
@@ -174,7 +175,7 @@ class _Proving:
     def beginning(self, rank: int, schedule: Schedule) -> _Rank:
         it = _Rank(rank, schedule, self.table.wants(rank, self.size, self.root, schedule.blocks))
         given = it.holds[INPUT]
-        if self.table.name == "bcast":  # the root's output is its input, and may be read-only
+        if self.table.in_x:  # the root's output is its input, and may be read-only
             given = it.holds[OUTPUT]
             it.writable = range(0) if rank == self.root else it.wants
         for b in self.table.has(rank, self.size, self.root, schedule.blocks):
@@ -332,7 +333,7 @@ class _Proving:
                     wait = f"rank {action.peer} to receive" if sends else f"a message from rank {action.peer}"
                     self.fail(it, first(action.blocks), f"waits forever for {wait}")
         everyone = (1 << self.size) - 1
-        for it in self.ranks if self.table.name == "barrier" else ():
+        for it in () if self.table.moves else self.ranks:
             if it.heard != everyone:
                 self.fail(it, None, f"leaves without having heard of rank {lowest(everyone & ~it.heard)}")
 
@@ -351,7 +352,7 @@ class _Proving:
             elif found[b] != self.leaf(ranks.start, block):
                 giver, given = divmod(found[b], self.size) if self.rules.pairs else (found[b], b)
                 self.fail(it, b, f"ends with block {given} of rank {giver}, not {block} of {ranks.start}")
-            if self.table.name == "allreduce" and found[b] != of_0[b]:
+            if self.alike and found[b] != of_0[b]:
                 most, trees = MOST_OF_A_TREE, [self.symbols.shown(symbol) for symbol in (found[b], of_0[b])]
                 mine, other = (tree if len(tree) <= most else tree[:most] + "…" for tree in trees)
                 self.fail(it, b, f"combines in another order than rank 0: {mine}, not {other}")

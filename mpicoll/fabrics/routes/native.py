@@ -114,7 +114,7 @@ def _moved(size: int, method: Method, call: Call) -> Plan:
     table, root = call.collective, [call.root] * call.collective.rooted
     if not table.moves:
         return method("Barrier")
-    if call.operation == "bcast":
+    if table.in_x:
         return partial(method("Bcast"), _blocks(call.recv or call.send, 1, None), *root)
     sent = _blocks(call.send, table.given_blocks(size), call.sendcounts)
     received = _blocks(call.recv, table.gotten_blocks(size), call.recvcounts)

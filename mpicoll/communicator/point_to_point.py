@@ -64,7 +64,8 @@ class PointToPoint(CommunicatorBase):
 
     def probe(self, source: int | None = None, tag: int | None = 0) -> Envelope:
         """Wait for a message that :meth:`recv` would take with these arguments. Returns its source, tag and length in
-        bytes. The message is still to be received."""
+        bytes. The message is still to be received. With ``check="full"``, it may be one of another dtype than the first
+        one of this tag, if a message of another tag has come before both."""
         return self._engine.probe(source, tag)
 
     def iprobe(self, source: int | None = None, tag: int | None = 0) -> Envelope | None:

@@ -286,6 +286,7 @@ class Messages:
             comes.remove(each)
         for send, _ in sends:
             send.wait()
+        self.comm.barrier()  # with check="full", a probe may find an object of the next round before an array
 
 
 def in_threads(first: Messages, second: Messages) -> None:

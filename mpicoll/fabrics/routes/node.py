@@ -35,7 +35,8 @@ if TYPE_CHECKING:
     from mpicoll.node.kernel import Plan as NodePlan
 
 UNIT = 8 << 10
-"""Bytes of each of a rank's 16 units of slots. Eight, of a long call's piece, stay in the second-level cache."""
+"""Bytes of each of a rank's 16 units of slots. Eight, of a long call's piece, stay in the second-level cache. Where ranks
+take turns on cores, a piece costs a change of ranks: then units are four times as long."""
 _UNITS = 16
 SLOT = 8 * UNIT
 
@@ -58,9 +59,9 @@ def meet(comm: MPI.Intracomm, crowded: bool) -> tuple[Node, Messages] | None:
     """Memory in which these ranks of one node meet, and that through which their messages go. None if one of them
     cannot map memory of the others, or has no kernel. Collective. ``crowded`` says whether ranks take turns on
     cores."""
-    nbytes, start = None, 0
+    nbytes, start, unit = None, 0, UNIT * 4 if crowded else UNIT
     if kernel is not None and comm.size <= MOST_RANKS:
-        start = kernel.head_size(comm.size) + _UNITS * UNIT
+        start = kernel.head_size(comm.size) + _UNITS * unit
         nbytes = start + kernel.messages_size(comm.size, crowded)
     made = share(comm, nbytes) if comm.size > 1 else of_one_rank(nbytes)
     if made is None or kernel is None:
@@ -84,7 +85,7 @@ def meet(comm: MPI.Intracomm, crowded: bool) -> tuple[Node, Messages] | None:
 
     of_messages = tuple(address + start for address in addresses)
     return (
-        kernel.Node(addresses, made, comm.rank, UNIT, crowded, comm.Iprobe),
+        kernel.Node(addresses, made, comm.rank, unit, crowded, comm.Iprobe),
         kernel.Messages(of_messages, made, comm.rank, crowded, meanwhile),
     )
 

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from mpicoll.node.kernel import Plan as NodePlan
 
 UNIT = 8 << 10
-"""Bytes of each of a rank's 16 units of slots. Eight, of a long call's piece, stay in the second-level cache. Where ranks
-take turns on cores, a piece costs a change of ranks: then units are four times as long."""
+"""Bytes of each of a rank's 16 units of slots. Eight, of a long call's piece, stay in the second-level cache. Units are
+four times as long where ranks take turns on cores, because each piece costs a change of ranks then."""
 _UNITS = 16
 SLOT = 8 * UNIT
 

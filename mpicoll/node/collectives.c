@@ -433,6 +433,31 @@ static int choose_way(Node *node, Call *c) {
     return after_others(node, take_piece);
 }
 
+/* To look, all ranks must meet, and MPI lets a root go on before that. So calls that have looked in vain some times do it
+ * seldom. All ranks make the same calls with the same results, and so they skip the same looks. */
+#define FEW_IN_VAIN 3
+#define SKIPS 15
+static int looks_of(Node *node, const Call *c) {
+    int at = (int)(c->digest % KINDS_OF_LOOKS);
+    if (node->looks[at].digest != c->digest) node->looks[at].in_vain = node->looks[at].skips = 0;
+    node->looks[at].digest = c->digest;
+    return at;
+}
+
+int skips_look(Node *node, const Call *c) {
+    if (!c->only_shared || c->is_private) return 0;
+    int at = looks_of(node, c), skips = node->looks[at].skips > 0;
+    node->looks[at].skips -= skips;
+    return skips;
+}
+
+void note_look(Node *node, const Call *c) {
+    if (!c->only_shared || c->is_private) return;
+    int at = looks_of(node, c);
+    node->looks[at].in_vain = c->in_place ? 0 : node->looks[at].in_vain + 1;
+    if (node->looks[at].in_vain >= FEW_IN_VAIN) node->looks[at].skips = SKIPS, node->looks[at].in_vain--;
+}
+
 static int begin(Node *node, Call *c) {
     c->in_place = 0;
     say_more(node, c);

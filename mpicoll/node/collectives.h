@@ -52,6 +52,7 @@ typedef struct {
 } Page;
 
 typedef struct Node Node;
+#define KINDS_OF_LOOKS 16
 
 /* What a rank waits for before it goes on with a call. */
 typedef enum { FOR_NOTHING, FOR_SLOT, FOR_OTHERS } Wait; /* until nobody reads its slot; until others have come */
@@ -68,6 +69,7 @@ struct Node {
     const char **rows; /* room for what is combined */
     Factor *factors;
     char *packed, *made; /* room for pieces of an input and a result that have gaps */
+    struct { uint64_t digest; int in_vain, skips; } looks[KINDS_OF_LOOKS]; /* at where arrays lie; see skips_look */
     int other;         /* of UNEQUAL: the rank that gives another number of bytes */
     size_t expected, found;
 
@@ -95,6 +97,9 @@ enum {
  * far as that needs no wait. Between these the rank may do anything but another call. */
 void start(Node *node, Call *call);
 int go_on(Node *node, Call *call, int waits);
+/* Whether the call takes the other route at once, without a look. Else `note_look` what came of it. */
+int skips_look(Node *node, const Call *call);
+void note_look(Node *node, const Call *call);
 /* Whether it would go on without a wait. The rank has arrived, if it was time to. */
 int is_ready(Node *node, const Call *call);
 

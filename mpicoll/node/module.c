@@ -174,6 +174,10 @@ static int carry(PlanObject *self, Shift shift, int *has_begun, int waits) {
     int lets_go = self->nbytes >= LONG, code = 0;
     bind(self, shift);
     enter(node);
+    if (!*has_begun && skips_look(&node->node, call)) {
+        leave(node);
+        return ELSEWHERE;
+    }
     if (!*has_begun) {
         if (call->may_share && (self->generation != generation || self->is_adopted) && looked(self)) code = FAILED;
         else start(&node->node, call), *has_begun = 1;
@@ -188,6 +192,7 @@ static int carry(PlanObject *self, Shift shift, int *has_begun, int waits) {
     }
     /* The others go on with it. What comes next may be a call of the same digest, which they must not take for this. */
     if (code == FAILED) node->node.meeting.history++;
+    if (code == 0 || code == ELSEWHERE) note_look(&node->node, call);
     leave(node);
     return code;
 }

@@ -353,3 +353,22 @@ def test_memory_that_one_rank_cannot_open(monkeypatch: pytest.MonkeyPatch) -> No
     if comm.rank == 0:  # nobody completes the others' last one
         with pytest.raises(MessageError, match=r"cannot be opened|another rank makes another call"):
             requests[1].wait()
+
+
+def test_calls_that_look_in_vain_look_seldom(comm: mpicoll.Communicator) -> None:
+    """Long moves of ordinary arrays: shared ones are found again all the same, and all ranks find them in one call."""
+    n = choose.LONG_MOVES // 8
+    ordinary, shared, routes = np.empty(n), comm.empty(n), []
+    for turn in range(60):
+        # Some are shared on all ranks, some on no rank, and some on one of them.
+        x = shared if 20 <= turn < 55 or (turn % 7 == 0 and comm.rank == 0) else ordinary
+        x[:] = np.arange(n) + turn if comm.rank == 0 else -1
+        assert comm.bcast(x)[-1] == n - 1 + turn
+        assert (x == np.arange(n) + turn).all()
+        routes.append(comm.last_route)
+    assert comm.allgather_object(routes) == [routes] * comm.size
+    assert choose.SHARED not in routes[:20]
+    first = routes.index(choose.SHARED)
+    assert 20 <= first <= 35
+    assert routes[first:55] == [choose.SHARED] * (55 - first)
+    assert choose.SHARED not in routes[55:]

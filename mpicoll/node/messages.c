@@ -43,7 +43,6 @@
 #endif
 #define MOST_AT_ONCE 32     /* records of one source, before it is others' turn */
 #define ALL_AFTER 64        /* looks at one source, before one at all */
-#define LEAST_STAY 2000000  /* ns between two times that a rank goes away from another one's core */
 
 typedef enum { NO_RECORD, EAGER, LONG, GRANT, PIECE, HALF, WRITTEN, WRAP } What;
 
@@ -610,10 +609,9 @@ static int sleep_until(Messages *m, const Awaited *a) {
 }
 
 /* A message of this rank itself comes from another thread, which waits for Python's lock. Where ranks take turns on
- * cores, one that runs on this rank's own core sends nothing while this one looks. So each message between them costs a
- * change of ranks, and the system, which sees all cores busy, leaves them there. The higher one goes to another core: the
- * system then moves somebody else here. No order is needed: who sees an old core looks too often, or too seldom. */
-static int looks_for(Messages *m, int source) {
+ * cores, one that runs on this rank's own core sends nothing while this one looks. No order is needed: who sees an old
+ * core looks too often, or too seldom. */
+static int looks_for(const Messages *m, int source) {
     if (source == m->rank || m->size == 1) return 1;
     if (!m->crowded) return m->waiter.looks;
     int here = core_of_this();
@@ -621,10 +619,7 @@ static int looks_for(Messages *m, int source) {
     if (atomic_load_explicit(said, memory_order_relaxed) != here)
         atomic_store_explicit(said, here, memory_order_relaxed);
     int is_behind = source != ANY && here && atomic_load_explicit(m->peers[source].core, memory_order_relaxed) == here;
-    if (!is_behind) return m->waiter.looks;
-    int64_t time = m->rank > source ? now() : 0;
-    if (time - m->left > LEAST_STAY) m->left = time, leave_core(here);
-    return 1;
+    return is_behind ? 1 : m->waiter.looks;
 }
 
 static int wait_until(Awaited *a) {

@@ -93,7 +93,6 @@ typedef struct {
     int asleep;              /* threads of this rank in a long wait */
     int starts;              /* whether a transfer is started now, whose caller does not wait */
     Waiter waiter;
-    int64_t left;            /* when it went away from another rank's core */
     int longs;               /* long messages of this rank that are sent and not complete */
     int attending;           /* threads of this rank that wait while there are some */
 } Messages;

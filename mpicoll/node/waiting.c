@@ -23,7 +23,7 @@
 #define FIRST_NAP 20000       /* ns of the first sleep; each further one is twice as long, up to LAST_NAP */
 #define LAST_NAP 2000000
 
-int64_t now(void) {
+static int64_t now(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
@@ -40,14 +40,6 @@ void waiter_begin(Waiter *w, int crowded, Host host) {
 #ifdef __linux__
 int core_of_this(void) { return sched_getcpu() + 1; }
 
-void leave_core(int core) {
-    cpu_set_t all, others;
-    if (sched_getaffinity(0, sizeof all, &all)) return; /* a system of very many cores */
-    others = all;
-    CPU_CLR((size_t)core - 1, &others);
-    if (CPU_COUNT(&others) && !sched_setaffinity(0, sizeof others, &others)) sched_setaffinity(0, sizeof all, &all);
-}
-
 static void futex_wake(_Atomic uint32_t *word) { syscall(SYS_futex, word, FUTEX_WAKE, INT32_MAX, NULL, NULL, 0); }
 
 static void futex_wait(_Atomic uint32_t *word, uint32_t seen, const struct timespec *most) {
@@ -55,7 +47,6 @@ static void futex_wait(_Atomic uint32_t *word, uint32_t seen, const struct times
 }
 #else
 int core_of_this(void) { return 0; }
-void leave_core(int core) { (void)core; }
 
 static void futex_wake(_Atomic uint32_t *word) { (void)word; }
 

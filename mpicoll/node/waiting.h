@@ -37,11 +37,6 @@ int wait_long(Waiter *w, Bed bed, Ready ready, const void *of);
 /* The number of the core on which this thread runs, from 1 on; 0 if the system does not say. */
 int core_of_this(void);
 
-/* This thread goes on on another core, if there is one on which it may run. Later it may come back. */
-void leave_core(int core);
-
-int64_t now(void); /* in ns, since some time */
-
 /* Wake those that sleep there, if there are any. The word has changed, and so has what they look at. */
 void wake(Bed bed);
 

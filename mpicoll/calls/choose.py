@@ -238,12 +238,12 @@ def device_route(algorithm: str | None) -> tuple[str, str | None]:
 def _may_share(call: Call, size: int) -> bool:
     """Whether ranks look whether the call's arrays lie in memory that others can open."""
     table, reduction = call.collective, call.reduction
-    if not table.mpi or not call.extent_is_common:
-        return table.mpi  # in the latter case, no rank knows how long the others' arrays are
+    if not call.extent_is_common:
+        return table.mpi  # no rank knows how long the others' arrays are
     longest = call.nbytes(size)
     shortest = longest // size if table.gathers or table.scatters else longest
     factor = reduction is not None and reduction.op.factor is not None
-    return table.moves and table.prefix is None and not factor and shortest >= LEAST
+    return table.mpi and table.moves and table.prefix is None and not factor and shortest >= LEAST
 
 
 def _by_mpi_alone(call: Call) -> bool:

@@ -29,8 +29,7 @@ from mpicoll.machine.system import exit_code
 from mpicoll.supervise.host import Host
 
 _SECONDS_IN_A_CALL = 5.0
-"""Where others have come to their end for so long, a rank that has not seen the signal waits in a call of C. On a busy
-machine, a rank may need seconds to see it, and loses what it would save."""
+"""Where others are at their end for so long, a rank that has not seen the signal waits in C, or for a busy machine."""
 _SECONDS_TO_BEGIN = 1.0
 """A rank that is still within MPI_Init so long after another one has ended without it waits for that one."""
 _FOLDER = "PRTE_MCA_prte_tmpdir_base"  # the variable that tells Open MPI's launcher where its files are

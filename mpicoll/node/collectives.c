@@ -437,25 +437,26 @@ static int choose_way(Node *node, Call *c) {
  * seldom. All ranks make the same calls with the same results, and so they skip the same looks. */
 #define FEW_IN_VAIN 3
 #define SKIPS 15
-static int looks_of(Node *node, const Call *c) {
-    int at = (int)(c->digest % KINDS_OF_LOOKS);
-    if (node->looks[at].digest != c->digest) node->looks[at].in_vain = node->looks[at].skips = 0;
-    node->looks[at].digest = c->digest;
-    return at;
+static Look *look_of(Node *node, const Call *c) {
+    if (!c->only_shared || c->is_private) return NULL;
+    Look *look = &node->looks[c->digest % LOOKS];
+    if (look->digest != c->digest) *look = (Look){.digest = c->digest};
+    return look;
 }
 
 int skips_look(Node *node, const Call *c) {
-    if (!c->only_shared || c->is_private) return 0;
-    int at = looks_of(node, c), skips = node->looks[at].skips > 0;
-    node->looks[at].skips -= skips;
-    return skips;
+    Look *look = look_of(node, c);
+    if (!look || !look->skips) return 0;
+    look->skips--;
+    return 1;
 }
 
 void note_look(Node *node, const Call *c) {
-    if (!c->only_shared || c->is_private) return;
-    int at = looks_of(node, c);
-    node->looks[at].in_vain = c->in_place ? 0 : node->looks[at].in_vain + 1;
-    if (node->looks[at].in_vain >= FEW_IN_VAIN) node->looks[at].skips = SKIPS, node->looks[at].in_vain--;
+    Look *look = look_of(node, c);
+    if (!look) return;
+    if (c->in_place) look->in_vain = 0;
+    else if (look->in_vain < FEW_IN_VAIN) look->in_vain++;
+    if (look->in_vain == FEW_IN_VAIN) look->skips = SKIPS;
 }
 
 static int begin(Node *node, Call *c) {

@@ -51,8 +51,11 @@ typedef struct {
     uint64_t ends[];  /* where its block for each rank begins, and where the last one ends */
 } Page;
 
+/* Of the calls of a digest that look where arrays lie: how often they have in vain, and how many are to skip it. */
+typedef struct { uint64_t digest; int in_vain, skips; } Look;
+#define LOOKS 16
+
 typedef struct Node Node;
-#define KINDS_OF_LOOKS 16
 
 /* What a rank waits for before it goes on with a call. */
 typedef enum { FOR_NOTHING, FOR_SLOT, FOR_OTHERS } Wait; /* until nobody reads its slot; until others have come */
@@ -69,7 +72,7 @@ struct Node {
     const char **rows; /* room for what is combined */
     Factor *factors;
     char *packed, *made; /* room for pieces of an input and a result that have gaps */
-    struct { uint64_t digest; int in_vain, skips; } looks[KINDS_OF_LOOKS]; /* at where arrays lie; see skips_look */
+    Look looks[LOOKS]; /* by the last bits of the digest: calls that share a place forget each other */
     int other;         /* of UNEQUAL: the rank that gives another number of bytes */
     size_t expected, found;
 

@@ -174,11 +174,11 @@ static int carry(PlanObject *self, Shift shift, int *has_begun, int waits) {
     int lets_go = self->nbytes >= LONG, code = 0;
     bind(self, shift);
     enter(node);
-    if (!*has_begun && skips_look(&node->node, call)) {
-        leave(node);
-        return ELSEWHERE;
-    }
     if (!*has_begun) {
+        if (skips_look(&node->node, call)) {
+            leave(node);
+            return ELSEWHERE;
+        }
         if (call->may_share && (self->generation != generation || self->is_adopted) && looked(self)) code = FAILED;
         else start(&node->node, call), *has_begun = 1;
     }

@@ -368,7 +368,7 @@ def test_calls_that_look_in_vain_look_seldom(comm: mpicoll.Communicator) -> None
         routes.append(comm.last_route)
     assert comm.allgather_object(routes) == [routes] * comm.size
     assert choose.SHARED not in routes[:20]
-    first = routes.index(choose.SHARED)
-    assert 20 <= first <= 35
+    first = 34  # calls 0 to 2 look, then 18 and 34
+    assert choose.SHARED not in routes[20:first]
     assert routes[first:55] == [choose.SHARED] * (55 - first)
     assert choose.SHARED not in routes[55:]

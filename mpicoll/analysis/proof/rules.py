@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 from mpicoll.algorithms.collectives import Collective
 from mpicoll.algorithms.steps import INPUT, OUTPUT, SPACES, Action, Blocks, Copy, Recv, RecvReduce, Send, Space, Step
@@ -22,7 +23,7 @@ class Rules:
     blocks: int
     uneven: bool
 
-    @property
+    @cached_property
     def pairs(self) -> bool:
         """Whether blocks belong to pairs of ranks. Then they may change their numbers, and are never in place."""
         return self.table.source(0, 2, 0, 1)[1] != 1

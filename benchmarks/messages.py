@@ -16,10 +16,9 @@ All ways take turns, on the same lengths. A figure is the median of some rounds 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator
 from statistics import median
-from time import perf_counter
+from timeit import Timer
 from typing import Any
 
 from node import job  # type: ignore[import-not-found]  # beside this file
@@ -31,8 +30,6 @@ ROUNDS = 9
 SECONDS = 0.02
 """Of one way in one round."""
 HALO = 512
-
-Way = Callable[[], object]
 
 
 def main() -> None:
@@ -52,8 +49,8 @@ def main() -> None:
         print(f"# {about}")
 
 
-def cases(comm: Any) -> Iterator[tuple[str, dict[str, Way]]]:
-    """Each case's title, and its ways."""
+def cases(comm: Any) -> Iterator[tuple[str, dict[str, Timer]]]:
+    """Each case's title, and its ways as a program writes them."""
     import numpy as np
     import torch
     import torch.distributed as dist
@@ -62,80 +59,73 @@ def cases(comm: Any) -> Iterator[tuple[str, dict[str, Way]]]:
     import mpicoll.torch
 
     world, rank, size = MPI.COMM_WORLD, comm.rank, comm.size
-    after, before = (rank + 1) % size, (rank - 1) % size
     mpis_ring = world.Create_cart([size], periods=[True])
-    ring = mpicoll.Communicator(mpis_ring)
+    known = {
+        "world": world, "comm": comm, "mpis_ring": mpis_ring, "ring": mpicoll.Communicator(mpis_ring),
+        "torch": mpicoll.torch, "dist": dist,
+        "other": rank ^ 1, "after": (rank + 1) % size, "before": (rank - 1) % size,
+    }  # fmt: skip
 
-    def ping_pong(send: Callable[[Any, int], object], recv: Callable[[Any, int], object], x: Any, y: Any) -> Way:
-        first, other = rank % 2 == 0, rank ^ 1
+    def ways(of: dict[str, Any], **calls: str) -> dict[str, Timer]:
+        return {name.replace("_", "."): Timer(call, globals={**known, **of}) for name, call in calls.items()}
 
-        def there_and_back() -> None:
-            if other < size and first:
-                send(x, other)
-                recv(y, other)
-            elif other < size:
-                recv(y, other)
-                send(x, other)
+    def ping_pong(send: str, recv: str) -> str:
+        return "pass" if rank ^ 1 >= size else f"{recv}; {send}" if rank % 2 else f"{send}; {recv}"
 
-        return there_and_back
-
-    def begun(irecv: Callable[[Any, int], Any], isend: Callable[[Any, int], Any], x: Any, y: Any, wait: str) -> Way:
-        def both() -> None:
-            comes, leaves = irecv(y, before), isend(x, after)
-            getattr(comes, wait)()
-            getattr(leaves, wait)()
-
-        return both
+    def begun(recv: str, send: str, wait: str) -> str:
+        return f"comes = {recv}; leaves = {send}; comes.{wait}(); leaves.{wait}()"
 
     for nbytes in LENGTHS:
-        x, y = np.ones(nbytes // 8), np.empty(nbytes // 8)
-        t, u = torch.ones(nbytes // 4), torch.empty(nbytes // 4)
-        xs, ys = np.ones((2, nbytes // 8)), np.empty((2, nbytes // 8))
+        of = {"x": np.ones(nbytes // 8), "y": np.empty(nbytes // 8)}
         yield (
             f"ping-pong {nbytes}",
-            {"mpi4py": ping_pong(world.Send, world.Recv, x, y), "mpicoll": ping_pong(comm.send, comm.recv, x, y)},
+            ways(
+                of,
+                mpi4py=ping_pong("world.Send(x, other)", "world.Recv(y, other)"),
+                mpicoll=ping_pong("comm.send(x, other)", "comm.recv(y, other)"),
+            ),
         )
         yield (
             f"sendrecv {nbytes}",
-            {
-                "mpi4py": partial(world.Sendrecv, x, after, 0, y, before, 0),
-                "mpicoll": partial(comm.sendrecv, x, after, y, before),
-            },
+            ways(of, mpi4py="world.Sendrecv(x, after, 0, y, before, 0)", mpicoll="comm.sendrecv(x, after, y, before)"),
         )
         yield (
             f"isend + irecv {nbytes}",
-            {
-                "mpi4py": begun(world.Irecv, world.Isend, x, y, "Wait"),
-                "mpicoll": begun(comm.irecv, comm.isend, x, y, "wait"),
-            },
+            ways(
+                of,
+                mpi4py=begun("world.Irecv(y, before)", "world.Isend(x, after)", "Wait"),
+                mpicoll=begun("comm.irecv(y, before)", "comm.isend(x, after)", "wait"),
+            ),
         )
         yield (
             f"neighbours {nbytes}",
-            {
-                "mpi4py": partial(mpis_ring.Neighbor_alltoall, xs, ys),
-                "mpicoll": partial(ring.neighbor_alltoall, xs, ys),
-            },
+            ways(
+                {"x": np.ones((2, nbytes // 8)), "y": np.empty((2, nbytes // 8))},
+                mpi4py="mpis_ring.Neighbor_alltoall(x, y)",
+                mpicoll="ring.neighbor_alltoall(x, y)",
+            ),
         )
         yield (
             f"torch's {nbytes}",
-            {
-                "mpicoll.torch": begun(mpicoll.torch.irecv, mpicoll.torch.isend, t, u, "wait"),
-                "gloo": begun(dist.irecv, dist.isend, t, u, "wait"),
-            },
+            ways(
+                {"x": torch.ones(nbytes // 4), "y": torch.empty(nbytes // 4)},
+                mpicoll_torch=begun("torch.irecv(y, before)", "torch.isend(x, after)", "wait"),
+                gloo=begun("dist.irecv(y, before)", "dist.isend(x, after)", "wait"),
+            ),
         )
         if nbytes <= OBJECTS:
-            given = b"x" * nbytes
             yield (
                 f"objects {nbytes}",
-                {
-                    "mpi4py": ping_pong(world.send, lambda _, source: world.recv(source=source), given, None),
-                    "mpicoll": ping_pong(comm.send_object, lambda _, source: comm.recv_object(source), given, None),
-                },
+                ways(
+                    {"x": b"x" * nbytes},
+                    mpi4py=ping_pong("world.send(x, other)", "world.recv(source=other)"),
+                    mpicoll=ping_pong("comm.send_object(x, other)", "comm.recv_object(other)"),
+                ),
             )
     yield f"halo {HALO}", halo(comm, world)
 
 
-def halo(comm: Any, world: Any) -> dict[str, Way]:
+def halo(comm: Any, world: Any) -> dict[str, Timer]:
     import numpy as np
     from mpi4py import MPI
 
@@ -158,27 +148,21 @@ def halo(comm: Any, world: Any) -> dict[str, Way]:
         comm.sendrecv(a[:, 1], left, a[:, -1], right)
         comm.sendrecv(a[:, -2], right, a[:, 0], left)
 
-    return {"mpi4py": packed, "mpicoll": strided}
+    return {"mpi4py": Timer(packed), "mpicoll": Timer(strided)}
 
 
-def timed(comm: Any, ways: dict[str, Way]) -> dict[str, float]:
+def timed(comm: Any, ways: dict[str, Timer]) -> dict[str, float]:
     """The median of each way, in microseconds."""
     often = {}
     for name, call in ways.items():
         comm.barrier()
-        start = perf_counter()
-        for _ in range(3):
-            call()
-        seconds = comm.allreduce_object((perf_counter() - start) / 3, "max")
+        seconds = comm.allreduce_object(call.timeit(3) / 3, "max")
         often[name] = max(3, min(3000, int(SECONDS / max(seconds, 1e-7))))
     found: dict[str, list[float]] = {name: [] for name in ways}
     for _ in range(ROUNDS):
         for name, call in ways.items():
             comm.barrier()
-            start = perf_counter()
-            for _ in range(often[name]):
-                call()
-            found[name].append((perf_counter() - start) / often[name] * 1e6)
+            found[name].append(call.timeit(often[name]) / often[name] * 1e6)
     return {name: comm.allreduce_object(median(each), "max") for name, each in found.items()}
 
 

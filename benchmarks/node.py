@@ -12,6 +12,7 @@ All ways take turns, on the same lengths. A figure is a median in microseconds, 
 
 `--busy N` starts N processes that compute all the time. `--deepspeed` measures DeepSpeed's kernel for all-reduces of a
 node, too: this needs `pip install deepspeed ninja` and g++. bfloat16 has no line of mpi4py, which cannot add it up.
+All-reduces are in place.
 """
 
 from __future__ import annotations
@@ -20,24 +21,31 @@ import argparse
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from statistics import geometric_mean, median
-from time import perf_counter
+from timeit import Timer
 from typing import Any
 
 SIZES = (*(8 << 3 * k for k in range(8)), 64 << 20)
 """Bytes of the longest array of a call: 8 B to 16 MiB, and 64 MiB."""
-OTHERS = "bcast", "reduce", "reduce_scatter", "allgather", "alltoall"
 LENGTHS = 8, 4 << 10, 16 << 10, 256 << 10, 4 << 20
-"""The same for the other collectives."""
+"""The same for the other collectives, whose calls by mpi4py are these:"""
+OTHERS = {
+    "bcast": "world.Bcast(x)",
+    "reduce": "world.Reduce(x, y)",
+    "reduce_scatter": "world.Reduce_scatter_block(x, y)",
+    "allgather": "world.Allgather(x, y)",
+    "alltoall": "world.Alltoall(x, y)",
+}
 ROUNDS = 7
 SECONDS = 0.02
 """Of one way in one round."""
 
-Way = Callable[[], object]
+Way = tuple[Any, Timer]
+"""The input, if there is one, and the call as a program writes it."""
 
 
 def main() -> None:
@@ -117,8 +125,8 @@ def kernel_of_deepspeed(comm: Any) -> Any:
     return torch.ops.deepspeed.inference_all_reduce_
 
 
-def cases(comm: Any, deepspeed: Any) -> Iterator[tuple[str, dict[str, tuple[Way, Way, int]]]]:
-    """Each case's title, and its ways: what writes the input, the call, and how often it is made in a round."""
+def cases(comm: Any, deepspeed: Any) -> Iterator[tuple[str, dict[str, Way]]]:
+    """Each case's title, and its ways."""
     import numpy as np
     import torch
     import torch.distributed as dist
@@ -126,94 +134,73 @@ def cases(comm: Any, deepspeed: Any) -> Iterator[tuple[str, dict[str, tuple[Way,
 
     import mpicoll.torch
 
-    world, size = MPI.COMM_WORLD, comm.size
+    known = {"comm": comm, "world": MPI.COMM_WORLD, "torch": mpicoll.torch, "dist": dist, "deepspeed": deepspeed}
 
-    def way(x: Any, call: Way, nbytes: int) -> tuple[Way, Way, int]:
-        return (lambda: x.fill_(1.0) if isinstance(x, torch.Tensor) else x.fill(1.0)), call, nbytes
+    def way(call: str, x: Any = None, y: Any = None) -> Way:
+        return x, Timer(call, globals={**known, "x": x, "y": y, "IN_PLACE": MPI.IN_PLACE})
 
     yield (
         "barrier",
-        {
-            "mpi4py": (lambda: None, world.Barrier, 0),
-            "mpicoll": (lambda: None, comm.barrier, 0),
-            "gloo": (lambda: None, dist.barrier, 0),
-        },
+        {"mpi4py": way("world.Barrier()"), "mpicoll": way("comm.barrier()"), "gloo": way("dist.barrier()")},
     )
     for nbytes in SIZES:
-        x, y = np.ones(nbytes // 4, np.float32), np.empty(nbytes // 4, np.float32)
-        s, o = comm.empty(nbytes // 4, np.float32), comm.empty(nbytes // 4, np.float32)
-        t, g, d = torch.ones(nbytes // 4), torch.ones(nbytes // 4), torch.ones(nbytes // 4)
+        long, n = nbytes >= 16 << 10, nbytes // 4
         yield (
             f"allreduce float32 {nbytes}",
             {
-                "mpi4py": way(x, partial(world.Allreduce, x, y), nbytes),
-                "mpicoll": way(x, partial(comm.allreduce, x, out=y), nbytes),
-                **({"shared": way(s, partial(comm.allreduce, s, out=o), nbytes)} if nbytes >= 16 << 10 else {}),
-                "mpicoll.torch": way(t, partial(mpicoll.torch.all_reduce, t), nbytes),
-                "gloo": way(g, partial(dist.all_reduce, g), nbytes),
-                **({"DeepSpeed": way(d, partial(deepspeed, d), nbytes)} if deepspeed else {}),
+                "mpi4py": way("world.Allreduce(IN_PLACE, x)", np.ones(n, np.float32)),
+                "mpicoll": way("comm.allreduce(x, out=x)", np.ones(n, np.float32)),
+                **({"shared": way("comm.allreduce(x, out=x)", comm.empty(n, np.float32))} if long else {}),
+                "mpicoll.torch": way("torch.all_reduce(x)", torch.ones(n)),
+                "gloo": way("dist.all_reduce(x)", torch.ones(n)),
+                **({"DeepSpeed": way("deepspeed(x)", torch.ones(n))} if deepspeed else {}),
             },
         )
-        t, g, d = (torch.ones(nbytes // 2, dtype=torch.bfloat16) for _ in range(3))
-        u = mpicoll.torch.empty(nbytes // 2, dtype=torch.bfloat16)
+        t, g, d = (torch.ones(2 * n, dtype=torch.bfloat16) for _ in range(3))
+        u = mpicoll.torch.empty(2 * n, dtype=torch.bfloat16)
         yield (
             f"allreduce bfloat16 {nbytes}",
             {
-                "mpicoll.torch": way(t, partial(mpicoll.torch.all_reduce, t), nbytes),
-                **({"shared": way(u, partial(mpicoll.torch.all_reduce, u), nbytes)} if nbytes >= 16 << 10 else {}),
-                "gloo": way(g, partial(dist.all_reduce, g), nbytes),
-                **({"DeepSpeed": way(d, partial(deepspeed, d), nbytes)} if deepspeed else {}),
+                "mpicoll.torch": way("torch.all_reduce(x)", t),
+                **({"shared": way("torch.all_reduce(x)", u)} if long else {}),
+                "gloo": way("dist.all_reduce(x)", g),
+                **({"DeepSpeed": way("deepspeed(x)", d)} if deepspeed else {}),
             },
         )
-    for operation in OTHERS:
+    for operation, mpis in OTHERS.items():
         for nbytes in LENGTHS:
-            n = max(1, nbytes // 4 // size)
-            lengths = {"allgather": (n, n * size), "reduce_scatter": (n * size, n), "alltoall": (n * size, n * size)}
+            n = max(1, nbytes // 4 // comm.size)
+            all_n = n * comm.size
+            lengths = {"allgather": (n, all_n), "reduce_scatter": (all_n, n), "alltoall": (all_n, all_n)}
             given, taken = lengths.get(operation, (nbytes // 4, nbytes // 4))
+            own = "comm.bcast(x)" if operation == "bcast" else f"comm.{operation}(x, out=y)"
             ways = {}
-            for name, new in (("mpi4py", np.empty), ("mpicoll", np.empty), ("shared", comm.empty)):
-                if name == "shared" and min(given, taken) * 4 < 16 << 10:
-                    continue
-                x, y = new(given, np.float32), new(taken, np.float32)
-                ways[name] = way(x, call_of(comm, world, name, operation, x, y), nbytes)
+            for name, call, new in (
+                ("mpi4py", mpis, np.empty),
+                ("mpicoll", own, np.empty),
+                ("shared", own, comm.empty),
+            ):
+                if name != "shared" or min(given, taken) * 4 >= 16 << 10:
+                    ways[name] = way(call, new(given, np.float32), new(taken, np.float32))
             yield f"{operation} float32 {nbytes}", ways
 
 
-def call_of(comm: Any, world: Any, name: str, operation: str, x: Any, y: Any) -> Way:
-    if name == "mpi4py":
-        calls = {
-            "bcast": partial(world.Bcast, x),
-            "reduce": partial(world.Reduce, x, y),
-            "reduce_scatter": partial(world.Reduce_scatter_block, x, y),
-            "allgather": partial(world.Allgather, x, y),
-            "alltoall": partial(world.Alltoall, x, y),
-        }
-        return calls[operation]
-    return partial(comm.bcast, x) if operation == "bcast" else partial(getattr(comm, operation), x, out=y)
-
-
-def timed(comm: Any, write: Way, call: Way, nbytes: int) -> tuple[float, float]:
-    """The times of a call in both loops, in microseconds. Collective."""
+def timed(comm: Any, x: Any, call: Timer) -> tuple[float, float]:
+    """The times of a call on ``x`` in both loops, in microseconds. Collective."""
     barrier = comm.barrier
+    write = None if x is None else x.fill if hasattr(x, "fill") else x.fill_
     barrier()
-    start = perf_counter()
-    for _ in range(3):
-        call()
-    once = comm.allreduce_object((perf_counter() - start) / 3, max)
+    once = comm.allreduce_object(call.timeit(3) / 3, max)
     calls = int(min(max(SECONDS / once, 3), 2000))
     fresh, loop = [], []
     for _ in range(ROUNDS):
         for _ in range(min(calls, 50)):
-            write()
+            if write is not None:
+                write(1.0)
             barrier()
-            start = perf_counter()
-            call()
-            fresh.append(perf_counter() - start)
+            fresh.append(call.timeit(1))
         barrier()
-        start = perf_counter()
-        for _ in range(calls):
-            call()
-        loop.append((perf_counter() - start) / calls)
+        loop.append(call.timeit(calls) / calls)
     slowest = comm.allreduce_object((median(fresh), median(loop)), lambda a, b: (max(a[0], b[0]), max(a[1], b[1])))
     return round(slowest[0] * 1e6, 3), round(slowest[1] * 1e6, 3)
 

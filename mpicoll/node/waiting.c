@@ -18,7 +18,8 @@
 #endif
 
 #define SOON 30000            /* ns: a wait that ends within this is cheaper without sleep */
-#define LONG_YIELD 200000     /* ns: a yield that takes this long has given the core to a program that computes */
+#define LONG_YIELD 1000000    /* ns: a yield that takes this long has given the core to a program that computes; a
+                               * hypervisor mostly takes it for less */
 #define HURRIED 100
 #define FIRST_NAP 20000       /* ns of the first sleep; each further one is twice as long, up to LAST_NAP */
 #define LAST_NAP 2000000

@@ -21,7 +21,7 @@ def threads() -> None:
     sums: list[int] = []
 
     def use(own: MPI.Intracomm, number: int) -> None:
-        for _ in range(200):
+        for _ in range(50):
             total = own.allreduce(number)
             own.Sendrecv(np.ones(9), right, number, np.empty(9), left, number)
         sums.append(total)
@@ -30,7 +30,7 @@ def threads() -> None:
     each = [threading.Thread(target=use, args=(own, i)) for i, own in enumerate(communicators)]
     for one in each:
         one.start()
-    for step in range(100):
+    for step in range(25):
         comm.isend(step, right, 5).wait() if comm.rank % 2 else comm.send(step, right, 5)
         assert comm.recv(source=left, tag=5) == step
     for one in each:

@@ -44,6 +44,9 @@ ROUNDS = 7
 SECONDS = 0.02
 """Of one way in one round."""
 
+COMPUTES = "import os; parent = os.getppid()\nwhile os.getppid() == parent: sum(range(10**6))"
+"""What a busy process runs. It has a session of its own, as other programs have: Linux shares cores among sessions."""
+
 Way = tuple[Any, Timer]
 """The input, if there is one, and the call as a program writes it."""
 
@@ -79,7 +82,8 @@ def job(busy: int) -> Iterator[tuple[Any, dict[str, Any]]]:
     mpicoll.torch.init_process_group()
     dist.init_process_group("gloo", init_method="mpi://")
     about = {"cpu": cpu_name(), "mpi": library(), "ranks": comm.size, "busy": busy, "torch": torch.__version__}
-    others = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(busy * (comm.rank == 0))]
+    count = busy * (comm.rank == 0)
+    others = [subprocess.Popen([sys.executable, "-c", COMPUTES], start_new_session=True) for _ in range(count)]
     try:
         yield comm, about
     finally:

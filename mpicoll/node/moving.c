@@ -9,10 +9,10 @@
 #include "moving.h"
 
 #include <pthread.h>
-#include <signal.h>
 #include <time.h>
 
 #include "module.h"
+#include "sleeper.h"
 #include "waiting.h"
 
 #define NAP 1000000      /* ns between two looks */
@@ -119,16 +119,10 @@ static void begin_child(void) {
     atomic_store(&moves_now, 0);
 }
 
-static void begin_thread(void) {
+static void begin(void) {
     static int is_known;
-    pthread_t thread;
-    sigset_t all, before;
     if (!is_known++) pthread_atfork(NULL, NULL, begin_child);
-    sigfillset(&all); /* signals are the program's */
-    pthread_sigmask(SIG_BLOCK, &all, &before);
-    if (!pthread_create(&thread, NULL, thread_main, NULL)) pthread_detach(thread);
-    else atomic_store(&is_there, 0); /* the next transfer tries again */
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (!begin_thread(thread_main)) atomic_store(&is_there, 0); /* the next transfer tries again */
 }
 
 void end_moving(void) {
@@ -139,7 +133,7 @@ void end_moving(void) {
 
 void move_on(void) {
     atomic_fetch_add(&begun_ever, 1);
-    if (!atomic_exchange(&is_there, 1)) begin_thread();
+    if (!atomic_exchange(&is_there, 1)) begin();
     if (!atomic_load(&sleeps)) return;
     pthread_mutex_lock(&mutex);
     atomic_store(&sleeps, 0);

@@ -18,7 +18,7 @@ typedef struct {
 /* How a rank waits: so many looks, then yields where ranks take turns on cores, then sleeps. */
 typedef struct {
     int looks, fewest_looks, most_looks, yields;
-    int hurried; /* so many waits pass over the yields, because others want the core */
+    int contended; /* so many waits pass over the yields, because others compute on the core */
     Host host;
 } Waiter;
 
@@ -36,6 +36,10 @@ int wait_long(Waiter *w, Bed bed, Ready ready, const void *of);
 
 /* The number of the core on which this thread runs, from 1 on; 0 if the system does not say. */
 int core_of_this(void);
+
+/* Sleep on a word, for `ns` at most, unless it is another than `seen`; wake all that do. */
+void futex_wait(_Atomic uint32_t *word, uint32_t seen, int64_t ns);
+void futex_wake(_Atomic uint32_t *word);
 
 /* Wake those that sleep there, if there are any. The word has changed, and so has what they look at. */
 void wake(Bed bed);

@@ -17,7 +17,7 @@ import pytest
 
 REPOSITORY = Path(__file__).parents[3]
 KERNEL, PROGRAMS = REPOSITORY / "mpicoll" / "node", REPOSITORY / "tests" / "node"
-PARTS = "lines", "waiting", "meeting", "collectives", "reductions", "layouts", "peers", "messages"
+PARTS = "lines", "waiting", "sleeper", "meeting", "collectives", "reductions", "layouts", "peers", "messages"
 SOURCES = [KERNEL / f"{name}.c" for name in PARTS]
 FLAGS = ["-std=c11", "-ffp-contract=off", "-Wall", "-Wextra", "-Werror", "-pthread", f"-I{KERNEL}"]
 PLANS = int(os.environ.get("MPICOLL_SOAK", "400"))
@@ -57,8 +57,8 @@ def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         # What chooses among instruction sets runs before a sanitizer is ready.
         sanitizer = ["-g", f"-fsanitize={request.param}", "-fno-sanitize-recover=all", "-Dtarget_clones(...)="]
         flags = [*FLAGS, "-O1", *sanitizer]
-    short = "-DLEAST_HALVED=20000"  # so that the programs have such messages
-    compiled = done(compiler, *flags, short, "-c", *map(str, SOURCES), cwd=folder)
+    often = "-DLEAST_HALVED=20000", "-DLATE=20000"  # so that the programs have such messages, and such waits
+    compiled = done(compiler, *flags, *often, "-c", *map(str, SOURCES), cwd=folder)
     assert (compiled.returncode, compiled.stdout) == (0, "")
     for program in ("random_calls", "random_messages", "ended", "absent"):
         parts = [str(PROGRAMS / f"{program}.c"), *(f"{source.stem}.o" for source in SOURCES)]

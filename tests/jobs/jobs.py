@@ -21,10 +21,10 @@ from mpicoll.jobs.launcher import Job as ToStart
 from mpicoll.jobs.launcher import command, find_launcher
 from tests.processes import Job, job
 
-DEADLINE = 90.0
-"""What a job may take, or write nothing, where an empty one takes ``EMPTY``: a machine that is busy, or slow, is given
-more."""
+DEADLINE = 400.0
+"""Seconds for which a job may write nothing. Only one that hangs does so: 263 were seen on a slow machine."""
 EMPTY = 3.0
+"""Seconds that an empty job takes where nothing else runs."""
 REPOSITORY = Path(__file__).parents[2]
 STARTUP = REPOSITORY / "tests" / "startup"
 MPICH = find_launcher().vendor.name == "MPICH"
@@ -114,18 +114,13 @@ def slowness() -> float:
 
 
 def until(what: Callable[[], bool], why: str, output: Path | None = None) -> None:
-    """Wait for ``what`` to be true, as long as something is written to ``output`` now and then. How slow the machine is
-    matters to what is late alone, so it is asked only then."""
+    """Wait for ``what`` to be true, as long as something is written to ``output`` now and then."""
     began, written = time.monotonic(), 0
-    patience = DEADLINE
-    asked = False
     while not what():
         if output is not None and (now := output.stat().st_size) != written:
             began, written = time.monotonic(), now
-        if time.monotonic() - began > patience:
-            if asked:
-                pytest.fail(f"not within {patience:.0f} s: {why}\n{output.read_text() if output else ''}")
-            asked, patience = True, DEADLINE * slowness()
+        if time.monotonic() - began > DEADLINE:
+            pytest.fail(f"not within {DEADLINE:.0f} s: {why}\n{output.read_text() if output else ''}")
         time.sleep(0.02)
 
 

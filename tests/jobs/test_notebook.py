@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.jobs.jobs import DEADLINE, REPOSITORY, slowness
+from tests.jobs.jobs import DEADLINE, REPOSITORY
 from tests.jobs.test_code_blocks import blocks, said
 
 nbformat = pytest.importorskip("nbformat")
@@ -34,9 +34,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
     # By sockets in a folder: between the choice of a port and its use, another process may take it.
     config = Config(KernelManager={"transport": "ipc", "ip": str(folder / "kernel")})
     metadata = {"metadata": {"path": str(folder)}}
-    patience = int(DEADLINE * slowness())
     client = nbclient.NotebookClient(
-        nbformat.v4.new_notebook(), timeout=patience, startup_timeout=patience, iopub_timeout=patience,
+        nbformat.v4.new_notebook(), timeout=int(DEADLINE), startup_timeout=int(DEADLINE), iopub_timeout=int(DEADLINE),
         resources=metadata, allow_errors=True, config=config,
     )  # fmt: skip
     with client.setup_kernel(env={**os.environ, "PYTHONPATH": str(REPOSITORY), "IPYTHONDIR": str(folder)}):

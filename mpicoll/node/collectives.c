@@ -433,8 +433,10 @@ static int choose_way(Node *node, Call *c) {
     return after_others(node, take_piece);
 }
 
-/* To look, all ranks must meet, and MPI lets a root go on before that. So calls that have looked in vain some times do it
- * seldom. All ranks make the same calls with the same results, and so they skip the same looks. */
+/* To look, all ranks must meet, and MPI lets a root go on before that. So where ranks take turns on cores, calls that
+ * have looked in vain some times do it seldom. All ranks make the same calls with the same results, and so they skip
+ * the same looks. Elsewhere to meet costs nothing that can be measured, and who comes early sleeps here, while in MPI's
+ * call it would use its core. */
 #define FEW_IN_VAIN 3
 #define SKIPS 15
 static Look *look_of(Node *node, const Call *c) {
@@ -456,7 +458,7 @@ void note_look(Node *node, const Call *c) {
     if (!look) return;
     if (c->in_place) look->in_vain = 0;
     else if (look->in_vain < FEW_IN_VAIN) look->in_vain++;
-    if (look->in_vain == FEW_IN_VAIN) look->skips = SKIPS;
+    if (look->in_vain == FEW_IN_VAIN && node->meeting.waiter.yields) look->skips = SKIPS;
 }
 
 static int begin(Node *node, Call *c) {

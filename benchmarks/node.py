@@ -7,18 +7,20 @@ All ways take turns, on the same lengths. A figure is a median in microseconds, 
 
 - `fresh`: each rank writes its input before each call, so that the input lies in the caches of its own core, and meets
   the others in a barrier. One call is timed.
-- `loop`: one call after another on the same input, as OSU's benchmarks make them. What a rank has not written stays in
-  the caches of the ranks that read it, so that this flatters (ompi#12908).
+- `loop`: one call after another, as OSU's benchmarks make them. What a rank has not written since stays in the caches
+  of the ranks that read it, so that this flatters (ompi#12908). An all-reduce is in place, so that its input is the
+  last call's result.
 
 `--busy N` starts N processes that compute all the time. `--deepspeed` measures DeepSpeed's kernel for all-reduces of a
 node, too: this needs `pip install deepspeed ninja` and g++. bfloat16 has no line of mpi4py, which cannot add it up.
-All-reduces are in place.
+Python's timeit times the calls, and turns garbage collection off meanwhile.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -44,7 +46,7 @@ ROUNDS = 7
 SECONDS = 0.02
 """Of one way in one round."""
 
-COMPUTES = "import os; parent = os.getppid()\nwhile os.getppid() == parent: sum(range(10**6))"
+COMPUTES = "import os, sys\nwhile os.getppid() == int(sys.argv[1]): sum(range(10**6))"
 """What a busy process runs. It has a session of its own, as other programs have: Linux shares cores among sessions."""
 
 Way = tuple[Any, Timer]
@@ -82,8 +84,8 @@ def job(busy: int) -> Iterator[tuple[Any, dict[str, Any]]]:
     mpicoll.torch.init_process_group()
     dist.init_process_group("gloo", init_method="mpi://")
     about = {"cpu": cpu_name(), "mpi": library(), "ranks": comm.size, "busy": busy, "torch": torch.__version__}
-    count = busy * (comm.rank == 0)
-    others = [subprocess.Popen([sys.executable, "-c", COMPUTES], start_new_session=True) for _ in range(count)]
+    argv, count = [sys.executable, "-c", COMPUTES, str(os.getpid())], busy * (comm.rank == 0)
+    others = [subprocess.Popen(argv, start_new_session=True) for _ in range(count)]
     try:
         yield comm, about
     finally:

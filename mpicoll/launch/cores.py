@@ -50,10 +50,10 @@ def mine() -> list[list[int]]:
 
 def oversubscribed(comm: MPI.Comm) -> bool:
     """Whether these ranks of a node share CPUs, with each other or with others of the launcher's. Collective."""
-    masks: list[int] = comm.allgather(sum(1 << cpu for cpu in cpus()))
+    masks, here = zip(*comm.allgather((sum(1 << cpu for cpu in cpus()), ranks_here())), strict=True)
     all_cpus = reduce(or_, masks).bit_count()
-    bound_apart = all_cpus == sum(mask.bit_count() for mask in masks) and ranks_here() <= (os.cpu_count() or 1)
-    return not bound_apart and max(comm.size, ranks_here()) > all_cpus
+    bound_apart = all_cpus == sum(mask.bit_count() for mask in masks) and max(here) <= (os.cpu_count() or 1)
+    return not bound_apart and max(comm.size, *here) > all_cpus
 
 
 def share(cores: Sequence[Sequence[int]], rank: int, ranks: int) -> set[int]:

@@ -435,8 +435,8 @@ static int choose_way(Node *node, Call *c) {
 
 /* To look, all ranks must meet, and MPI lets a root go on before that. So where ranks take turns on cores, calls that
  * have looked in vain some times do it seldom. All ranks make the same calls with the same results, and so they skip
- * the same looks. Elsewhere to meet costs nothing that can be measured, and who comes early sleeps here, while in MPI's
- * call it would use its core. */
+ * the same looks. Where each rank has a core, moves of 2 to 16 MiB were measured to take as long with a look as without
+ * it, and who comes early sleeps here, while in MPI's call it would use its core. */
 #define FEW_IN_VAIN 3
 #define SKIPS 15
 static Look *look_of(Node *node, const Call *c) {

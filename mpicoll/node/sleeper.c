@@ -3,7 +3,7 @@
  * Where other programs compute on the same cores, a thread that has used its share of a core and is woken waits until
  * their turn is over: some milliseconds on Linux. A thread that has hardly run goes first, and what it wakes comes
  * next. So a rank that computes and waits in turn sleeps on this process's own word, and this thread, which does
- * nothing else, on the word that others change. Libraries whose threads wait for sockets go first for the same reason.
+ * nothing else, on the word that others change. Threads that wait for sockets, such as gloo's, go first, too.
  * (How Linux chooses: Stoica and Abdel-Wahab, "Earliest eligible virtual deadline first", 1995.)
  */
 #define _GNU_SOURCE

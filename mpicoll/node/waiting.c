@@ -23,7 +23,7 @@
 #define SOON 30000            /* ns: a wait that ends within this is cheaper without sleep */
 #ifndef LATE
 #define LATE 1000000          /* ns: after a yield or a nap that takes so much too long, others compute on this core; a
-                               * hypervisor mostly takes it for less */
+                               * hypervisor mostly takes the core for a shorter time */
 #endif
 #define CONTENDED 100         /* waits in which that is so */
 #define FIRST_NAP 20000       /* ns of the first sleep; each further one is twice as long, up to LAST_NAP */
@@ -44,6 +44,8 @@ void waiter_begin(Waiter *w, int crowded, Host host) {
 }
 
 #ifdef __linux__
+#define NAP_OF_THREAD LAST_NAP /* of the thread that sleeps in a rank's place; 0 if there is none */
+
 int core_of_this(void) { return sched_getcpu() + 1; }
 
 void futex_wake(_Atomic uint32_t *word) { syscall(SYS_futex, word, FUTEX_WAKE, INT32_MAX, NULL, NULL, 0); }
@@ -53,6 +55,8 @@ void futex_wait(_Atomic uint32_t *word, uint32_t seen, int64_t ns) {
     syscall(SYS_futex, word, FUTEX_WAIT, seen, &most, NULL, 0);
 }
 #else
+#define NAP_OF_THREAD 0
+
 int core_of_this(void) { return 0; }
 
 void futex_wake(_Atomic uint32_t *word) { (void)word; }
@@ -95,7 +99,7 @@ int wait_long(Waiter *w, Bed bed, Ready ready, const void *of) {
     else if (yield_until(w, ready, of)) return 0;
     w->host.leave(w->host.of);
     while (!ended) {
-        int64_t before = now(), most = w->contended ? LAST_NAP : nap;
+        int64_t before = now(), most = w->contended && NAP_OF_THREAD ? NAP_OF_THREAD : nap;
         int is_ready = sleep_once(w, bed, ready, of, most);
         if (!w->contended && now() - before > most + LATE) w->contended = CONTENDED;
         if (is_ready) break;

@@ -22,7 +22,7 @@ from mpicoll.jobs.launcher import command, find_launcher
 from tests.processes import Job, job
 
 DEADLINE = 400.0
-"""Seconds for which a job may write nothing. Only one that hangs does so: 263 were seen on a slow machine."""
+"""Seconds for which a job may write nothing. A job that did not hang was once silent for 263, on a slow machine."""
 EMPTY = 3.0
 """Seconds that an empty job takes where nothing else runs."""
 REPOSITORY = Path(__file__).parents[2]

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from mpi4py import MPI
 
 import mpicoll
 from mpicoll.algorithms.collectives import COLLECTIVES
@@ -23,7 +22,6 @@ from mpicoll.calls import choose
 from mpicoll.calls.choose import NATIVE, NODE, SHARED
 from mpicoll.errors import ArgumentError, MessageError
 from mpicoll.fabrics.routes.node import SLOT
-from mpicoll.launch.cores import oversubscribed
 from mpicoll.machine import blocks
 from mpicoll.supervise import sites
 from tests.devices.checks import check
@@ -357,9 +355,13 @@ def test_memory_that_one_rank_cannot_open(monkeypatch: pytest.MonkeyPatch) -> No
             requests[1].wait()
 
 
-def test_calls_that_look_in_vain_look_seldom_where_ranks_take_turns(comm: mpicoll.Communicator) -> None:
+@pytest.mark.parametrize(("in_turns", "first"), [(True, 34), (False, 20)])  # calls 0 to 2 look, then 18 and 34; or all
+def test_calls_that_look_in_vain_look_seldom_where_ranks_take_turns(
+    in_turns: bool, first: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Long moves of ordinary arrays: shared ones are found again all the same, and all ranks find them in one call."""
-    n = choose.LONG_MOVES // 8
+    monkeypatch.setattr("mpicoll.fabrics.mpi.oversubscribed", lambda _: in_turns)
+    comm, n = mpicoll.Communicator(), choose.LONG_MOVES // 8
     ordinary, shared, routes = np.empty(n), comm.empty(n), []
     for turn in range(60):
         # Some are shared on all ranks, some on no rank, and some on one of them.
@@ -370,7 +372,7 @@ def test_calls_that_look_in_vain_look_seldom_where_ranks_take_turns(comm: mpicol
         routes.append(comm.last_route)
     assert comm.allgather_object(routes) == [routes] * comm.size
     assert choose.SHARED not in routes[:20]
-    first = 34 if oversubscribed(MPI.COMM_WORLD) else 20  # calls 0 to 2 look, then 18 and 34; or all
     assert choose.SHARED not in routes[20:first]
     assert routes[first:55] == [choose.SHARED] * (55 - first)
     assert choose.SHARED not in routes[55:]
+    comm.free()

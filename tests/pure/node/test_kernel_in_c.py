@@ -35,7 +35,7 @@ class Built:
 
     folder: Path
     share: float  # of the plans: a sanitizer takes its time
-    reads: bool  # whether a process's memory can be read
+    on_linux: bool  # whether a process's memory can be read, and a thread sleeps in another one's place
 
     def run(self, program: str, *arguments: int) -> None:
         argv = [str(self.folder / program), *map(str, arguments)]
@@ -60,7 +60,7 @@ def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     often = "-DLEAST_HALVED=20000", "-DLATE=20000"  # so that the programs have such messages, and such waits
     compiled = done(compiler, *flags, *often, "-c", *map(str, SOURCES), cwd=folder)
     assert (compiled.returncode, compiled.stdout) == (0, "")
-    for program in ("random_calls", "random_messages", "ended", "absent"):
+    for program in ("random_calls", "random_messages", "ended", "absent", "sleeps"):
         parts = [str(PROGRAMS / f"{program}.c"), *(f"{source.stem}.o" for source in SOURCES)]
         failing = [f"-Wl,--wrap={name}" for name in ("read_memory", "write_memory") if program == "random_messages"]
         linked = done(compiler, *flags, *parts, *failing, "-o", program, cwd=folder)
@@ -94,8 +94,13 @@ def test_what_ranks_do_while_they_wait_ends_a_call(built: Built, ranks: int) -> 
 
 
 @pytest.mark.slow
+def test_a_thread_sleeps_in_anothers_place(built: Built) -> None:
+    built.run("sleeps", int(built.on_linux))
+
+
+@pytest.mark.slow
 def test_a_message_comes_while_its_sender_is_elsewhere(built: Built) -> None:
-    if not built.reads:
+    if not built.on_linux:
         pytest.skip("no process's memory can be read there")
     built.run("absent", 2)
 

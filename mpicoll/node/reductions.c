@@ -225,8 +225,14 @@ typedef float Floats __attribute__((vector_size(64)));
 #define ROUND(BITS, VALUES)                                                                                            \
     Words BITS = (Words)VALUES, nan_in_##BITS = (Words)(VALUES != VALUES);                                             \
     BITS = ((BITS + 0x7FFF + (BITS >> 16 & 1)) & ~nan_in_##BITS) | (0x7FC00000 & nan_in_##BITS);
-#define BFLOAT16_ROWS(NAME, OPERATOR)                                                                                  \
-    VECTORS static size_t NAME(const char *const *rows, int count, float divisor, char *out, size_t n) {               \
+#define NARROW(PAIR, LOWER, UPPER)                                                                                     \
+    {                                                                                                                  \
+        ROUND(below, LOWER)                                                                                            \
+        ROUND(above, UPPER)                                                                                            \
+        PAIR = below >> 16 | (above & 0xFFFF0000);                                                                     \
+    }
+#define BFLOAT16_ROWS(NAME, OPERATOR, TARGET, NARROW)                                                                  \
+    TARGET static size_t NAME(const char *const *rows, int count, float divisor, char *out, size_t n) {                \
         size_t whole = n - n % 32;                                                                                     \
         for (size_t at = 0; at < 2 * whole; at += sizeof(Words)) {                                                     \
             Words pair;                                                                                                \
@@ -237,15 +243,34 @@ typedef float Floats __attribute__((vector_size(64)));
                 lower = lower OPERATOR(Floats)(pair << 16), upper = upper OPERATOR(Floats)(pair & 0xFFFF0000);         \
             }                                                                                                          \
             if (divisor != 1) lower /= divisor, upper /= divisor;                                                      \
-            ROUND(below, lower)                                                                                        \
-            ROUND(above, upper)                                                                                        \
-            pair = below >> 16 | (above & 0xFFFF0000);                                                                 \
+            NARROW(pair, lower, upper)                                                                                 \
             memcpy(out + at, &pair, sizeof pair);                                                                      \
         }                                                                                                              \
         return whole;                                                                                                  \
     }
-BFLOAT16_ROWS(sum_bfloat16, +)
-BFLOAT16_ROWS(product_bfloat16, *)
+BFLOAT16_ROWS(sum_bfloat16, +, VECTORS, NARROW)
+BFLOAT16_ROWS(product_bfloat16, *, VECTORS, NARROW)
+
+#if defined(__x86_64__) && (defined(__clang__) || __GNUC__ >= 11)
+/* Some processors narrow to bfloat16 themselves. But NaNs keep their bits, and subnormal numbers become 0, so these are
+ * left to NARROW. The result has the lower halves first; `MIXED` is where each belongs. */
+#define AVX512_BF16 __attribute__((target("avx512f,avx512bw,avx512dq,avx512bf16")))
+#define HAS(VALUES) _mm512_fpclass_ps_mask((__m512)VALUES, 0xA1) /* a NaN or a subnormal number */
+#define MIXED ((Words){0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15} * 0x10001 + 0x100000)
+#define NARROW_AVX512(PAIR, LOWER, UPPER)                                                                              \
+    if (HAS(LOWER) | HAS(UPPER)) NARROW(PAIR, LOWER, UPPER)                                                            \
+    else {                                                                                                             \
+        __m512bh halves = _mm512_cvtne2ps_pbh((__m512)UPPER, (__m512)LOWER);                                           \
+        PAIR = (Words)_mm512_permutexvar_epi16((__m512i)MIXED, (__m512i)halves);                                       \
+    }
+BFLOAT16_ROWS(sum_avx512_bf16, +, AVX512_BF16, NARROW_AVX512)
+BFLOAT16_ROWS(product_avx512_bf16, *, AVX512_BF16, NARROW_AVX512)
+#define HAS_AVX512_BF16 (__builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512dq"))
+#else
+#define sum_avx512_bf16 sum_bfloat16
+#define product_avx512_bf16 product_bfloat16
+#define HAS_AVX512_BF16 0
+#endif
 
 /* The bits of numbers have their order, as signed integers, if those of negative numbers are turned: -0 comes before
  * +0. All that comes after infinity is a NaN. */
@@ -347,16 +372,17 @@ FLOAT16_ROWS(sum_float16, _mm256_add_ps)
 FLOAT16_ROWS(product_float16, _mm256_mul_ps)
 
 /* Compilers of 2020 do not know the name "f16c". To ask the processor takes microseconds in a virtual machine. */
-static int has_f16c;
-__attribute__((constructor)) static void ask_for_f16c(void) {
+static int has_f16c, has_avx512_bf16;
+__attribute__((constructor)) static void ask_processor(void) {
     unsigned a, b, c = 0, d;
     has_f16c = __builtin_cpu_supports("avx2") && __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
+    has_avx512_bf16 = HAS_AVX512_BF16;
 }
 #else
 #define widen_f16c widen_float16
 #define narrow_f16c narrow_float16
 static const Rows sum_float16 = NULL, product_float16 = NULL;
-static const int has_f16c = 0;
+static const int has_f16c = 0, has_avx512_bf16 = 0;
 #endif
 
 void widen(Dtype dtype, const Short *from, float *to, size_t n) {
@@ -428,9 +454,11 @@ static const void *term(const Reduction *r, int widened, const char *row, const 
 }
 
 static Rows rows_for(const Reduction *r) {
-    if (r->dtype == BFLOAT16) return r->op == SUM ? sum_bfloat16 : product_bfloat16;
+    int is_sum = r->op == SUM;
+    if (r->dtype == BFLOAT16 && has_avx512_bf16) return is_sum ? sum_avx512_bf16 : product_avx512_bf16;
+    if (r->dtype == BFLOAT16) return is_sum ? sum_bfloat16 : product_bfloat16;
     if (!has_f16c) return NULL;
-    return r->op == SUM ? sum_float16 : product_float16;
+    return is_sum ? sum_float16 : product_float16;
 }
 
 void reduce_rows(const Reduction *r, const char *const *rows, int count, const Factor *factors, char *out, size_t n) {

@@ -119,7 +119,7 @@ def test_a_group_of_torch_with_a_rank_that_is_lost(tmp_path: Path) -> None:
     dist.barrier()
     """
     it = elastic(2, script(tmp_path, BEGIN + program)).good()
-    assert it.output.splitlines()[0] == "lost"
+    assert "lost" in it.output.splitlines(), it.output
 
 
 @pytest.mark.parametrize("victim", [2, 3])
@@ -290,6 +290,5 @@ def test_a_rank_that_is_lost_before_mpi_begins(tmp_path: Path) -> None:
     mpicoll.Communicator()
     """
     it = elastic(3, script(tmp_path, program)).bad(code=1)
-    assert it.output.splitlines()[0] == (
-        "mpicoll: rank 1 has ended before MPI began, which needs all ranks. The job ends"
-    ), it.output
+    said = "mpicoll: rank 1 has ended before MPI began, which needs all ranks. The job ends"
+    assert said in it.output.splitlines(), it.output  # Open MPI's launcher may complain before

@@ -34,25 +34,28 @@ def test_a_script_of_the_page_prints_the_same_over_both(tmp_path: Path) -> None:
     python(script(tmp_path, after)).bad("no launcher found: use `mpicoll run -n N script.py`")
 
 
-def generated(ranks: int, backend: str, dtype: str) -> list[str]:
-    if find_spec("transformers") is None:
-        pytest.skip("transformers is not installed")
-    result = run(ranks, str(REPOSITORY / "examples/tensor_parallel.py"), dtype, env={"BACKEND": backend}).good()
-    (tokens,) = re.findall(rf"^{ranks} ranks over {backend}, {dtype}: \[([\d, ]+)\]$", result.output, re.MULTILINE)
-    return str(tokens).split(", ")
+TURNS = ("mpicoll", "float32"), ("gloo", "float32"), ("mpicoll", "bfloat16")
+GENERATES = f"""
+import os
+from examples.tensor_parallel import main
+
+for os.environ["BACKEND"], dtype in {TURNS}:
+    main(dtype)
+"""
 
 
 def test_tokens_are_those_of_one_rank_and_of_gloo() -> None:
-    alone = generated(1, "mpicoll", "float32")
-    assert len(alone) == 24
-    assert len(set(alone)) > 2
-    assert generated(2, "mpicoll", "float32") == generated(2, "gloo", "float32") == alone
-    assert generated(4, "mpicoll", "float32") == alone
-
-
-def test_bfloat16() -> None:
-    """Sums of 16-bit floats are rounded differently from backend to backend, so that tokens may differ."""
-    assert len(generated(2, "mpicoll", "bfloat16")) == 24
+    """Sums of bfloat16 are rounded differently from backend to backend, so that tokens may differ there."""
+    if find_spec("transformers") is None:
+        pytest.skip("transformers is not installed")
+    alone = run(1, str(REPOSITORY / "examples/tensor_parallel.py")).good()
+    both = run(2, "-c", GENERATES).good()
+    line = r"^(\d) ranks over (\w+), (\w+): \[([\d, ]+)\]$"
+    found = {it[:3]: it[3].split(", ") for it in re.findall(line, alone.output + both.output, re.MULTILINE)}
+    expected = found["1", "mpicoll", "float32"]
+    assert len(set(expected)) > 2
+    assert found["2", "mpicoll", "float32"] == found["2", "gloo", "float32"] == expected
+    assert [len(found["2", *turn]) for turn in TURNS] == [24, 24, 24]
 
 
 def test_the_benchmark() -> None:

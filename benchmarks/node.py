@@ -3,7 +3,8 @@
     mpicoll run -n 2 benchmarks/node.py [--busy 2] [--deepspeed] [--json FILE]
     python benchmarks/node.py --plot PICTURE FILE ...
 
-All ways take turns, on the same lengths. A figure is a median in microseconds, of the slowest rank, of two loops:
+All ways take turns, round by round. mpi4py and mpicoll have the same ordinary arrays. A figure is a median in
+microseconds, of the slowest rank, of two loops:
 
 - `fresh`: each rank writes its input before each call, so that the input lies in the caches of its own core, and meets
   the others in a barrier. One call is timed.
@@ -97,7 +98,7 @@ def measure(busy: int, deepspeed: bool, file: Path | None) -> None:
     rows = []
     with job(busy) as (comm, about):
         for title, ways in cases(comm, kernel_of_deepspeed(comm) if deepspeed else None):
-            found = {name: timed(comm, *way) for name, way in ways.items()}
+            found = timed(comm, ways)
             rows.append((title, found))
             if comm.rank == 0:
                 cells = (f"{name} {fresh:9.2f} {loop:9.2f}" for name, (fresh, loop) in found.items())
@@ -151,11 +152,12 @@ def cases(comm: Any, deepspeed: Any) -> Iterator[tuple[str, dict[str, Way]]]:
     )
     for nbytes in SIZES:
         long, n = nbytes >= 16 << 10, nbytes // 4
+        ordinary = np.ones(n, np.float32)
         yield (
             f"allreduce float32 {nbytes}",
             {
-                "mpi4py": way("world.Allreduce(IN_PLACE, x)", np.ones(n, np.float32)),
-                "mpicoll": way("comm.allreduce(x, out=x)", np.ones(n, np.float32)),
+                "mpi4py": way("world.Allreduce(IN_PLACE, x)", ordinary),
+                "mpicoll": way("comm.allreduce(x, out=x)", ordinary),
                 **({"shared": way("comm.allreduce(x, out=x)", comm.empty(n, np.float32))} if long else {}),
                 "mpicoll.torch": way("torch.all_reduce(x)", torch.ones(n)),
                 "gloo": way("dist.all_reduce(x)", torch.ones(n)),
@@ -180,35 +182,40 @@ def cases(comm: Any, deepspeed: Any) -> Iterator[tuple[str, dict[str, Way]]]:
             lengths = {"allgather": (n, all_n), "reduce_scatter": (all_n, n), "alltoall": (all_n, all_n)}
             given, taken = lengths.get(operation, (nbytes // 4, nbytes // 4))
             own = "comm.bcast(x)" if operation == "bcast" else f"comm.{operation}(x, out=y)"
-            ways = {}
-            for name, call, new in (
-                ("mpi4py", mpis, np.empty),
-                ("mpicoll", own, np.empty),
-                ("shared", own, comm.empty),
-            ):
-                if name != "shared" or min(given, taken) * 4 >= 16 << 10:
-                    ways[name] = way(call, new(given, np.float32), new(taken, np.float32))
+            arrays = np.empty(given, np.float32), np.empty(taken, np.float32)
+            ways = {"mpi4py": way(mpis, *arrays), "mpicoll": way(own, *arrays)}
+            if min(given, taken) * 4 >= 16 << 10:
+                ways["shared"] = way(own, comm.empty(given, np.float32), comm.empty(taken, np.float32))
             yield f"{operation} float32 {nbytes}", ways
 
 
-def timed(comm: Any, x: Any, call: Timer) -> tuple[float, float]:
-    """The times of a call on ``x`` in both loops, in microseconds. Collective."""
-    barrier = comm.barrier
-    write = None if x is None else x.fill if hasattr(x, "fill") else x.fill_
-    barrier()
-    once = comm.allreduce_object(call.timeit(3) / 3, max)
-    calls = int(min(max(SECONDS / once, 3), 2000))
-    fresh, loop = [], []
+def timed(comm: Any, ways: dict[str, Way]) -> dict[str, tuple[float, float]]:
+    """The times of each way in both loops, in microseconds. Collective."""
+    turns: dict[str, tuple[int, list[float], list[float]]] = {
+        name: (calls_of(comm, call), [], []) for name, (_, call) in ways.items()
+    }
     for _ in range(ROUNDS):
-        for _ in range(min(calls, 50)):
-            if write is not None:
-                write(1.0)
-            barrier()
-            fresh.append(call.timeit(1))
-        barrier()
-        loop.append(call.timeit(calls) / calls)
-    slowest = comm.allreduce_object((median(fresh), median(loop)), lambda a, b: (max(a[0], b[0]), max(a[1], b[1])))
-    return round(slowest[0] * 1e6, 3), round(slowest[1] * 1e6, 3)
+        for name, (calls, fresh, loop) in turns.items():
+            x, call = ways[name]
+            write = None if x is None else x.fill if hasattr(x, "fill") else x.fill_
+            for _ in range(min(calls, 50)):
+                if write is not None:
+                    write(1.0)
+                comm.barrier()
+                fresh.append(call.timeit(1))
+            comm.barrier()
+            loop.append(call.timeit(calls) / calls)
+    medians = {name: (median(fresh), median(loop)) for name, (_, fresh, loop) in turns.items()}
+    ranks = comm.allgather_object(medians)
+    slowest = ((name, [max(each[name][i] for each in ranks) for i in (0, 1)]) for name in ways)
+    return {name: (round(fresh * 1e6, 3), round(loop * 1e6, 3)) for name, (fresh, loop) in slowest}
+
+
+def calls_of(comm: Any, call: Timer) -> int:
+    """How many of them are timed at a time, in the loop. Collective."""
+    comm.barrier()
+    once = comm.allreduce_object(call.timeit(3) / 3, max)
+    return int(min(max(SECONDS / once, 3), 2000))
 
 
 def summary(rows: Sequence[tuple[str, dict[str, tuple[float, float]]]]) -> None:

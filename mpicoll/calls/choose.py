@@ -45,8 +45,8 @@ collectives that reduce."""
 
 TWO_LEVEL = "two_level"
 LONG_MOVES = 2 << 20
-"""Bytes of the shortest vector of a collective that only moves data which MPI libraries move in less time than it takes
-to copy it in and out of memory that ranks share."""
+"""Bytes of the shortest vector of a collective that only moves data which is copied once, and not in and out of memory
+that ranks share: by the kernel, where few ranks can read each other's memory, or by the MPI library."""
 LONGEST_ALONE = 64 << 10
 """Bytes of the longest vector of a single rank's collective that costs less than the MPI library's. That copies once,
 or not at all in place."""
@@ -272,7 +272,7 @@ def _best(operation: str, reduction: Reduction | None, nbytes: int, info: CommIn
         return otherwise, "the ranks share no memory in which mpicoll's kernel works"
     table, uneven = METHODS[operation]
     if reduction is None and nbytes >= LONG_MOVES and table.extent_is_common(uneven):
-        return otherwise, "the MPI library moves long arrays fastest, where they do not lie in shared memory"
+        return otherwise, "the MPI library moves long arrays fastest, where ranks cannot reach each other's"
     return NODE, "the ranks share a node"
 
 

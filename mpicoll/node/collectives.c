@@ -7,7 +7,9 @@
  * multi-core architectures: optimized shared memory collectives", EuroPVM/MPI 2008.) *In place*: where all arrays
  * lie in memory that all ranks can open, each one reads inputs and writes outputs where they lie, between two
  * meetings (as through XPMEM: Hashmi et al., "Designing efficient shared address space reduction collectives for
- * multi-/many-cores", IPDPS 2018).
+ * multi-/many-cores", IPDPS 2018). Long arrays that only one process has are moved so, too, if the system lets ranks read
+ * and write each other's memory (Ma et al., "Kernel assisted collective intra-node MPI communication among multi-core and
+ * many-core CPUs", ICPP 2011).
  *
  * Both read from one table who gives what to whom: `has`, `wants` and `source` are those of
  * mpicoll/algorithms/collectives.py.
@@ -305,8 +307,8 @@ static void combine_in_place(Node *node, const Call *c, size_t start, size_t sto
     }
 }
 
-/* Where one rank gives or gets everything, all ranks copy as much: the root copies so much of each of the others'
- * blocks, from its beginning. */
+/* Where one rank gives or gets everything, all ranks work as long: the root copies so much of each of the others'
+ * blocks, from its beginning. Within a process, a copy takes a quarter of the time that one through the system takes. */
 static double share_of_root(const Node *node, const Call *c) {
     int size = node->meeting.size;
     double own = 0, others = 0;
@@ -317,8 +319,18 @@ static double share_of_root(const Node *node, const Call *c) {
             else if (c->gives != c->gets) own += (double)length(c->taken, b);
         }
     }
+    if (node->through_system) own /= 4;
     double share = others ? (own + others - size * own) / (size * others) : 0;
     return share > 0 ? share : 0;
+}
+
+/* One end may lie in another process. */
+static void move(Node *node, int giving, int wanting, char *to, const char *from, size_t nbytes) {
+    int rank = node->meeting.rank, code = 0;
+    if (!node->through_system || giving == wanting) copy(to, from, nbytes);
+    else if (wanting == rank) code = read_memory(&page_of(node, giving)->self, (uint64_t)(uintptr_t)from, to, nbytes);
+    else code = write_memory(&page_of(node, wanting)->self, (uint64_t)(uintptr_t)to, from, nbytes);
+    if (code) page(node, rank, node->meeting.turn + 1)->failed = 1;
 }
 
 static void move_in_place(Node *node, const Call *c) {
@@ -338,14 +350,14 @@ static void move_in_place(Node *node, const Call *c) {
                                       : c->given[which] - c->given[has(c, giving).from];
             const char *from = c->inputs[giving] + at;
             char *to = output + (c->taken[b] - c->taken[wanted.from]);
-            if (!nbytes || from == to) continue;
+            if (!nbytes) continue;
             if (c->rooted != NO_ROOT && giving != wanting) {
                 size_t end = rounded((size_t)(share * (double)nbytes), LINE);
                 if (end > nbytes) end = nbytes;
                 if (rank == c->root) nbytes = end;
                 else from += end, to += end, nbytes -= end;
             }
-            copy(to, from, nbytes);
+            move(node, giving, wanting, to, from, nbytes);
         }
     }
 }
@@ -357,7 +369,7 @@ static int leave(Node *node, Call *c) {
 
 static int work_in_place(Node *node, Call *c) {
     Meeting *m = &node->meeting;
-    c->in_place = 1;
+    c->in_place = 1, node->through_system = 0;
     if (c->reduces && c->gives == ONE_EACH)
         combine_in_place(node, c, c->given[m->rank], c->given[m->rank + 1], c->given[m->rank]);
     else if (c->reduces)
@@ -365,6 +377,36 @@ static int work_in_place(Node *node, Call *c) {
     else
         move_in_place(node, c);
     return after_others(node, leave);
+}
+
+/* In place, in other processes' memory. */
+
+static int may_reach_others(const Node *node, const Call *c) {
+    int few_at_a_time = node->meeting.size <= MOST_READERS || node->meeting.waiter.yields;
+    return few_at_a_time && node->reach != OUT_OF_REACH && !c->reduces && !c->is_private;
+}
+
+/* If one rank could not, all take the other route: what ranks give is still there. */
+static int leave_others(Node *node, Call *c) {
+    (void)c;
+    node->reach = REACHED;
+    for (int r = 0; r < node->meeting.size; r++)
+        if (page_of(node, r)->failed) node->reach = OUT_OF_REACH;
+    return node->reach == REACHED ? at_once(node, NULL) : ELSEWHERE;
+}
+
+static int work_in_others(Node *node, Call *c) {
+    Page *mine = page(node, node->meeting.rank, node->meeting.turn + 1);
+    mine->failed = 0;
+    for (int r = 0; r < node->meeting.size; r++) {
+        const Page *its = page_of(node, r);
+        if (node->reach == UNKNOWN && r != node->meeting.rank && !is_readable(&its->self)) mine->failed = 1;
+        c->versions[r] = 0; /* these addresses are not in this process */
+        c->inputs[r] = (const char *)(uintptr_t)its->input, c->outputs[r] = (char *)(uintptr_t)its->output;
+    }
+    node->through_system = 1;
+    if (!mine->failed) move_in_place(node, c);
+    return after_others(node, leave_others);
 }
 
 /* Both. */
@@ -386,6 +428,10 @@ static void say_more(Node *node, const Call *c) {
         mine->longest = node->longest, mine->balance = 0;
         for (int b = 0, rank = node->meeting.rank; b < c->blocks; b++)
             mine->balance += weighed(rank, b, length(c->given, b)) - weighed(b, rank, length(c->taken, b));
+    }
+    if (c->only_shared) {
+        if (!mine->self.mark) introduce(&mine->self);
+        mine->input = (uint64_t)(uintptr_t)c->input, mine->output = (uint64_t)(uintptr_t)c->output;
     }
     if (c->may_share) mine->version = c->version;
     if (c->version && node->said[next & 1] != c->version) {
@@ -427,38 +473,10 @@ static int choose_way(Node *node, Call *c) {
         known &= version == c->versions[r];
     }
     if (shared == m->size) return at_once(node, work_in_place), known ? 0 : LOOK;
-    if (c->only_shared) return ELSEWHERE;
+    if (c->only_shared) return may_reach_others(node, c) ? at_once(node, work_in_others) : ELSEWHERE;
     if (!shared) return take_piece(node, c);
     if (!copies_at_once(c)) copy_in(node, c); /* what does not lie in memory of the slots is copied there now */
     return after_others(node, take_piece);
-}
-
-/* To look, all ranks must meet, and MPI lets a root go on before that. So where ranks take turns on cores, calls that
- * have looked in vain some times do it seldom. All ranks make the same calls with the same results, and so they skip
- * the same looks. Where each rank has a core, moves of 2 to 16 MiB were measured to take as long with a look as without
- * it, and who comes early sleeps here, while in MPI's call it would use its core. */
-#define FEW_IN_VAIN 3
-#define SKIPS 15
-static Look *look_of(Node *node, const Call *c) {
-    if (!c->only_shared || c->is_private) return NULL;
-    Look *look = &node->looks[c->digest % LOOKS];
-    if (look->digest != c->digest) *look = (Look){.digest = c->digest};
-    return look;
-}
-
-int skips_look(Node *node, const Call *c) {
-    Look *look = look_of(node, c);
-    if (!look || !look->skips) return 0;
-    look->skips--;
-    return 1;
-}
-
-void note_look(Node *node, const Call *c) {
-    Look *look = look_of(node, c);
-    if (!look) return;
-    if (c->in_place) look->in_vain = 0;
-    else if (look->in_vain < FEW_IN_VAIN) look->in_vain++;
-    if (look->in_vain == FEW_IN_VAIN && node->meeting.waiter.yields) look->skips = SKIPS;
 }
 
 static int begin(Node *node, Call *c) {

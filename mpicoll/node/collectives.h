@@ -4,6 +4,7 @@
 
 #include "layouts.h"
 #include "meeting.h"
+#include "peers.h"
 #include "reductions.h"
 
 /* What a collective means: the row of the table in mpicoll/algorithms/collectives.py. */
@@ -14,6 +15,9 @@ typedef enum { ALL_RANKS, INCLUSIVE, EXCLUSIVE } Prefix; /* over which ranks a r
 #define PLACE_WORDS 12
 #define UNITS 16    /* short calls have a slot of one unit */
 #define LONG_SLOT 8 /* units of the others' slots */
+/* Of one rank's memory, through the system, where more would wait for each other (Chakraborty et al.,
+ * "Contention-aware kernel-assisted MPI collectives for multi-/many-core systems", Cluster 2017). */
+#define MOST_READERS 4
 
 typedef struct {
     Extent gives, gets;
@@ -32,7 +36,7 @@ typedef struct {
 
     int needs_all;   /* whether each rank waits for all, and not only for those whose data it wants */
     int may_share;   /* whether ranks look whether their arrays lie in memory that others can open */
-    int only_shared; /* whether another route is faster where not all of them do */
+    int only_shared; /* whether slots are not the fastest way where not all of them do. Then no array has gaps. */
     uint64_t version;            /* of this rank's arrays; 0 if others cannot open them */
     int64_t places[PLACE_WORDS]; /* where they lie */
     uint64_t *versions;          /* by rank: those for which these addresses hold */
@@ -48,12 +52,11 @@ typedef struct {
     int64_t places[PLACE_WORDS];
     uint64_t longest; /* bytes of its longest block */
     uint64_t balance; /* of what it gives and what it expects: where all ranks' agree, the sum is 0 */
+    Self self; /* where others find its memory, and its arrays there */
+    uint64_t input, output;
+    int failed; /* whether it could not read or write another rank's memory */
     uint64_t ends[];  /* where its block for each rank begins, and where the last one ends */
 } Page;
-
-/* Of the calls of a digest that look where arrays lie: how often they have in vain, and how many are to skip it. */
-typedef struct { uint64_t digest; int in_vain, skips; } Look;
-#define LOOKS 16
 
 typedef struct Node Node;
 
@@ -72,7 +75,7 @@ struct Node {
     const char **rows; /* room for what is combined */
     Factor *factors;
     char *packed, *made; /* room for pieces of an input and a result that have gaps */
-    Look looks[LOOKS]; /* by the last bits of the digest: calls that share a place forget each other */
+    enum { UNKNOWN, REACHED, OUT_OF_REACH } reach; /* whether ranks can read and write each other's memory */
     int other;         /* of UNEQUAL: the rank that gives another number of bytes */
     size_t expected, found;
 
@@ -81,6 +84,7 @@ struct Node {
     Wait wait;
     uint64_t free_at; /* FOR_SLOT: the meeting with which all must have caught up */
     int has_arrived;  /* FOR_OTHERS: whether the rank itself has */
+    int through_system; /* whether the arrays are read and written in other processes' memory */
     size_t longest;   /* bytes of the longest block */
     size_t first;     /* where this piece begins in the blocks */
 };
@@ -91,7 +95,7 @@ size_t head_size(int size);
 
 /* What has come of a call, besides 0, MISMATCH, LATER and ENDED (meeting.h). */
 enum {
-    ELSEWHERE = 3, /* not all arrays are shared: take the other route */
+    ELSEWHERE = 3, /* other ranks' arrays are out of reach: take the other route */
     LOOK = 4,      /* all are, and some lie elsewhere than is known: find them, and go on */
     UNEQUAL = 5,   /* another rank gives this one another number of bytes. The others get MISMATCH. */
 };
@@ -100,9 +104,6 @@ enum {
  * far as that needs no wait. Between these the rank may do anything but another call. */
 void start(Node *node, Call *call);
 int go_on(Node *node, Call *call, int waits);
-/* Whether the call takes the other route at once, without a look. Else `note_look` what came of it. */
-int skips_look(Node *node, const Call *call);
-void note_look(Node *node, const Call *call);
 /* Whether it would go on without a wait. The rank has arrived, if it was time to. */
 int is_ready(Node *node, const Call *call);
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from types import ModuleType
 
-INTERFACE = 8
+INTERFACE = 9
 """The version of the interface between the kernel and Python. It is the same number in module.c."""
 
 

@@ -12,7 +12,7 @@
 #include "messages.h"
 #include "moving.h"
 
-#define INTERFACE 8 /* of mpicoll/node/loaded.py, too: change both */
+#define INTERFACE 9 /* of mpicoll/node/loaded.py, too: change both */
 #define LONG (128 << 10) /* bytes of a call during which other threads of the process may go on */
 
 static uint64_t generation = 1; /* of the memory of this process that others can open */
@@ -175,10 +175,6 @@ static int carry(PlanObject *self, Shift shift, int *has_begun, int waits) {
     bind(self, shift);
     enter(node);
     if (!*has_begun) {
-        if (skips_look(&node->node, call)) {
-            leave(node);
-            return ELSEWHERE;
-        }
         if (call->may_share && (self->generation != generation || self->is_adopted) && looked(self)) code = FAILED;
         else start(&node->node, call), *has_begun = 1;
     }
@@ -192,7 +188,6 @@ static int carry(PlanObject *self, Shift shift, int *has_begun, int waits) {
     }
     /* The others go on with it. What comes next may be a call of the same digest, which they must not take for this. */
     if (code == FAILED) node->node.meeting.history++;
-    if (code == 0 || code == ELSEWHERE) note_look(&node->node, call);
     leave(node);
     return code;
 }
@@ -478,7 +473,7 @@ static PyObject *plan_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) 
         return NULL;
     PlanObject *self = (PlanObject *)((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0);
     if (!self) return NULL;
-    self->node = (NodeObject *)Py_NewRef(node), self->of = Py_NewRef(of);
+    self->node = (NodeObject *)Py_NewRef(node), self->of = Py_NewRef(of), self->way = only_shared ? OTHER : SLOTS;
     Call *c = &self->call;
     int size = self->node->node.meeting.size;
     *c = (Call){.gives = gives, .gets = gets, .rooted = rooted, .prefix = prefix, .root = root, .blocks = blocks,

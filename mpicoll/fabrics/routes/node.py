@@ -1,9 +1,9 @@
 """Collectives of the ranks of one node, by the kernel (``mpicoll/node``) in memory that they share.
 
 Where all arrays of a call lie in memory that ranks can open, they are read and written where they lie. Otherwise each
-rank copies its input, piece by piece, to memory of the communicator, where the others read it. In each call the ranks
-find out which it is, at no cost: they meet anyway. Ranks that make different calls find that out, too, before data
-moves."""
+rank copies its input, piece by piece, to memory of the communicator, where the others read it; or long arrays are read
+and written in the other process, through the system. In each call the ranks find out which it is, at no cost: they meet
+anyway. Ranks that make different calls find that out, too, before data moves."""
 
 from __future__ import annotations
 

@@ -33,6 +33,9 @@ static Page *page(const Node *node, int rank, uint64_t meeting) {
     return (Page *)(node->blocks[rank] + ROUNDS * sizeof(Flag) + (meeting & 1) * node->page_size);
 }
 const Page *page_of(const Node *node, int rank) { return page(node, rank, node->meeting.turn); }
+void node_begin(Node *node) {
+    for (int i = 0; i < 2; i++) introduce(&page(node, node->meeting.rank, (uint64_t)i)->self);
+}
 
 static char *slot(const Node *node, int rank) { return node->blocks[rank] + node->slot_at; }
 
@@ -429,10 +432,7 @@ static void say_more(Node *node, const Call *c) {
         for (int b = 0, rank = node->meeting.rank; b < c->blocks; b++)
             mine->balance += weighed(rank, b, length(c->given, b)) - weighed(b, rank, length(c->taken, b));
     }
-    if (c->only_shared) {
-        if (!mine->self.mark) introduce(&mine->self);
-        mine->input = (uint64_t)(uintptr_t)c->input, mine->output = (uint64_t)(uintptr_t)c->output;
-    }
+    if (c->only_shared) mine->input = (uint64_t)(uintptr_t)c->input, mine->output = (uint64_t)(uintptr_t)c->output;
     if (c->may_share) mine->version = c->version;
     if (c->version && node->said[next & 1] != c->version) {
         memcpy(mine->places, c->places, sizeof c->places);

@@ -100,6 +100,9 @@ enum {
     UNEQUAL = 5,   /* another rank gives this one another number of bytes. The others get MISMATCH. */
 };
 
+/* Say in this rank's pages where others find its memory. The ranks meet after that. */
+void node_begin(Node *node);
+
 /* `start` a call, and `go_on` with it until it returns anything but LATER or LOOK. Where `waits` is 0, it goes on as
  * far as that needs no wait. Between these the rank may do anything but another call. */
 void start(Node *node, Call *call);

@@ -84,6 +84,7 @@ static PyObject *node_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) 
     }
     node->page_size = page_size(size), node->unit_size = (size_t)unit_size;
     meeting_begin(&node->meeting, rank, size, self->flags, crowded, host_of(self->between));
+    node_begin(node);
     self->moved = (Moved){self, node_is_open, node_has_come, node_move, NULL, NULL};
     keep_moving(&self->moved);
     return (PyObject *)self;

@@ -361,6 +361,7 @@ static Rank *rank_of(int rank, Flag **flags, Host host) {
                         .factors = factors[rank], .packed = malloc(2 * slot_size)};
     self->node.made = self->node.packed + slot_size;
     meeting_begin(&self->node.meeting, rank, ranks, flags, ranks > 2, host);
+    node_begin(&self->node);
     return self;
 }
 

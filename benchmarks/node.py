@@ -38,6 +38,8 @@ LENGTHS = 8, 4 << 10, 16 << 10, 256 << 10, 4 << 20
 """The same for the other collectives, whose calls by mpi4py are these:"""
 OTHERS = {
     "bcast": "world.Bcast(x)",
+    "gather": "world.Gather(x, y)",
+    "scatter": "world.Scatter(x, y)",
     "reduce": "world.Reduce(x, y)",
     "reduce_scatter": "world.Reduce_scatter_block(x, y)",
     "allgather": "world.Allgather(x, y)",
@@ -179,8 +181,9 @@ def cases(comm: Any, deepspeed: Any) -> Iterator[tuple[str, dict[str, Way]]]:
         for nbytes in LENGTHS:
             n = max(1, nbytes // 4 // comm.size)
             all_n = n * comm.size
-            lengths = {"allgather": (n, all_n), "reduce_scatter": (all_n, n), "alltoall": (all_n, all_n)}
-            given, taken = lengths.get(operation, (nbytes // 4, nbytes // 4))
+            gathers, scatters = "gather" in operation, "scatter" in operation
+            whole = all_n if operation == "alltoall" or gathers or scatters else nbytes // 4
+            given, taken = n if gathers else whole, n if scatters else whole
             own = "comm.bcast(x)" if operation == "bcast" else f"comm.{operation}(x, out=y)"
             arrays = np.empty(given, np.float32), np.empty(taken, np.float32)
             ways = {"mpi4py": way(mpis, *arrays), "mpicoll": way(own, *arrays)}

@@ -322,20 +322,21 @@ static double share_of_root(const Node *node, const Call *c) {
             else if (c->gives != c->gets) own += (double)length(c->taken, b);
         }
     }
-    if (node->through_system) own /= 4;
+    if (!c->in_place) own /= 4;
     double share = others ? (own + others - size * own) / (size * others) : 0;
     return share > 0 ? share : 0;
 }
 
-/* One end may lie in another process. */
-static void move(Node *node, int giving, int wanting, char *to, const char *from, size_t nbytes) {
+/* One end may lie in another process's memory. */
+static void move(Node *node, const Call *c, int giving, int wanting, char *to, const char *from, size_t nbytes) {
     int rank = node->meeting.rank, code = 0;
-    if (!node->through_system || giving == wanting) copy(to, from, nbytes);
+    if (c->in_place || giving == wanting) copy(to, from, nbytes);
     else if (wanting == rank) code = read_memory(&page_of(node, giving)->self, (uint64_t)(uintptr_t)from, to, nbytes);
     else code = write_memory(&page_of(node, wanting)->self, (uint64_t)(uintptr_t)to, from, nbytes);
     if (code) page(node, rank, node->meeting.turn + 1)->failed = 1;
 }
 
+/* In this process's memory, or through the system where the call is not `in_place`. */
 static void move_in_place(Node *node, const Call *c) {
     int rank = node->meeting.rank, size = node->meeting.size;
     double share = c->rooted == NO_ROOT ? 0 : share_of_root(node, c);
@@ -360,7 +361,7 @@ static void move_in_place(Node *node, const Call *c) {
                 if (rank == c->root) nbytes = end;
                 else from += end, to += end, nbytes -= end;
             }
-            move(node, giving, wanting, to, from, nbytes);
+            move(node, c, giving, wanting, to, from, nbytes);
         }
     }
 }
@@ -372,7 +373,7 @@ static int leave(Node *node, Call *c) {
 
 static int work_in_place(Node *node, Call *c) {
     Meeting *m = &node->meeting;
-    c->in_place = 1, node->through_system = 0;
+    c->in_place = 1;
     if (c->reduces && c->gives == ONE_EACH)
         combine_in_place(node, c, c->given[m->rank], c->given[m->rank + 1], c->given[m->rank]);
     else if (c->reduces)
@@ -407,7 +408,6 @@ static int work_in_others(Node *node, Call *c) {
         c->versions[r] = 0; /* these addresses are not in this process */
         c->inputs[r] = (const char *)(uintptr_t)its->input, c->outputs[r] = (char *)(uintptr_t)its->output;
     }
-    node->through_system = 1;
     if (!mine->failed) move_in_place(node, c);
     return after_others(node, leave_others);
 }

@@ -84,7 +84,6 @@ struct Node {
     Wait wait;
     uint64_t free_at; /* FOR_SLOT: the meeting with which all must have caught up */
     int has_arrived;  /* FOR_OTHERS: whether the rank itself has */
-    int through_system; /* whether the arrays are read and written in other processes' memory */
     size_t longest;   /* bytes of the longest block */
     size_t first;     /* where this piece begins in the blocks */
 };

@@ -231,7 +231,7 @@ typedef float Floats __attribute__((vector_size(64)));
         ROUND(above, UPPER)                                                                                            \
         PAIR = below >> 16 | (above & 0xFFFF0000);                                                                     \
     }
-#define BFLOAT16_ROWS(NAME, OPERATOR, TARGET, NARROW)                                                                  \
+#define BFLOAT16_ROWS(NAME, OPERATOR, TARGET, NARROWED)                                                                \
     TARGET static size_t NAME(const char *const *rows, int count, float divisor, char *out, size_t n) {                \
         size_t whole = n - n % 32;                                                                                     \
         for (size_t at = 0; at < 2 * whole; at += sizeof(Words)) {                                                     \
@@ -243,7 +243,7 @@ typedef float Floats __attribute__((vector_size(64)));
                 lower = lower OPERATOR(Floats)(pair << 16), upper = upper OPERATOR(Floats)(pair & 0xFFFF0000);         \
             }                                                                                                          \
             if (divisor != 1) lower /= divisor, upper /= divisor;                                                      \
-            NARROW(pair, lower, upper)                                                                                 \
+            NARROWED(pair, lower, upper)                                                                               \
             memcpy(out + at, &pair, sizeof pair);                                                                      \
         }                                                                                                              \
         return whole;                                                                                                  \

@@ -12,6 +12,8 @@ from tests.jobs.jobs import REPOSITORY, python, run, script
 
 pytestmark = pytest.mark.any_mpi
 
+NEEDS_TRANSFORMERS = pytest.mark.skipif(find_spec("transformers") is None, reason="transformers is not installed")
+
 
 @pytest.mark.parametrize("package", ["accelerate", "ignite", "pytorch_lightning"])
 def test_a_library_trains(package: str, tmp_path: Path) -> None:
@@ -44,10 +46,9 @@ for os.environ["BACKEND"], dtype in {TURNS}:
 """
 
 
+@NEEDS_TRANSFORMERS
 def test_tokens_are_those_of_one_rank_and_of_gloo() -> None:
     """Sums of bfloat16 are rounded differently from backend to backend, so that tokens may differ there."""
-    if find_spec("transformers") is None:
-        pytest.skip("transformers is not installed")
     alone = run(1, str(REPOSITORY / "examples/tensor_parallel.py")).good()
     both = run(2, "-c", GENERATES).good()
     line = r"^(\d) ranks over (\w+), (\w+): \[([\d, ]+)\]$"
@@ -58,9 +59,8 @@ def test_tokens_are_those_of_one_rank_and_of_gloo() -> None:
     assert [len(found["2", *turn]) for turn in TURNS] == [24, 24, 24]
 
 
+@NEEDS_TRANSFORMERS
 def test_the_benchmark() -> None:
-    if find_spec("transformers") is None:
-        pytest.skip("transformers is not installed")
     words = ["--models", "small", "--turns", "1", "--tokens", "4"]
     result = run(2, str(REPOSITORY / "benchmarks/tensor_parallel_tokens.py"), *words).good()
     for backend in ("gloo", "mpicoll"):

@@ -2,7 +2,8 @@
 
     mpicoll run -n 2 benchmarks/messages.py [--busy 2]
 
-All ways take turns, on the same lengths. A figure is the median of some rounds in microseconds, of the slowest rank:
+All ways take turns, on the same lengths. A figure is the median of some rounds in microseconds, of the slowest rank.
+The machine changes between rounds, so that a ratio is the median of each round's.
 
 - `ping-pong`: there and back again, between ranks 0 and 1, 2 and 3, ...
 - `sendrecv`, `isend + irecv`: each rank sends to the next one, and receives from the one before.
@@ -22,14 +23,12 @@ from statistics import median
 from timeit import Timer
 from typing import Any
 
-from node import job  # type: ignore[import-not-found]  # beside this file
+from node import calls_of, job  # type: ignore[import-not-found]  # beside this file
 
 LENGTHS = 8, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20
 OBJECTS = 64 << 10
 """Bytes of the longest object."""
 ROUNDS = 9
-SECONDS = 0.02
-"""Of one way in one round."""
 HALO = 512
 
 
@@ -42,9 +41,9 @@ def main() -> None:
         for title, ways in cases(comm):
             found = timed(comm, ways)
             if comm.rank == 0:
-                cells = (f"{name} {us:9.2f}" for name, us in found.items())
+                cells = (f"{name} {median(us):9.2f}" for name, us in found.items())
                 base, own = ("mpi4py", "mpicoll") if "mpi4py" in found else ("gloo", "mpicoll.torch")
-                ratio = found[base] / found[own]
+                ratio = median(a / b for a, b in zip(found[base], found[own], strict=True))
                 print(f"{title:24s}", "   ".join(cells), f"  {ratio:5.2f} times its speed", flush=True)
     if comm.rank == 0:
         print(f"# {about}")
@@ -152,19 +151,16 @@ def halo(comm: Any, world: Any) -> dict[str, Timer]:
     return {"mpi4py": Timer(packed), "mpicoll": Timer(strided)}
 
 
-def timed(comm: Any, ways: dict[str, Timer]) -> dict[str, float]:
-    """The median of each way, in microseconds."""
-    often = {}
-    for name, call in ways.items():
-        comm.barrier()
-        seconds = comm.allreduce_object(call.timeit(3) / 3, "max")
-        often[name] = max(3, min(3000, int(SECONDS / max(seconds, 1e-7))))
+def timed(comm: Any, ways: dict[str, Timer]) -> dict[str, list[float]]:
+    """The times of each way in each round, in microseconds, of the slowest rank."""
+    often = {name: calls_of(comm, call) for name, call in ways.items()}
     found: dict[str, list[float]] = {name: [] for name in ways}
     for _ in range(ROUNDS):
         for name, call in ways.items():
             comm.barrier()
             found[name].append(call.timeit(often[name]) / often[name] * 1e6)
-    return {name: comm.allreduce_object(median(each), "max") for name, each in found.items()}
+    ranks = comm.allgather_object(found)
+    return {name: [max(each) for each in zip(*(one[name] for one in ranks), strict=True)] for name in ways}
 
 
 if __name__ == "__main__":

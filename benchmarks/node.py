@@ -3,8 +3,9 @@
     mpicoll run -n 2 benchmarks/node.py [--busy 2] [--deepspeed] [--json FILE]
     python benchmarks/node.py --plot PICTURE FILE ...
 
-All ways take turns, round by round. mpi4py and mpicoll have the same ordinary arrays. A figure is a median in
-microseconds, of the slowest rank, of two loops:
+All ways take turns, round by round. mpi4py and mpicoll have the same ordinary arrays. A figure is a median of some
+rounds in microseconds, of the slowest rank. The machine changes between rounds, so that a ratio is the median of each
+round's. There are two loops:
 
 - `fresh`: each rank writes its input before each call, so that the input lies in the caches of its own core, and meets
   the others in a barrier. One call is timed.
@@ -54,6 +55,8 @@ COMPUTES = "import os, sys\nwhile os.getppid() == int(sys.argv[1]): sum(range(10
 
 Way = tuple[Any, Timer]
 """The input, if there is one, and the call as a program writes it."""
+Times = list[tuple[float, float]]
+"""Of both loops: the microseconds, and how many times as fast as mpi4py's call of the same round that is."""
 
 
 def main() -> None:
@@ -103,7 +106,7 @@ def measure(busy: int, deepspeed: bool, file: Path | None) -> None:
             found = timed(comm, ways)
             rows.append((title, found))
             if comm.rank == 0:
-                cells = (f"{name} {fresh:9.2f} {loop:9.2f}" for name, (fresh, loop) in found.items())
+                cells = (f"{name} {fresh:9.2f} {loop:9.2f}" for name, ((fresh, _), (loop, _)) in found.items())
                 print(f"{title:26s}", "   ".join(cells), flush=True)
     if comm.rank == 0:
         print(f"# {about}; each way: fresh, loop")
@@ -192,43 +195,51 @@ def cases(comm: Any, deepspeed: Any) -> Iterator[tuple[str, dict[str, Way]]]:
             yield f"{operation} float32 {nbytes}", ways
 
 
-def timed(comm: Any, ways: dict[str, Way]) -> dict[str, tuple[float, float]]:
-    """The times of each way in both loops, in microseconds. Collective."""
-    turns: dict[str, tuple[int, list[float], list[float]]] = {
-        name: (calls_of(comm, call), [], []) for name, (_, call) in ways.items()
-    }
+def timed(comm: Any, ways: dict[str, Way]) -> dict[str, Times]:
+    """The times of each way. Collective."""
+    calls = {name: calls_of(comm, call) for name, (_, call) in ways.items()}
+    rounds: list[dict[str, tuple[float, float]]] = []
     for _ in range(ROUNDS):
-        for name, (calls, fresh, loop) in turns.items():
-            x, call = ways[name]
+        rounds.append({})
+        for name, (x, call) in ways.items():
             write = None if x is None else x.fill if hasattr(x, "fill") else x.fill_
-            for _ in range(min(calls, 50)):
+            fresh = []
+            for _ in range(min(calls[name], 50)):
                 if write is not None:
                     write(1.0)
                 comm.barrier()
                 fresh.append(call.timeit(1))
             comm.barrier()
-            loop.append(call.timeit(calls) / calls)
-    medians = {name: (median(fresh), median(loop)) for name, (_, fresh, loop) in turns.items()}
-    ranks = comm.allgather_object(medians)
-    slowest = ((name, [max(each[name][i] for each in ranks) for i in (0, 1)]) for name in ways)
-    return {name: (round(fresh * 1e6, 3), round(loop * 1e6, 3)) for name, (fresh, loop) in slowest}
+            rounds[-1][name] = median(fresh) * 1e6, call.timeit(calls[name]) / calls[name] * 1e6
+    ranks = comm.allgather_object(rounds)
+    found: dict[str, Times] = {name: [] for name in ways}
+    for loop in (0, 1):
+        slowest = {name: [max(each[i][name][loop] for each in ranks) for i in range(ROUNDS)] for name in ways}
+        for name, times in slowest.items():
+            ratios = [base / own for base, own in zip(slowest.get("mpi4py", times), times, strict=True)]
+            found[name].append((round(median(times), 3), median(ratios)))
+    return found
 
 
 def calls_of(comm: Any, call: Timer) -> int:
-    """How many of them are timed at a time, in the loop. Collective."""
-    comm.barrier()
-    once = comm.allreduce_object(call.timeit(3) / 3, max)
-    return int(min(max(SECONDS / once, 3), 2000))
+    """How many of them are timed at a time, in the loop. Collective. The first ones take longer, and ranks do not begin
+    together: of few calls, that would be a part of the time."""
+    calls, seconds = 1, 0.0
+    while seconds < SECONDS / 4:
+        calls *= 3
+        comm.barrier()
+        seconds = comm.allreduce_object(call.timeit(calls), max)
+    return max(3, int(calls * SECONDS / seconds))
 
 
-def summary(rows: Sequence[tuple[str, dict[str, tuple[float, float]]]]) -> None:
+def summary(rows: Sequence[tuple[str, dict[str, Times]]]) -> None:
     """How many times as fast as mpi4py each way is: the geometric mean, and the least."""
     for loop, name in enumerate(("fresh", "loop")):
         ratios: dict[tuple[str, str], list[float]] = {}
         for title, found in rows:
             for way, times in found.items():
                 if way != "mpi4py" and "mpi4py" in found:
-                    ratios.setdefault((title.split()[0], way), []).append(found["mpi4py"][loop] / times[loop])
+                    ratios.setdefault((title.split()[0], way), []).append(times[loop][1])
         for (operation, way), each in ratios.items():
             print(f"# {name} {operation} {way}: {geometric_mean(each):.2f} times mpi4py's speed, least {min(each):.2f}")
 
@@ -242,7 +253,7 @@ def plot(records: Sequence[dict[str, Any]], picture: Path) -> None:
         for title, found in record["rows"]:
             if title.startswith("allreduce float32"):
                 for way, times in found.items():
-                    lines.setdefault(way, []).append((int(title.split()[2]), times[0]))
+                    lines.setdefault(way, []).append((int(title.split()[2]), times[0][0]))
         for way, points in lines.items():
             axis.loglog(*zip(*points, strict=True), marker="o", markersize=3, label=way, base=2)
         axis.set(title=f"{record['mpi']}, {record['ranks']} ranks", xlabel="bytes", yscale="log")

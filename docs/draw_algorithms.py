@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator
 from pathlib import Path
 
+from mpicoll import Communicator
 from mpicoll.algorithms import Algorithm, algorithms
 from mpicoll.algorithms.collectives import COLLECTIVES, Collective
 from mpicoll.analysis.drawing.draw import draw, draw_meaning, pictured, usual_nodes
@@ -42,7 +44,8 @@ the algorithm's *schedule*: the list of messages of each rank, step by step. You
   into. The blocks are numbered from the top.
 - **The colours and numbers in a cell** are those of the ranks whose contributions it holds: 0…3 means ranks 0 to 3, and
   Σ means all ranks. In a bcast and a scatter everything comes from one rank, the *root*, so colours and numbers
-  are those of blocks. In an alltoall, 0→2 is what rank 0 has for rank 2.
+  are those of blocks. In an alltoall, 0→2 is what rank 0 has for rank 2. In a barrier, a cell shows which ranks a rank
+  has heard from.
 - **An arrow** is a message, with the numbers of its blocks beside it. It ends in ⊕ if the receiver combines the
   message with what it holds.
 - **A thick frame** marks what a round has changed.
@@ -68,20 +71,6 @@ counts them. `exchange` combines in float32 and rounds once.
 
 ## All algorithms
 """
-
-MEANINGS = {
-    "bcast": "Every rank gets the root's vector.",
-    "reduce": "The root gets the sum (or another combination) of all ranks' vectors.",
-    "allreduce": "Every rank gets the sum (or another combination) of all ranks' vectors. All get the same bits.",
-    "gather": "The root gets every rank's block.",
-    "allgather": "Every rank gets every rank's block.",
-    "scatter": "Every rank gets its block of the root's vector.",
-    "reduce_scatter": "Every rank gets its block of the sum (or another combination) of all ranks' vectors.",
-    "alltoall": "Every rank has a block for each rank, and gets the block that each rank has for it: a transposition.",
-    "scan": "Every rank gets the sum (or another combination) of the vectors of ranks 0 to itself.",
-    "exscan": "Every rank but rank 0 gets the sum (or another combination) of the vectors of the ranks before it.",
-    "barrier": "No rank continues before every rank has called it. A cell shows which ranks a rank has heard from.",
-}
 
 
 def text() -> str:
@@ -125,7 +114,8 @@ def _contents() -> Iterator[str]:
 
 
 def _section(table: Collective) -> Iterator[str]:
-    yield from (f"## {table.name}", "", MEANINGS[table.name], "")
+    what = inspect.getdoc(getattr(Communicator, table.name)) or ""
+    yield from (f"## {table.name}", "", *what.partition("\n\n")[0].replace("``", "`").splitlines(), "")
     yield from (f"![{table.name}: before and after](algorithms/{table.name}.svg)", "")
     for algorithm in algorithms(table.name):
         yield from (f"### {table.name} {algorithm.name}", "", algorithm.summary, "", "| | |", "|---|---|")

@@ -139,7 +139,8 @@ def _choose_on_device(call: Call, algorithm: str | None, info: CommInfo, device:
     only where the host's would be native or the kernel's, and ipc only where ranks share a GPU."""
     named_route, named = device_route(algorithm)
     on_host = choose(call, named, info)  # a wrong name is refused
-    may_open = info.one_node and call.extent_is_common and device.reduces and call.collective.prefix is None
+    table = call.collective
+    may_open = info.one_node and call.extent_is_common and device.reduces and table.mpi and table.prefix is None
     mpi_takes = ("collectives" if call.reduction is None else "reductions") in device.works and _by_mpi_alone(call)
     staged = Choice(STAGED, "it serves all calls", STAGED, named)
     if algorithm is None:

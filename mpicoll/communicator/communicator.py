@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, NoReturn, Self
 
 from mpicoll.calls import settings
 from mpicoll.calls.arguments import MOST_INT, checked_int, checked_rank, sequence_of
-from mpicoll.communicator.collectives import Collectives
+from mpicoll.communicator.collectives import Collectives, NonBlocking
 from mpicoll.communicator.engine.engine import Engine
 from mpicoll.communicator.memory import Memory
 from mpicoll.communicator.neighbours import Neighbours
-from mpicoll.communicator.nonblocking import NonBlocking
 from mpicoll.communicator.objects import Objects
 from mpicoll.communicator.point_to_point import PointToPoint
 from mpicoll.errors import ArgumentError, RankLost, StateError

@@ -8,7 +8,7 @@ import pytest
 
 import mpicoll
 from mpicoll import Algorithm, algorithms
-from mpicoll.algorithms.collectives import COLLECTIVES, METHODS
+from mpicoll.algorithms.collectives import COLLECTIVES, METHODS, Collective
 from mpicoll.algorithms.steps import Nodes
 from mpicoll.arrays.buffers import Buffer
 from mpicoll.arrays.dtypes import DTYPES, Reduction, reduction
@@ -192,6 +192,17 @@ def test_an_algorithm_of_ones_own_is_not_the_one_between_threads(collective: str
     before = chosen(collective, None, 8, THREADS)
     algorithms.add(Algorithm(collective, name, lambda at: iter(())))
     assert chosen(collective, None, 8, THREADS) == before
+
+
+@pytest.mark.usefixtures("registry")
+@pytest.mark.parametrize("algorithm", [None, "ipc"])
+def test_ipc_serves_no_collective_that_mpi_lacks(algorithm: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = Collective("shift", None, "1", "1", None, False, 0, mpi=False)
+    monkeypatch.setitem(COLLECTIVES, "shift", table)
+    monkeypatch.setitem(METHODS, "shift", (table, False))
+    algorithms.add(Algorithm("shift", "mine", lambda at: iter(())))
+    on = DeviceInfo(True, one_device=True)
+    assert choose.choose(call_of("shift", None, LONG), algorithm, APART, on).name == STAGED
 
 
 def test_threads_keep_what_their_job_began_with(monkeypatch: pytest.MonkeyPatch) -> None:

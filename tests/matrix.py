@@ -53,7 +53,7 @@ FOLDERS: dict[str, tuple[int, ...]] = {
 AGAIN = ("async", "collectives", "inference_mode", "messages", "nn", "profiler")
 THROUGH_TORCH = [f"tests/ranks/torch/test_{name}.py" for name in AGAIN]
 """Tests of mpicoll.torch that are run once more, with torch.distributed itself in its place, at so many ranks:"""
-RANKS_THROUGH_TORCH = (4, 3)
+RANKS_THROUGH_TORCH = 3
 IN_THREADS = [f"tests/ranks/torch/test_{name}.py" for name in (*AGAIN, "groups", "scenarios")]
 IN_THREADS.append("tests/ranks/test_random.py")
 """Tests of ranks that are run once more with threads as ranks."""
@@ -231,7 +231,7 @@ def launches(environments: list[str], quick: bool, everywhere: bool) -> Iterator
             if n == 2 or not quick:
                 yield f"{mpi}, {n} rank{'s' * (n > 1)}", ranks(python, n, found[n])
         if everywhere or (i == 0 and not quick):
-            n = RANKS_THROUGH_TORCH[i % 2]
+            n = RANKS_THROUGH_TORCH
             yield f"{mpi}, {n} ranks, torch's API", ranks(python, n, ["--api", "torch", *THROUGH_TORCH])
         if not quick:
             yield f"{mpi}, {JOBS}", [*YIELDS, python, "-m", "pytest", *WORKERS[JOBS], *found[JOBS]]

@@ -10,7 +10,9 @@ import signal
 import sys
 from pathlib import Path
 
-from tests.jobs.jobs import NEEDS_TORCH, OURS, REPOSITORY, Done, ended, run, script, started, together, until
+import pytest
+
+from tests.jobs.jobs import NEEDS_TORCH, OURS, REPOSITORY, Done, ended, half, run, script, started, together, until
 
 ELSEWHERE = {"MPICOLL_TESTS_ELSEWHERE": "1"}
 RANKS = REPOSITORY / "tests" / "ranks"
@@ -20,21 +22,17 @@ def elsewhere(n: int, *program: str, env: dict[str, str] | None = None) -> Done:
     return run(n, *program, env=ELSEWHERE | (env or {}))
 
 
-def of_ranks(*files: str) -> None:
-    """Run these files' tests at two ranks."""
+TORCHS = "torch/test_collectives.py", "torch/test_messages.py", "torch/programs/test_ddp.py"
+"""Over mpicoll.torch and over the registered backend."""
+TESTS = ("test_random.py", "test_random_messages.py"), pytest.param(TORCHS, marks=NEEDS_TORCH)
+
+
+@pytest.mark.parametrize("files", half(TESTS), ids=" ".join)
+def test_ranks(files: tuple[str, ...]) -> None:
+    """These files' tests pass at two ranks."""
     options = ["-q", "--with-mpi", "-m", "not slow", "-p", "no:cacheprovider", "-p", "no:hypothesispytest"]
     few = {"MPICOLL_DRAWS": "60"}  # of random messages
     elsewhere(2, "-m", "pytest", *options, *(str(RANKS / file) for file in files), env=few).good(" passed")
-
-
-def test_collectives_and_messages() -> None:
-    of_ranks("test_random.py", "test_random_messages.py")
-
-
-@NEEDS_TORCH
-def test_torch() -> None:
-    """Over mpicoll.torch and over the registered backend."""
-    of_ranks("torch/test_collectives.py", "torch/test_messages.py", "torch/programs/test_ddp.py")
 
 
 DEADLOCK = """

@@ -18,7 +18,7 @@ from tests.jobs.jobs import REPOSITORY, started, until
 pytestmark = pytest.mark.first_mpi
 
 SOAKED = str(REPOSITORY / "tests" / "jobs" / "soaked.py")
-CALLS = int(os.environ.get("MPICOLL_SOAK", "3000"))
+CALLS = int(os.environ.get("MPICOLL_SOAK", "1500"))
 
 
 @pytest.mark.slow

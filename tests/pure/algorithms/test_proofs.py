@@ -14,8 +14,8 @@ from tests.known import known
 
 ALL = [*algorithms()]
 LARGE = (100, 255, 1024, 4095)
-CHEAP = 250_000
-"""Messages, and every few tens of blocks that travel, of all ranks together: some seconds."""
+CHEAP = 50_000
+"""Messages, and every few tens of blocks that travel, of all ranks together: less than a second."""
 
 each = pytest.mark.parametrize("algorithm", ALL, ids=lambda a: f"{a.collective}-{a.name}")
 

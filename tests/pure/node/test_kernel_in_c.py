@@ -67,7 +67,8 @@ def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         failing = [f"-Wl,--wrap={name}" for name in WRAPPED.get(program, ())]
         linked = done(compiler, *flags, *parts, *failing, "-o", program, cwd=folder)
         assert (linked.returncode, linked.stdout) == (0, "")
-    return Built(folder, 1 if request.param == "plain" else 0.15, request.param != "elsewhere")
+    share = {"plain": 1.0, "thread": 0.05}.get(request.param, 0.15)
+    return Built(folder, share, request.param != "elsewhere")
 
 
 @pytest.mark.slow

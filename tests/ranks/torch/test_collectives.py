@@ -31,7 +31,7 @@ from tests.ranks.torch.cases import (
     start,
 )
 
-DRAWS = 2000
+DRAWS = 1000
 GROUPS = 5
 ASYNC = ("none", "all", "some")
 

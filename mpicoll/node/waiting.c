@@ -20,7 +20,7 @@
 #include <unistd.h>
 #endif
 
-#define SOON 30000            /* ns: a wait that ends within this is cheaper without sleep */
+#define SOON 100000           /* ns: a wait that ends within this is cheaper without sleep */
 #ifndef LATE
 #define LATE 1000000          /* ns: after a yield or a nap that takes so much too long, others compute on this core; a
                                * hypervisor mostly takes the core for a shorter time */

@@ -26,6 +26,8 @@ from typing import Any
 from node import calls_of, job  # type: ignore[import-not-found]  # beside this file
 
 LENGTHS = 8, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20
+SHARED = 16 << 10
+"""Bytes of the shortest array of which there is one in memory that ranks share, too."""
 OBJECTS = 64 << 10
 """Bytes of the longest object."""
 ROUNDS = 9
@@ -77,17 +79,18 @@ def cases(comm: Any) -> Iterator[tuple[str, dict[str, Timer]]]:
 
     for nbytes in LENGTHS:
         of = {"x": np.ones(nbytes // 8), "y": np.empty(nbytes // 8)}
+        long = {"x": comm.empty(nbytes // 8), "y": comm.empty(nbytes // 8)} if nbytes >= SHARED else {}
+        each_way = "comm.sendrecv(x, after, y, before)"
+        there_and_back = ping_pong("comm.send(x, other)", "comm.recv(y, other)")
         yield (
             f"ping-pong {nbytes}",
-            ways(
-                of,
-                mpi4py=ping_pong("world.Send(x, other)", "world.Recv(y, other)"),
-                mpicoll=ping_pong("comm.send(x, other)", "comm.recv(y, other)"),
-            ),
+            ways(of, mpi4py=ping_pong("world.Send(x, other)", "world.Recv(y, other)"), mpicoll=there_and_back)
+            | (ways(long, shared=there_and_back) if long else {}),
         )
         yield (
             f"sendrecv {nbytes}",
-            ways(of, mpi4py="world.Sendrecv(x, after, 0, y, before, 0)", mpicoll="comm.sendrecv(x, after, y, before)"),
+            ways(of, mpi4py="world.Sendrecv(x, after, 0, y, before, 0)", mpicoll=each_way)
+            | (ways(long, shared=each_way) if long else {}),
         )
         yield (
             f"isend + irecv {nbytes}",

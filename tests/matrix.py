@@ -68,7 +68,7 @@ WORKERS: dict[Where, list[str]] = {
 """What is not ranks of one job is run by several processes. Jobs wait more than they compute. A group is what shares a
 fixture."""
 MEANWHILE = ["nice", "-n", "19"]
-"""What knows no MPI runs beside what comes after it, and has the cores only while that waits: 4 threads leave 40 % of 2
+"""What knows no MPI runs beside what comes after it, and has the cores only while that waits: 3 threads leave 40 % of 2
 cores, and 3 ranks on MPICH 23 %. Beside the jobs on Open MPI, too, a rank once did not answer in time."""
 ELSEWHERE = ["env", f"PYTHONPATH={HERE / 'startup'}"] if "MPICOLL_TESTS_ELSEWHERE" in os.environ else []
 """As on a system that is not Linux: tests/startup/elsewhere.py. Tests that start jobs tell it to these jobs alone."""
@@ -237,7 +237,7 @@ def launches(environments: list[str], quick: bool, everywhere: bool) -> Iterator
             yield f"{mpi}, {JOBS}", [*YIELDS, python, "-m", "pytest", *WORKERS[JOBS], *found[JOBS]]
         if i == 0 and not quick:
             yield PURE, pure
-            yield "4 threads", [python, "-m", "pytest", *PLAIN, "--threads", "4", *IN_THREADS]
+            yield "3 threads", [python, "-m", "pytest", *PLAIN, "--threads", "3", *IN_THREADS]
 
 
 def main() -> int:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import ctypes
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -71,6 +72,8 @@ class Meeting:
 
 def main() -> None:
     world, comm = MPI.COMM_WORLD, mpicoll.Communicator()
+    if comm.size != 2:
+        sys.exit(f"expected 2 ranks: mpicoll run -n 2; given {comm.size}")
     alone = mpicoll.Communicator(MPI.COMM_SELF)
     known = {"world": world, "comm": comm, "alone": alone, "x": np.zeros(2, np.float32), "IN_PLACE": MPI.IN_PLACE}
 

@@ -231,8 +231,8 @@ def launches(environments: list[str], quick: bool, everywhere: bool) -> Iterator
             if n == 2 or not quick:
                 yield f"{mpi}, {n} rank{'s' * (n > 1)}", ranks(python, n, found[n])
         if everywhere or (i == 0 and not quick):
-            n = RANKS_THROUGH_TORCH
-            yield f"{mpi}, {n} ranks, torch's API", ranks(python, n, ["--api", "torch", *THROUGH_TORCH])
+            through_torch = ranks(python, RANKS_THROUGH_TORCH, ["--api", "torch", *THROUGH_TORCH])
+            yield f"{mpi}, {RANKS_THROUGH_TORCH} ranks, torch's API", through_torch
         if not quick:
             yield f"{mpi}, {JOBS}", [*YIELDS, python, "-m", "pytest", *WORKERS[JOBS], *found[JOBS]]
         if i == 0 and not quick:

@@ -19,7 +19,7 @@
 #include <string.h>
 
 #define LEAST_SLICED (64 << 10) /* bytes of the shortest vector of which each of several ranks reduces a slice */
-#define PIECE (64 << 10)        /* bytes that are reduced and written at once: they stay in the second-level cache */
+#define PIECE (16 << 10)        /* bytes that are reduced and written at once: they stay in the first-level cache */
 
 typedef struct { int from, to; } Range;
 
@@ -85,8 +85,8 @@ static void copy_to_output(const Call *c, size_t at, const char *from, size_t nb
     else copy(c->output + at, from, nbytes);
 }
 
-static void combine(Node *node, const Call *c, int count, char *out, size_t nbytes) {
-    reduce_rows(&c->reduction, node->rows, count, c->reduction.scales ? node->factors : NULL, out,
+static void combine(Node *node, const Call *c, int count, char *out, char *second, size_t nbytes) {
+    reduce_rows(&c->reduction, node->rows, count, c->reduction.scales ? node->factors : NULL, out, second,
                 nbytes / c->reduction.itemsize);
 }
 
@@ -239,7 +239,7 @@ static void take(Node *node, const Call *c) {
         const char *out = node->rows[0];
         if (c->reduces) {
             char *made = c->to ? node->made : c->output + at;
-            combine(node, c, from.to - from.from, made, nbytes);
+            combine(node, c, from.to - from.from, made, NULL, nbytes);
             out = made;
         }
         copy_to_output(c, at, out, nbytes);
@@ -272,7 +272,7 @@ static int combine_slice(Node *node, const Call *c) {
     size_t now = part(c->given[1], node->first, node->room);
     size_t start = cut(now, rank, size), stop = cut(now, rank + 1, size);
     for (int r = 0; r < size; r++) node->rows[r] = slot(node, r) + start;
-    if (stop > start) combine(node, c, size, slot(node, rank) + start, stop - start);
+    if (stop > start) combine(node, c, size, slot(node, rank) + start, NULL, stop - start);
     for (int r = 0; r < size; r++)
         if (r != rank && stop > start) let_go(node->rows[r], stop - start);
     return after_others(node, take_slices);
@@ -292,21 +292,18 @@ static int fill_slot(Node *node, Call *c) {
 
 /* In place. */
 
-/* Combine these bytes of all ranks' inputs, and write the result to all outputs, of which it is at `to`. */
+/* Combine these bytes of all ranks' inputs, and write the result to the one output there is for them, or to all. */
 static void combine_in_place(Node *node, const Call *c, size_t start, size_t stop, size_t skipped) {
-    int rank = node->meeting.rank, size = node->meeting.size, scatters = c->gives == ONE_EACH;
+    int rank = node->meeting.rank, size = node->meeting.size;
+    int outputs = c->gives == ONE_EACH || c->rooted == ROOT_GETS ? 1 : size;
+    int first = c->rooted == ROOT_GETS ? c->root : rank; /* and those after it */
     for (size_t now; start < stop; start += now) {
+        size_t at = start - skipped;
         now = part(stop, start, PIECE);
-        char *first = NULL;
         for (int r = 0; r < size; r++) node->rows[r] = c->inputs[r] + start;
-        for (int i = 0; i < size; i++) {
-            int r = (rank + i) % size;
-            char *out = c->outputs[r];
-            if (!out || (scatters && r != rank)) continue;
-            out += start - skipped;
-            if (first) copy(out, first, now);
-            else combine(node, c, size, first = out, now);
-        }
+        char *made = c->outputs[first] + at;
+        combine(node, c, size, made, outputs > 1 ? c->outputs[(first + 1) % size] + at : NULL, now);
+        for (int i = 2; i < outputs; i++) copy(c->outputs[(first + i) % size] + at, made, now);
     }
 }
 

@@ -206,9 +206,9 @@ static int is_better_read(const Messages *m, const Peer *p, const Transfer *t) {
 }
 
 /* A sender that waits for nothing else copies a half itself, on its own core. */
-static int is_better_halved(const Messages *m, const Peer *p, const Transfer *t) {
-    int is_plain = !t->memory.dims && !t->mapped;
-    return t->wanted >= LEAST_HALVED && is_plain && !m->crowded && !is_both_ways(p) && attends(p);
+static int is_better_halved(const Messages *m, Peer *p, const Transfer *t) {
+    int is_plain = !t->memory.dims && t->message.source != m->rank;
+    return t->wanted >= LEAST_HALVED && is_plain && !m->crowded && !is_both_ways(p) && attends(p) && may_read(p);
 }
 
 static size_t half_of(size_t nbytes) { return rounded(nbytes / 2, 4096); }
@@ -220,26 +220,26 @@ static int is_put_off(const Messages *m, const Peer *p, Transfer *t) {
     return !attends(p) && ++t->put_off < PUT_OFF;
 }
 
-/* Read a long message out of its sender's memory. Returns 0 if not all could be read. */
-static int read_message(const Peer *p, Transfer *t, uint64_t address) {
-    if (t->mapped) return scatter_bytes(&t->memory, 0, t->wanted, t->mapped), 1;
-    if (!t->memory.dims) return !read_memory(p->self, address, t->memory.address, t->wanted);
+/* Read the first bytes of a long message out of its sender's memory. Returns 0 if not all could be read. */
+static int read_message(const Peer *p, Transfer *t, uint64_t address, size_t nbytes) {
+    if (t->mapped) return scatter_bytes(&t->memory, 0, nbytes, t->mapped), 1;
+    if (!t->memory.dims) return !read_memory(p->self, address, t->memory.address, nbytes);
     char *part = malloc(PART);
     size_t done = 0;
-    for (size_t now; part && done < t->wanted; done += now) {
-        now = least(PART, t->wanted - done);
+    for (size_t now; part && done < nbytes; done += now) {
+        now = least(PART, nbytes - done);
         if (read_memory(p->self, address + done, part, now)) break;
         scatter_bytes(&t->memory, done, now, part);
     }
     free(part);
-    return done == t->wanted;
+    return done == nbytes;
 }
 
 /* The sender writes the second half while this rank reads the first one. Then no bytes are granted, if all are here. */
 static int send_half(Messages *m, Peer *p, Transfer *t, Half *half, uint64_t address) {
     half->address = (uint64_t)(uintptr_t)t->memory.address;
     publish(m, p, &half->record, HALF, LINE);
-    t->is_read = !read_memory(p->self, address, t->memory.address, half_of(t->wanted));
+    t->is_read = read_message(p, t, address, half_of(t->wanted));
     t->is_halved = 1;
     return 1;
 }
@@ -253,7 +253,7 @@ static int send_grant(Messages *m, Peer *p, Transfer *t) {
         t->address = 0;
         count_unread(p, -1);
         if (is_better_halved(m, p, t)) return send_half(m, p, t, (Half *)record, address);
-        if (is_better_read(m, p, t) && read_message(p, t, address)) record->nbytes = t->wanted = 0;
+        if (is_better_read(m, p, t) && read_message(p, t, address, t->wanted)) record->nbytes = t->wanted = 0;
     }
     publish(m, p, record, GRANT, LINE);
     p->ungranted = t->next;

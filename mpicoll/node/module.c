@@ -608,10 +608,10 @@ static PyObject *module_reduce_rows(PyObject *module, PyObject *args) {
     if (PyErr_Occurred()) goto end;
     if ((size_t)n * r.itemsize >= LONG) {
         Py_BEGIN_ALLOW_THREADS
-        reduce_rows(&r, from, count, factors == Py_None ? NULL : by, to, n);
+        reduce_rows(&r, from, count, factors == Py_None ? NULL : by, to, NULL, n);
         Py_END_ALLOW_THREADS
     } else {
-        reduce_rows(&r, from, count, factors == Py_None ? NULL : by, to, n);
+        reduce_rows(&r, from, count, factors == Py_None ? NULL : by, to, NULL, n);
     }
     answer = Py_NewRef(Py_None);
 end:

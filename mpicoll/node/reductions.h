@@ -13,7 +13,7 @@ typedef enum { SUM, PROD, MIN, MAX, BAND, BOR, BXOR, LAND, LOR, LXOR, OPS } Op;
 #define ANYWHERE __attribute__((aligned(1)))
 typedef uint16_t Short ANYWHERE; /* a 16-bit float */
 
-typedef void (*Combine)(const void *x, const void *y, void *out, size_t n);
+typedef void (*Combine)(const void *x, const void *y, void *out, void *copy, size_t n);
 
 typedef struct {
     Dtype dtype;
@@ -32,10 +32,12 @@ Dtype dtype_named(const char *name);
 /* Returns 0, or -1 if the operation is not defined on the dtype. */
 int reduction_of(Reduction *r, Dtype dtype, Op op, int averages, int scales);
 
-/* `out` = the rows combined in their order, element by element. `out` may be one of the rows.
+/* `out` = the rows combined in their order, element by element. `copy`, if it is not NULL, becomes the same. Each may be
+ * one of the rows.
  * 16-bit floats are combined in float32 and rounded once, to nearest even. A NaN among the values of an element makes
  * it a NaN. Integers wrap around, and are divided toward zero. */
-void reduce_rows(const Reduction *r, const char *const *rows, int count, const Factor *factors, char *out, size_t n);
+void reduce_rows(const Reduction *r, const char *const *rows, int count, const Factor *factors, char *out, char *copy,
+                 size_t n);
 
 /* Between 16-bit floats and float32. */
 void widen(Dtype dtype, const Short *from, float *to, size_t n);

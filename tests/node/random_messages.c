@@ -10,8 +10,13 @@
 
 #include "messages.h"
 
+#include <sys/mman.h>
+#include <sys/stat.h>
+
 #define MOST_MESSAGES 48 /* of a batch */
 #define UNTOUCHED 0xA5
+#define IN_FILE 8                  /* arrays of a rank that may lie in a file which others map */
+#define LONGEST_IN_FILE (512 << 10)
 enum { FEW_TAGS = 3, FIRST_OF_ITS_OWN = 1000, NEVER = 1 << 30, LAST = NEVER + 1 };
 
 /* In which order ranks send and receive. In IN_ORDER a message is sent and received before those after it, and each of
@@ -37,6 +42,7 @@ static int messages;
 static uint64_t seed;
 static size_t ring, eager, piece;
 static pthread_barrier_t all_there;
+static Home file; /* where it lies in the memory of all ranks */
 
 static void wrong(const Rank *self, const char *format, ...) {
     va_list words;
@@ -85,6 +91,16 @@ int __wrap_write_memory(const Self *other, uint64_t to, const char *from, size_t
     return __real_write_memory(other, to, from, now) || now < n ? -1 : 0;
 }
 
+/* Ranks are threads of one process here, and each one may map the file first. */
+const char *__real_map_home(const Self *other, const Home *home);
+const char *__wrap_map_home(const Self *other, const Home *home) {
+    static pthread_mutex_t turn = PTHREAD_MUTEX_INITIALIZER;
+    pthread_mutex_lock(&turn);
+    const char *at = __real_map_home(other, home);
+    pthread_mutex_unlock(&turn);
+    return at;
+}
+
 static size_t draw_length(Random *r) {
     size_t few = (size_t)draw(r, 3);
     switch (draw(r, 12)) {
@@ -113,8 +129,9 @@ static void draw_batch(Random *r, Batch *batch, uint64_t first) {
     }
 }
 
-/* An array of so many bytes: of up to so many dimensions, any order of them in memory, gaps, and negative strides. */
-static void draw_array(Random *r, Array *a, size_t nbytes) {
+/* An array of so many bytes: of up to so many dimensions, any order of them in memory, gaps, and negative strides. It
+ * may lie in the file, if there is a place for it. */
+static void draw_array(Random *r, Array *a, size_t nbytes, char *in_file) {
     static const size_t ITEMSIZES[] = {1, 2, 4, 8, 16, 3, 24, 40};
     size_t itemsize = ITEMSIZES[draw(r, 8)];
     if (nbytes % itemsize) itemsize = 1;
@@ -139,9 +156,16 @@ static void draw_array(Random *r, Array *a, size_t nbytes) {
     }
     size_t odd = (size_t)draw(r, 16);
     a->nbytes = odd + (size_t)step + 16;
-    a->memory = malloc(a->nbytes);
+    a->memory = in_file && a->nbytes <= LONGEST_IN_FILE && draw(r, 2) ? in_file : malloc(a->nbytes);
     a->first = a->memory + odd + before;
     memset(a->memory, UNTOUCHED, a->nbytes);
+}
+
+static int is_in_file(const Array *a) {
+    return (uint64_t)(uintptr_t)a->memory - file.address < file.nbytes;
+}
+static void end_array(Array *a) {
+    if (!is_in_file(a)) free(a->memory);
 }
 
 static Layout layout(const Rank *self, const Array *a) {
@@ -170,9 +194,12 @@ static void put(const Array *a, const Message *m, char *memory) {
 
 static Op *new_op(Rank *self, Message *message, size_t nbytes) {
     Op *op = &self->ops[self->count++];
+    int number = self->count - 1;
+    char *in_file = (char *)(uintptr_t)file.address + (self->messages.rank * IN_FILE + number) * LONGEST_IN_FILE;
     *op = (Op){.message = message};
-    draw_array(&self->own, &op->array, nbytes);
+    draw_array(&self->own, &op->array, nbytes, number < IN_FILE ? in_file : NULL);
     op->transfer.memory = layout(self, &op->array);
+    if (is_in_file(&op->array) && !op->transfer.memory.dims) op->transfer.home = file;
     return op;
 }
 
@@ -277,7 +304,7 @@ static void give_one_up(Rank *self) {
     pause_a_while(self);
     expect(self, cancel_receive(&self->messages, &op->transfer), 1, "cancel_receive");
     self->count--;
-    free(op->array.memory);
+    end_array(&op->array);
 }
 
 static void receive_anything(Rank *self, int may_wait) {
@@ -316,7 +343,7 @@ static void wait_for_all(Rank *self) {
             op->message->is_taken = 1;
         }
         check(self, op);
-        free(op->array.memory);
+        end_array(&op->array);
     }
     self->count = 0;
 }
@@ -421,6 +448,16 @@ static void check_dims(void) {
         if (found[i] != expected[i]) fprintf(stderr, "layout %d has %d dimensions\n", i, found[i]), _exit(1);
 }
 
+static Home new_file(void) {
+    size_t nbytes = (size_t)(ranks * IN_FILE * LONGEST_IN_FILE);
+    struct stat found;
+    int opened = fileno(tmpfile());
+    if (ftruncate(opened, (off_t)nbytes) || fstat(opened, &found)) _exit(2);
+    void *at = mmap(NULL, nbytes, PROT_READ | PROT_WRITE, MAP_SHARED, opened, 0);
+    if (at == MAP_FAILED) _exit(2);
+    return (Home){opened, (uint32_t)found.st_dev, found.st_ino, (uint64_t)(uintptr_t)at, nbytes};
+}
+
 static Rank *rank_of(int rank) {
     Rank *self = calloc(1, sizeof *self);
     self->own.state = (seed << 32) + ((uint64_t)(rank + 1) << 24);
@@ -436,6 +473,7 @@ int main(int argc, char **argv) {
     ranks = atoi(argv[1]), messages = atoi(argv[2]), seed = strtoull(argv[3], NULL, 10);
     if (ranks < 1 || ranks > MOST_RANKS || pthread_barrier_init(&all_there, NULL, (unsigned)ranks)) return 2;
     check_dims();
+    file = new_file();
     for (int r = 0; r < ranks; r++) blocks[r] = new_block(messages_block_size(ranks, ranks > 2));
     for (int r = 0; r < ranks; r++) all[r] = rank_of(r);
     run_ranks(rank_main, all, 0);

@@ -231,22 +231,25 @@ typedef float Floats __attribute__((vector_size(64)));
         ROUND(above, UPPER)                                                                                            \
         PAIR = below >> 16 | (above & 0xFFFF0000);                                                                     \
     }
+#define BFLOAT16_LOOP(COUNT, DIVISOR, OPERATOR, NARROWED)                                                               \
+    for (size_t at = 0; at < 2 * whole; at += sizeof(Words)) {                                                         \
+        Words pair;                                                                                                    \
+        memcpy(&pair, rows[0] + at, sizeof pair);                                                                      \
+        Floats lower = (Floats)(pair << 16), upper = (Floats)(pair & 0xFFFF0000);                                      \
+        for (int i = 1; i < COUNT; i++) {                                                                              \
+            memcpy(&pair, rows[i] + at, sizeof pair);                                                                  \
+            lower = lower OPERATOR(Floats)(pair << 16), upper = upper OPERATOR(Floats)(pair & 0xFFFF0000);             \
+        }                                                                                                              \
+        if (DIVISOR != 1) lower /= DIVISOR, upper /= DIVISOR;                                                          \
+        NARROWED(pair, lower, upper)                                                                                   \
+        memcpy(out + at, &pair, sizeof pair);                                                                          \
+        if (copy) memcpy(copy + at, &pair, sizeof pair);                                                               \
+    }
 #define BFLOAT16_ROWS(NAME, OPERATOR, TARGET, NARROWED)                                                                \
     TARGET static size_t NAME(const char *const *rows, int count, float divisor, char *out, char *copy, size_t n) {    \
         size_t whole = n - n % 32;                                                                                     \
-        for (size_t at = 0; at < 2 * whole; at += sizeof(Words)) {                                                     \
-            Words pair;                                                                                                \
-            memcpy(&pair, rows[0] + at, sizeof pair);                                                                  \
-            Floats lower = (Floats)(pair << 16), upper = (Floats)(pair & 0xFFFF0000);                                  \
-            for (int i = 1; i < count; i++) {                                                                          \
-                memcpy(&pair, rows[i] + at, sizeof pair);                                                              \
-                lower = lower OPERATOR(Floats)(pair << 16), upper = upper OPERATOR(Floats)(pair & 0xFFFF0000);         \
-            }                                                                                                          \
-            if (divisor != 1) lower /= divisor, upper /= divisor;                                                      \
-            NARROWED(pair, lower, upper)                                                                               \
-            memcpy(out + at, &pair, sizeof pair);                                                                      \
-            if (copy) memcpy(copy + at, &pair, sizeof pair);                                                           \
-        }                                                                                                              \
+        if (count == 2 && divisor == 1) BFLOAT16_LOOP(2, 1, OPERATOR, NARROWED)                                        \
+        else BFLOAT16_LOOP(count, divisor, OPERATOR, NARROWED)                                                         \
         return whole;                                                                                                  \
     }
 BFLOAT16_ROWS(sum_bfloat16, +, VECTORS, NARROW)

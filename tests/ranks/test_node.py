@@ -88,6 +88,30 @@ def test_every_reduction(comm: mpicoll.Communicator, op: str) -> None:
                 check(comm, on, "allreduce", NODE, name, op, (count,), "plain")
 
 
+class InSharedMemory(OnHost):
+    """Arrays that others can open, of dtypes that NumPy lacks, too."""
+
+    def __init__(self, comm: mpicoll.Communicator) -> None:
+        self._comm = comm
+
+    def array(self, values: Any, dtype: str) -> Any:
+        kind = DTYPES[dtype]
+        given = torch.from_numpy(values).to(getattr(torch, dtype)) if kind.storage else values
+        memory: Any = self._comm.empty(values.shape, f"int{8 * kind.itemsize}" if kind.storage else dtype)
+        made = torch.from_numpy(memory).view(given.dtype) if kind.storage else memory
+        made[...] = given
+        return made
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_every_reduction_where_arrays_lie(comm: mpicoll.Communicator, op: str) -> None:
+    on: Any = InSharedMemory(comm)
+    for name, kind in DTYPES.items():
+        if kind.kind in OPS[op][0]:
+            check(comm, on, "allreduce", None, name, op, ((1 << 17) // kind.itemsize + 3,), "plain")
+            assert comm.last_route == SHARED or op == "premul_sum", name
+
+
 def test_elements_longer_than_a_slot(comm: mpicoll.Communicator) -> None:
     """They are only moved, byte by byte."""
     x = np.full(3, comm.rank, np.dtype([("a", "u1", (SLOT + 5,))]))

@@ -6,7 +6,8 @@ All ways take turns, on the same lengths. A figure is the median of some rounds 
 The machine changes between rounds, so that a ratio is the median of each round's.
 
 - `ping-pong`: there and back again, between ranks 0 and 1, 2 and 3, ...
-- `sendrecv`, `isend + irecv`: each rank sends to the next one, and receives from the one before.
+- `sendrecv`, `isend + irecv`: each rank sends to the next one, and receives from the one before. `copy` copies as much
+  out of the other rank's memory, and does nothing else.
 - `neighbours`: each rank sends a block to each neighbour on a ring, and receives theirs.
 - `objects`: a ping-pong of bytes, pickled.
 - `halo`: both borders of 512 elements of a matrix whose columns lie apart. mpi4py's are packed by hand.
@@ -77,6 +78,11 @@ def cases(comm: Any) -> Iterator[tuple[str, dict[str, Timer]]]:
     def begun(recv: str, send: str, wait: str) -> str:
         return f"comes = {recv}; leaves = {send}; comes.{wait}(); leaves.{wait}()"
 
+    window = MPI.Win.Allocate_shared(LENGTHS[-1], 8, comm=world)
+    own, its = (np.frombuffer(window.Shared_query(r)[0], np.float64) for r in (rank, known["before"]))  # type: ignore[call-overload]
+    own[:] = 1
+    world.Barrier()
+    known |= {"copyto": np.copyto}
     for nbytes in LENGTHS:
         of = {"x": np.ones(nbytes // 8), "y": np.empty(nbytes // 8)}
         long = {"x": comm.empty(nbytes // 8), "y": comm.empty(nbytes // 8)} if nbytes >= SHARED else {}
@@ -90,7 +96,7 @@ def cases(comm: Any) -> Iterator[tuple[str, dict[str, Timer]]]:
         yield (
             f"sendrecv {nbytes}",
             ways(of, mpi4py="world.Sendrecv(x, after, 0, y, before, 0)", mpicoll=each_way)
-            | (ways(long, shared=each_way) if long else {}),
+            | (ways({**long, "its": its[: nbytes // 8]}, shared=each_way, copy="copyto(y, its)") if long else {}),
         )
         yield (
             f"isend + irecv {nbytes}",

@@ -99,7 +99,7 @@ int wait_long(Waiter *w, Bed bed, Ready ready, const void *of) {
     else if (yield_until(w, ready, of)) return 0;
     w->host.leave(w->host.of);
     while (!ended) {
-        int64_t before = now(), most = w->contended && NAP_OF_THREAD ? NAP_OF_THREAD : nap;
+        int64_t before = now(), most = w->contended && NAP_OF_THREAD > 0 ? NAP_OF_THREAD : nap;
         int is_ready = sleep_once(w, bed, ready, of, most);
         if (!w->contended && now() - before > most + LATE) w->contended = CONTENDED;
         if (is_ready) break;

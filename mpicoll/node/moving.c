@@ -5,13 +5,13 @@
  * transfers under way; only then it takes Python's lock, which the rank does not hold while it waits. It sleeps while
  * there are no such transfers. It belongs to C: Python knows nothing of it, but while it has the lock.
  */
-#define _GNU_SOURCE
+#include "module.h" /* Python's header comes before the system's */
+
 #include "moving.h"
 
 #include <pthread.h>
 #include <time.h>
 
-#include "module.h"
 #include "sleeper.h"
 #include "waiting.h"
 

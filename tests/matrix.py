@@ -54,9 +54,7 @@ AGAIN = ("async", "collectives", "inference_mode", "messages", "nn", "profiler")
 THROUGH_TORCH = [f"tests/ranks/torch/test_{name}.py" for name in AGAIN]
 """Tests of mpicoll.torch that are run once more, with torch.distributed itself in its place, at so many ranks:"""
 RANKS_THROUGH_TORCH = 3
-IN_THREADS = [
-    f"tests/ranks/torch/test_{name}.py" for name in ("async", "collectives", "messages", "groups", "scenarios")
-]
+IN_THREADS = [f"tests/ranks/torch/test_{name}.py" for name in (*AGAIN, "groups", "scenarios")]
 IN_THREADS.append("tests/ranks/test_random.py")
 """Tests of ranks that are run once more with threads as ranks."""
 QUICK = ["-m", "not slow"]

@@ -207,8 +207,8 @@ static int is_better_read(const Messages *m, const Peer *p, const Transfer *t) {
 
 /* A sender that waits for nothing else copies a half itself, on its own core. */
 static int is_better_halved(const Messages *m, Peer *p, const Transfer *t) {
-    int is_plain = !t->memory.dims && t->message.source != m->rank;
-    return t->wanted >= LEAST_HALVED && is_plain && !m->crowded && !is_both_ways(p) && attends(p) && may_read(p);
+    int is_alone = !m->crowded && !is_both_ways(p) && attends(p); /* a message to this rank itself goes both ways */
+    return t->wanted >= LEAST_HALVED && !t->memory.dims && is_alone && may_read(p);
 }
 
 static size_t half_of(size_t nbytes) { return rounded(nbytes / 2, 4096); }

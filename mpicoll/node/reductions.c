@@ -24,7 +24,7 @@
 #pragma clang diagnostic ignored "-Wpass-failed" /* it warns of each loop that it does not vectorise */
 #define NO_OVERLAP _Pragma("clang loop vectorize(assume_safety)")
 #else
-#define NO_OVERLAP _Pragma("GCC ivdep") /* `out` may be `x` or `y`, but nothing between */
+#define NO_OVERLAP _Pragma("GCC ivdep") /* results may go to x or y, but nowhere between */
 #endif
 
 /* A line for each dtype: its name in mpicoll/arrays/dtypes.py, its bytes, and what combines two of its values. Sums and
@@ -51,8 +51,8 @@
 #define NUMBER(NAME, ...) NAME,
 enum { DTYPE_TABLE(NUMBER) DTYPES };
 
-/* One function for each type and operation. E is the result for a and b. A copy is written in the same pass, which takes
- * about half the time that a pass of its own takes. */
+/* One function for each type and operation. E is the result for a and b. If there is a copy, it is written in the same
+ * pass: a pass of its own would take as long again. */
 #define COMBINE(...) COMBINE_ON(VECTORS, __VA_ARGS__)
 #define COMBINE_ON(TARGETS, NAME, T, E)                                                                                \
     TARGETS static void NAME(const void *xs, const void *ys, void *outs, void *copies, size_t n) {                     \
@@ -231,7 +231,7 @@ typedef float Floats __attribute__((vector_size(64)));
         ROUND(above, UPPER)                                                                                            \
         PAIR = below >> 16 | (above & 0xFFFF0000);                                                                     \
     }
-#define BFLOAT16_LOOP(COUNT, DIVISOR, OPERATOR, NARROWED)                                                               \
+#define BFLOAT16_LOOP(COUNT, DIVISOR, OPERATOR, NARROWED)                                                              \
     for (size_t at = 0; at < 2 * whole; at += sizeof(Words)) {                                                         \
         Words pair;                                                                                                    \
         memcpy(&pair, rows[0] + at, sizeof pair);                                                                      \

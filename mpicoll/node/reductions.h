@@ -32,8 +32,8 @@ Dtype dtype_named(const char *name);
 /* Returns 0, or -1 if the operation is not defined on the dtype. */
 int reduction_of(Reduction *r, Dtype dtype, Op op, int averages, int scales);
 
-/* `out` = the rows combined in their order, element by element. `copy`, if it is not NULL, becomes the same. Each may be
- * one of the rows.
+/* `out` = the rows combined in their order, element by element. `copy`, if it is not NULL, becomes the same. Each may
+ * be one of the rows.
  * 16-bit floats are combined in float32 and rounded once, to nearest even. A NaN among the values of an element makes
  * it a NaN. Integers wrap around, and are divided toward zero. */
 void reduce_rows(const Reduction *r, const char *const *rows, int count, const Factor *factors, char *out, char *copy,

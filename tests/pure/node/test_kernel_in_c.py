@@ -20,7 +20,7 @@ KERNEL, PROGRAMS = REPOSITORY / "mpicoll" / "node", REPOSITORY / "tests" / "node
 PARTS = "lines", "waiting", "sleeper", "meeting", "collectives", "reductions", "layouts", "peers", "messages"
 SOURCES = [KERNEL / f"{name}.c" for name in PARTS]
 FLAGS = ["-std=c11", "-ffp-contract=off", "-Wall", "-Wextra", "-Werror", "-pthread", f"-I{KERNEL}"]
-PLANS = int(os.environ.get("MPICOLL_SOAK", "200"))
+PLANS = int(os.environ.get("MPICOLL_SOAK", "400"))
 WRAPPED = {"random_calls": ["read_memory"], "random_messages": ["read_memory", "write_memory", "map_home"]}
 """What fails now and then there, or is done by one thread at a time."""
 SLOTS = 16384, 65536
